@@ -23,7 +23,7 @@ from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument
 from traceops.report.run import Run
 from traceops.report.step_times import WholeRunRows
-from traceops.rules.activity import KERNELS_MISSING
+from traceops.rules.validity import KERNELS_MISSING
 from traceops.traces.discover import PAIRS
 from traceops.traces.source import is_remote
 

@@ -15,7 +15,16 @@ from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who, who_first
 from traceops.core.step_words import STEP, WINDOW
 from traceops.core.text import short_name
-from traceops.core.units import count_text, gib_text, ms_text, percent_text, rate_text, size_range_text, size_text
+from traceops.core.units import (
+    count_text,
+    gib_text,
+    mean_count_text,
+    ms_text,
+    percent_text,
+    rate_text,
+    size_range_text,
+    size_text,
+)
 from traceops.core.words import ROLES
 from traceops.words.catalogue import sections
 
@@ -168,6 +177,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "sizes": lambda value: size_range_text(*value),
     "gib": gib_text,
     "count": count_text,
+    "mean": mean_count_text,
     "whole": lambda value: f"{value:,.0f}",
     "ranks": lambda value: who(value, 4),
     "Ranks": lambda value: who_first(value, 4),
@@ -176,10 +186,12 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
+    "list": lambda value: ", ".join(map(str, value)),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {
     "per": lambda window: "in the window" if window else "per step",
     "the": lambda window: (WINDOW if window else STEP).the,
     "a": lambda window: (WINDOW if window else STEP).a,
+    "each": lambda window: (WINDOW if window else STEP).each,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -20,6 +21,15 @@ class JudgedBy(Enum):
     COMPARE = "compare"
     DOCTOR = "doctor"
     NOBODY = "nobody"  # the id is reserved
+
+
+class Bounds(Struct, frozen=True):
+    """From where on the rules of a family find something: info, warning and error, as far as there are so many.
+
+    [bounds] in words/<words>.ini says what each of them is; docs/rules.md lists them.
+    """
+
+    words: ClassVar[str]
 
 
 class Verdict(Struct, frozen=True):

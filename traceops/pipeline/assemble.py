@@ -62,11 +62,11 @@ from traceops.report.run import Run
 from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
 from traceops.report.summary import Matching, Summary
 from traceops.rules import failures
-from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import checks, merge_overlapping, most_important_first
 from traceops.rules.idle_time import within_lateness_ms
 from traceops.rules.inputs import Inputs
+from traceops.rules.validity import KERNELS_MISSING
 from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import step_kinds
 

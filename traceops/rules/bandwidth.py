@@ -20,15 +20,15 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
-from traceops.core.rule import Verdict, described
+from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.shared import OUT_OF_STEP, ends_fit, role_evidence, role_name, role_of
+from traceops.rules.shared import ends_fit, role_evidence, role_name, role_of
 
 
 class LowBandwidth(Claim, frozen=True, kw_only=True):
@@ -88,8 +88,17 @@ RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
 
 SAVED = (Fact.SAVED_AT_REFERENCE, Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE)
 
-_LOW_PCT = (30.0, 30.0, 10.0)  # percent of the reference: info and warning below the first, error below the last
-_MATTERS_PCT = 2.0  # of the step: transfers shorter than that are only worth a remark
+
+class LinkBounds(Bounds, frozen=True):
+    """Percent of what a link should give, or of the step."""
+
+    words = "bandwidth"
+    low_pct: tuple[float, float, float] = (30.0, 30.0, 10.0)
+    host_pct: tuple[float, float, float] = (2.0, 5.0, 20.0)
+    matters_pct: float = 2.0
+
+
+BOUNDS = LinkBounds()
 _LEAST_COUNT = 3
 
 
@@ -98,7 +107,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if why := why_incomplete(inputs.run.ranks):
         return [rule.not_evaluated(why) for rule in RULES]
     if not ends_fit(inputs.run):  # nor does what a collective took of its members' time
-        return [rule.not_evaluated(OUT_OF_STEP) for rule in RULES]
+        return [rule.not_evaluated(reason("bandwidth", "out_of_step")) for rule in RULES]
     return [judge_low(inputs.run), judge_siblings(inputs.run)]
 
 
@@ -109,16 +118,12 @@ def judge_low(run: CrossRank) -> Verdict:
     step_ms = run.step_ms
     saved, at_best = _saved_ms(run)
     if run.of_hosts_only:
-        return LOW_BANDWIDTH.not_evaluated(
-            "the traces hold only what hosts exchange (gloo), as far as known of their own data"
-        )
+        return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "hosts_only"))
     if run.through_host:
-        return LOW_BANDWIDTH.not_evaluated(
-            "the hosts move the data (gloo), and no link between GPUs: TO-C003 judges it"
-        )
+        return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "through_host"))
     large = _large(run.matching)
     if not large:
-        return LOW_BANDWIDTH.not_evaluated(f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched")
+        return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "none_large", mb=LARGE_BYTES / 1e6))
     low, seen = [], []
     for group, same in large.items():
         reference = run.reference(group)
@@ -128,28 +133,28 @@ def judge_low(run: CrossRank) -> Verdict:
         # By time, so that latency is allowed for: 8 MB never reach what 256 MB do.
         share = 100.0 * float(np.median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same]))
         seen.append(share)
-        if share < _LOW_PCT[0]:
+        if share < BOUNDS.low_pct[0]:
             low.append((share, achieved, group, reference, same))
     if not seen:
+        count = len({hosts.get(rank) for group in large for rank in group})
         return LOW_BANDWIDTH.not_evaluated(
-            f"what the link should give is not known (device {device or 'not named'}, "
-            f"{len({hosts.get(rank) for group in large for rank in group})} hosts)"
+            reason("bandwidth", "no_reference", device=device or "not named", hosts=count)
         )
     if not low:
-        return LOW_BANDWIDTH.clear(f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)")
+        return LOW_BANDWIDTH.clear(reason("bandwidth", "reached", pct=f"{min(seen):.0f}", bound=BOUNDS.low_pct[0]))
     share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
     by_role = _by_role(run, {group: sum(c.transfer_ns for c in own) for _, _, group, _, own in low}, max(steps, 1))
     total_ms = sum(by_role.values())  # a rank is in a group of each role
-    severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
+    severity = severity_of(-share, -BOUNDS.low_pct[0], -BOUNDS.low_pct[1], -BOUNDS.low_pct[2])
     cost_ms = total_ms if saved is None else saved
-    if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
+    if severity is None or 100.0 * cost_ms < BOUNDS.matters_pct * step_ms:
         severity = "info"
     named = {hosts.get(rank) for rank in group}
     guessed = None in named and run.devices == 1
     if guessed and severity == "error":
         severity = "warning"
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
-    of_it = 100.0 * achieved / reference.busbw_gbs
+    of_it, bound = 100.0 * achieved / reference.busbw_gbs, reference.busbw_gbs * BOUNDS.low_pct[0] / 100
     role = role_of(run, [own for _, _, own, _, _ in low])
     claim = LowBandwidth(
         ops=" and ".join(dict.fromkeys(c.op for c in same)),
@@ -171,8 +176,8 @@ def judge_low(run: CrossRank) -> Verdict:
             "low" if guessed else "medium" if None in named else "high",
             claim,
             [
-                Evidence(Fact.BUSBW, round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)),
-                Evidence(Fact.OF_REFERENCE, round(of_it, 1), "%", _LOW_PCT[0]),
+                Evidence(Fact.BUSBW, round(achieved, 2), "GB/s", round(bound, 1)),
+                Evidence(Fact.OF_REFERENCE, round(of_it, 1), "%", BOUNDS.low_pct[0]),
                 Evidence(Fact.REFERENCE, round(reference.busbw_gbs, 2), "GB/s"),
                 Evidence(Fact.LARGE_MESSAGES, sum(len(own) for *_, own in low), "collectives"),
                 Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), run.step_words.unit("ms")),
@@ -221,9 +226,9 @@ def judge_siblings(run: CrossRank) -> Verdict:
     """TO-C002: groups that run the same operation on the same bytes, against each other."""
     slow = slow_siblings(run)
     if slow is None:
-        return SLOWER_THAN_SIBLINGS.not_evaluated("no two groups run the same operation on the same bytes")
+        return SLOWER_THAN_SIBLINGS.not_evaluated(reason("bandwidth", "no_siblings"))
     found = [_slow_sibling(run, one) for one in slow]
-    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=f"no group takes {SLOWER:g} times as long as its siblings")
+    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=reason("bandwidth", "siblings_alike", times=SLOWER))
 
 
 def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
@@ -232,7 +237,7 @@ def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
     role = role_of(run, [one.group])
     words = run.step_words
     cost_ms = (one.longer if one.saved is None else one.saved) / 1e6
-    hidden = one.saved is not None and 100.0 * cost_ms < _MATTERS_PCT * run.step_ms
+    hidden = one.saved is not None and 100.0 * cost_ms < BOUNDS.matters_pct * run.step_ms
     return SLOWER_THAN_SIBLINGS.finding(
         "info" if damaged or hidden else "warning",
         "low" if damaged else "high",
@@ -280,36 +285,29 @@ def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collectiv
 THROUGH_HOST = described("bandwidth", "TO-C003")
 THROUGH_HOST_RULES = (THROUGH_HOST,)
 
-_BOUNDS = (2.0, 5.0, 20.0)  # percent of the step
-
 
 def judge_through_host(run: CrossRank) -> Verdict:
     """TO-C003: what the way through the hosts costs of the step."""
     if not any(times.summary.on_gpu for times in run.ranks):
-        return THROUGH_HOST.not_evaluated("the traces hold no GPU activity")
+        return THROUGH_HOST.not_evaluated(reason("bandwidth", "no_gpu_activity"))
     if run.world < 2:
-        return THROUGH_HOST.not_evaluated("there is only one rank")
+        return THROUGH_HOST.not_evaluated(reason("bandwidth", "one_rank"))
     told = [times.summary.exchanges_of_gpu for times in run.ranks]
     if not run.through_host and any(told):
-        return THROUGH_HOST.not_evaluated(
-            "gloo moves data of GPUs beside collectives that run on the GPUs: only those are matched across ranks"
-        )
+        return THROUGH_HOST.not_evaluated(reason("bandwidth", "gloo_too"))
     if not run.through_host:
-        return THROUGH_HOST.clear("no collective of a GPU's data is known to go through the hosts")
+        return THROUGH_HOST.clear(reason("bandwidth", "between_gpus"))
     if not any(told):
-        return THROUGH_HOST.not_evaluated(
-            "what the hosts exchange waits for no GPU in these traces: it may be the hosts' own data"
-        )
+        return THROUGH_HOST.not_evaluated(reason("bandwidth", "own_data"))
     if not run.split:
-        return THROUGH_HOST.not_evaluated("no collective could be matched across ranks")
+        return THROUGH_HOST.not_evaluated(reason("bandwidth", "no_collective_matched"))
     words, step = run.step_words, run.step_ms
     exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     pct = 100.0 * exposed / step if step else 0.0
-    severity = severity_of(pct, *_BOUNDS)
+    severity = severity_of(pct, *BOUNDS.host_pct)
     if severity is None:
-        return THROUGH_HOST.clear(
-            f"transfer through the hosts takes {pct:.1f} % of {words.the} (bound {_BOUNDS[0]:g} %)"
-        )
+        little = reason("bandwidth", "little", pct=f"{pct:.1f}", bound=BOUNDS.host_pct[0], window=words is WINDOW)
+        return THROUGH_HOST.clear(little)
     link, saved = _link(run), None
     if link is not None and run.replay is not None:
         saved = run.replay.what_if.saved_ns(REFERENCE)
@@ -318,7 +316,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
     gbs = overall_busbw(run.matching.collectives)
     evidence = [
         Evidence(Fact.EXPOSED_TRANSFER, stored(exposed), words.unit("ms")),
-        Evidence(Fact.EXPOSED_TRANSFER_PCT, round(pct, 1), "%", _BOUNDS[0]),
+        Evidence(Fact.EXPOSED_TRANSFER_PCT, round(pct, 1), "%", BOUNDS.host_pct[0]),
     ]
     if gbs:
         evidence.append(Evidence(Fact.BUSBW, round(gbs, 2), "GB/s"))

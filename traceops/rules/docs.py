@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from traceops.core.rule import JudgedBy
-from traceops.rules.registry import RULES
+from collections.abc import Iterator
+
+from msgspec.structs import asdict
+
+from traceops.core.rule import JudgedBy, Rule
+from traceops.rules.registry import FAMILIES, Family
+from traceops.words.catalogue import texts
 
 
 def rules_markdown() -> str:
@@ -19,15 +24,33 @@ def rules_markdown() -> str:
         "reason, in the report's `checks`; it is never shown as clear.",
         "",
     ]
-    for rule in RULES:
-        lines += [f"## {rule.id}: {rule.title}", ""]
-        if rule.judged_by is not JudgedBy.NOBODY:
-            lines += [rule.fires, "", f"What to do: {rule.advice}", ""]
-            lines += [f"- `{cause}`: {advice}" for cause, advice in rule.by_cause]
-            lines += [""] if rule.by_cause else []
-        else:
-            lines += ["The id is reserved; no command judges this yet.", ""]
+    for family in FAMILIES:
+        for rule in family.rules:
+            lines += _rule(rule)
+        lines += _bounds(family)
     return "\n".join(lines)
+
+
+def _rule(rule: Rule) -> Iterator[str]:
+    yield from (f"## {rule.id}: {rule.title}", "")
+    if rule.judged_by is JudgedBy.NOBODY:
+        yield from ("The id is reserved; no command judges this yet.", "")
+        return
+    yield from (rule.fires, "", f"What to do: {rule.advice}", "")
+    if rule.by_cause:
+        yield from (*(f"- `{cause}`: {advice}" for cause, advice in rule.by_cause), "")
+
+
+def _bounds(family: Family) -> Iterator[str]:
+    """From where on the rules of a family find something: a line a bound."""
+    if family.bounds:
+        yield from (f"Bounds of {family.prefix}:", "")
+    for bounds in family.bounds:
+        for name, value in asdict(bounds).items():
+            values = ", ".join(f"{one:g}" for one in (value if isinstance(value, tuple) else (value,)))
+            yield f"- {values} {texts(bounds.words, 'bounds')[name]}"
+    if family.bounds:
+        yield ""
 
 
 if __name__ == "__main__":

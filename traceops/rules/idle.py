@@ -13,7 +13,7 @@ from traceops.across.loading import has_workers
 from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
-from traceops.core.claims import restated
+from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict, described
@@ -203,9 +203,7 @@ INPUT_BOUND = described("idle", "TO-I002")
 BLOCKED_ON_DEVICE = described("idle", "TO-I003")
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
-CAPTURED = "a CUDA graph is captured here: what is launched into it does not run, so an idle device says nothing"
-THROUGH_HOST = "the ranks exchange data through their hosts (gloo), and how long these wait for that is not told"
-NO_DEVICE = "the traces hold no GPU activity"
+CAPTURED, THROUGH_HOST, NO_DEVICE = (reason("idle", key) for key in ("captured", "through_host", "no_gpu_activity"))
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
 
 
@@ -240,7 +238,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         if times.step_ms > 0
     ]
     if not idle:
-        return kind.rule.not_evaluated("the traces hold no complete step")
+        return kind.rule.not_evaluated(reason("idle", "no_step"))
     saved, spared = _saved_ms(run, kind), ""
     if kind.rule is INPUT_BOUND:
         idle = waits_for_input(idle, inputs.whole)
@@ -259,14 +257,19 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         if hidden is not None:
             return kind.rule.verdict(hidden)
     if severity is None and (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:
-        return kind.rule.not_evaluated(
-            f"{unknown:.0f} % of {run.step_words.the} is idle time of unknown cause: the traces do not hold the "
-            "host's calls from before the kernels that end it"
-        )
+        window = run.unit == "window"
+        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
     if severity is None:
         return kind.rule.clear(
-            f"at most {worst.pct:.1f} % of {run.step_words.the} on any rank (bound {kind.bounds[0]:g} "
-            f"%){stretched(idle)}{'; ' * bool(spared)}{spared}"
+            reason(
+                "idle",
+                "little",
+                pct=f"{worst.pct:.1f}",
+                bound=kind.bounds[0],
+                window=run.unit == "window",
+                **stretched(idle),
+                spared=spared,
+            )
         )
     if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much

@@ -3,30 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from msgspec import Struct
 
 from traceops.across.copies import CHANGES, PURPOSES, ExposedCopies, Purpose
 from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
-from traceops.core.rank_text import who_of
-from traceops.core.rule import Verdict, described
-from traceops.core.step_words import StepWords
+from traceops.core.rule import Bounds, Verdict, described
+from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.text import short_name
-from traceops.core.units import mean_count_text, ms_text, rate_text, size_text, stored
-from traceops.fabric.reference import HostLink
+from traceops.core.units import stored
 from traceops.measure.copies import CopyKind
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import work_ms
 
-# What a finding about exposed copies says, and what its cure saves.
+EXPOSED_COPIES = described("idle", "TO-I004")
+RULES = (EXPOSED_COPIES,)
 
 
+class CopyBounds(Bounds, frozen=True):
+    """Percent of the step."""
+
+    words = "idle_copies"
+    exposed_pct: tuple[float, float, float] = (5.0, 10.0, 20.0)
+    gain_pct: float = 3.0
+
+
+BOUNDS = CopyBounds()
+_ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
+_MOST: dict[Purpose, Severity] = {"offload": "warning"}
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
+_ALL_OF_IT = 0.9  # of the exposed time: with less saved, it is said why
+_MUCH = 0.2  # of the exposed time, in other copies than those named
+_FAR_BELOW = 0.8  # of the link's speed
+
+
+class ExposedCopying(Claim, frozen=True, kw_only=True):
+    """Copies while no kernel runs; ms of one step. most: of several ranks. way: to_device, to_host or both.
+
+    count copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`.
+    pinned: what they take from pinned memory at `link_gbs`, which `link` gives. idle: because the host waits for them.
+    left: ms that stay, because of `limit`.
+    """
+
+    family = "idle_copies"
+    kind = "exposed_copies"
+    ranks: tuple[int, ...]
+    every: bool = False
+    several: bool = False
+    ms: float
+    pct: float
+    way: str
+    count: float
+    typically: int | None = None
+    total: float | None = None
+    memory: str
+    direction: str
+    operator: str | None = None
+    region: str | None = None
+    gbs: float | None = None
+    pinned: float | None = None
+    link_gbs: float | None = None
+    link: str | None = None
+    generation: int | None = None
+    lanes: int | None = None
+    others: float | None = None
+    offloaded: bool = False
+    idle: float | None = None
+    left: float | None = None
+    limit: str | None = None
 
 
 class Part(Struct, frozen=True):
@@ -61,66 +112,68 @@ def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> fl
     return stored(max(saved, 0.0))
 
 
-def message_of(worst: Part, ranks: Sequence[int], count: int, words: StepWords, saved: float) -> str:
+def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWords, saved: float) -> ExposedCopying:
     """What runs alone, for how long, what it is, and what would be left of it."""
     copies, first = worst.copies, worst.copies.kinds[0]
-    up_to = "" if len(ranks) == 1 else "up to "
-    one_way = "to the device" if copies.purpose == "input" else "to the host"
-    way = "from and to the host" if copies.purpose == "offload" else one_way
-    said = (
-        f"On {who_of(ranks, count)} nothing runs but copies {way}: {up_to}{worst.ms:.2f} ms of {words.each} "
-        f"({worst.pct:.0f} %). {_kind(first, copies, words)}"
+    others = [mean_ms(kind.exposed_ns) for kind in copies.kinds[1:]]
+    offloaded = copies.purpose == "offload"
+    partly = saved < _ALL_OF_IT * worst.ms and not offloaded
+    bound_by_link = copies.saved_ms < _ALL_OF_IT * copies.exposed_ms
+    return ExposedCopying(
+        window=words is WINDOW,
+        ranks=tuple(ranks),
+        every=len(ranks) == count > 1,
+        several=len(ranks) > 1,
+        ms=worst.ms,
+        pct=worst.pct,
+        way="both" if offloaded else "to_device" if copies.purpose == "input" else "to_host",
+        others=sum(others) if any(ms >= _MUCH * worst.ms for ms in others) else None,
+        offloaded=offloaded,
+        idle=copies.sync_ms if not offloaded and copies.sync_ms >= 0.01 * worst.step_ms else None,
+        left=max(worst.ms - saved, 0.0) if partly else None,
+        limit=("link" if bound_by_link else "hosts") if partly else None,
+        **_of_kind(first, copies),
     )
-    more = [kind for kind in copies.kinds[1:] if mean_ms(kind.exposed_ns) >= 0.2 * worst.ms]
-    if more:
-        others = sum(mean_ms(kind.exposed_ns) for kind in copies.kinds[1:])
-        said += f" Others take {others:.2f} ms."
-    if copies.purpose == "offload":
-        said += " What goes to the host comes back: it is offloaded."
-    elif copies.sync_ms >= 0.01 * worst.step_ms:
-        said += f" The device is idle for {copies.sync_ms:.2f} ms more because the host waits for them."
-    left = max(worst.ms - saved, 0.0)
-    if saved < 0.9 * worst.ms and copies.purpose != "offload":
-        said += f" Beside the kernels {ms_text(left)} ms of {words.the} stay: {_why(copies)}."
-    return said
 
 
-def _why(copies: ExposedCopies) -> str:
-    """Why not all of it can be saved."""
-    if copies.saved_ms < 0.9 * copies.exposed_ms:
-        return "the link to the host carries no more"
-    return "hosts, or what ranks wait for, hold it up then"
+class KindFacts(TypedDict, total=False):
+    """Those facts of a claim that are about one kind of copies."""
+
+    count: float
+    typically: int | None
+    total: float | None
+    memory: str
+    direction: str
+    operator: str | None
+    region: str | None
+    gbs: float | None
+    pinned: float | None
+    link_gbs: float | None
+    link: str | None
+    generation: int | None
+    lanes: int | None
 
 
-def _kind(kind: CopyKind, copies: ExposedCopies, words: StepWords) -> str:
-    """'1 copy of 64.0 MB a step from pageable memory in aten::to, at 7.8 GB/s.'"""
-    number = mean_count_text(int(kind.count.sum()) / copies.steps)
-    one = number == "1"
+def _of_kind(kind: CopyKind, copies: ExposedCopies) -> KindFacts:
     whole = float(kind.total_bytes[kind.total_bytes >= 0].sum()) / copies.steps
-    uneven = whole >= _UNEVEN * kind.size * float(kind.count.sum()) / copies.steps
-    size = "" if kind.size < 0 or uneven else f" of {'' if one else 'typically '}{size_text(kind.size)}"
-    of_all = f", {size_text(whole)} in all," if kind.size >= 0 and uneven else ""
-    way = "from" if kind.direction == "to_device" else "to"
-    memory = "host memory" if kind.memory == "unknown" else f"{kind.memory} memory"
-    said = f"{number} cop{'y' if one else 'ies'}{size} {words.per}{of_all} {way} {memory}"
-    if kind.operator:
-        said += f" in {short_name(kind.operator, _LONGEST)}"
-    if kind.region:
-        said += f" (inside '{short_name(kind.region, _LONGEST)}')"
-    gbs = kind.gbs
-    said += f", at {rate_text(gbs)} GB/s." if gbs is not None else "."
-    if gbs is not None and kind.memory == "pageable" and copies.link is not None and gbs < 0.8 * copies.link.gbs:
-        then = float(kind.device_ns.sum()) * gbs / copies.link.gbs / copies.steps / 1e6
-        they = "it" if one else "they"
-        said += f" From pinned memory {they} would take {ms_text(then)} ms, at {_speed(copies.link)}."
-    return said
-
-
-def _speed(link: HostLink) -> str:
-    """'48 GB/s, as PCIe 5.0 x16 gives'."""
-    if link.source == "trace":
-        return f"{link.gbs:.0f} GB/s, as pinned copies in these traces reach"
-    return f"{link.gbs:.0f} GB/s, as PCIe {link.generation}.0 x{link.lanes} gives"
+    count = int(kind.count.sum()) / copies.steps
+    uneven = whole >= _UNEVEN * kind.size * count
+    facts = KindFacts(
+        count=count,
+        typically=None if kind.size < 0 or uneven else kind.size,
+        total=whole if kind.size >= 0 and uneven else None,
+        memory=kind.memory,
+        direction=kind.direction,
+        operator=short_name(kind.operator, _LONGEST) if kind.operator else None,
+        region=short_name(kind.region, _LONGEST) if kind.region else None,
+        gbs=kind.gbs,
+    )
+    link = copies.link
+    if kind.gbs is not None and kind.memory == "pageable" and link is not None and kind.gbs < _FAR_BELOW * link.gbs:
+        facts["pinned"] = float(kind.device_ns.sum()) * kind.gbs / link.gbs / copies.steps / 1e6
+        facts["link_gbs"], facts["link"] = link.gbs, "trace" if link.source == "trace" else "pcie"
+        facts["generation"], facts["lanes"] = link.generation, link.lanes
+    return facts
 
 
 def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float, bound: float) -> list[Evidence]:
@@ -156,24 +209,14 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
     return found
 
 
-EXPOSED_COPIES = described("idle", "TO-I004")
-RULES = (EXPOSED_COPIES,)
-
-_BOUNDS = (5.0, 10.0, 20.0)
-_LEAST_GAIN_PCT = 3.0  # of the step, by the replay: copies that cost less are a remark
-_ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
-_MOST: dict[Purpose, Severity] = {"offload": "warning"}
-_CAPTURED = "a CUDA graph is captured here: what is launched into it does not run, so an exposed copy says nothing"
-
-
 def judge_copies(inputs: Inputs) -> Verdict:
     """What exposed copies cost of the step: a finding for each purpose that they have."""
     run = inputs.run
     judged = [times for times in run.ranks if times.summary.on_gpu]
     if not judged:
-        return EXPOSED_COPIES.not_evaluated("the traces hold no GPU activity")
+        return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "no_gpu_activity"))
     if any(times.summary.captures_graphs for times in judged):
-        return EXPOSED_COPIES.not_evaluated(_CAPTURED)
+        return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "captures_graphs"))
     by_rank = {times.summary.rank: times for times in judged if not times.summary.incomplete}
     if not by_rank:
         return EXPOSED_COPIES.not_evaluated(why_incomplete(judged))
@@ -190,7 +233,9 @@ def judge_copies(inputs: Inputs) -> Verdict:
     if found:
         return EXPOSED_COPIES.verdict(*found)
     most = max((part.pct for own in parts.values() for part in own), default=0.0)
-    return EXPOSED_COPIES.clear(f"at most {most:.1f} % of {run.step_words.the} (bound {_BOUNDS[0]:g} %)")
+    return EXPOSED_COPIES.clear(
+        reason("idle_copies", "little", pct=f"{most:.1f}", bound=BOUNDS.exposed_pct[0], window=run.unit == "window")
+    )
 
 
 def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
@@ -211,24 +256,24 @@ def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
 
 def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | None:
     worst = max(own, key=lambda part: part.pct)
-    severity = severity_of(worst.pct, *_BOUNDS)
+    severity = severity_of(worst.pct, *BOUNDS.exposed_pct)
     if severity is None:
         return None
     cause = _cause(worst.copies)
     if purpose in _MOST and severity != "info":
         severity = "info" if worst.copies.kinds[0].memory == "pinned" else _MOST[purpose]
-    hit = [part for part in own if part.pct >= max(_BOUNDS[0], _ALSO * worst.pct)]
+    hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
     replayed = inputs.run.replay.what_if.saved_ns(CHANGES[purpose]) if inputs.run.replay is not None else None
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
-    if replayed is not None and 100 * saved < _LEAST_GAIN_PCT * worst.step_ms:
+    if replayed is not None and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
     return EXPOSED_COPIES.finding(
         severity,
         "medium" if damaged else "high",
-        message_of(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved),
-        evidence_of(worst, own, inputs.run.step_words, saved, _BOUNDS[0]),
+        claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved),
+        evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0]),
         ranks=ranks,
         impact_ms=saved,
         cause=cause,

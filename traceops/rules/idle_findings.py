@@ -352,20 +352,13 @@ def _confidence(kind: IdleJudgement, slowdown: float | None, light: bool) -> Con
     return "low" if slowdown > _SLOWED else "high"
 
 
-def stretched(idle: Sequence[Idle]) -> str:
-    """What a clear verdict adds where only the profiler makes it look worse."""
+def stretched(idle: Sequence[Idle]) -> dict[str, str]:
+    """What a clear verdict adds where only the profiler makes it look worse, as facts of its reason."""
     worst = max(idle, key=lambda one: one.recorded_ms)
     if worst.ms >= worst.recorded_ms:
-        return ""
-    if worst.light:
-        return (
-            f"; the trace shows up to {worst.recorded_ms:.1f} ms, but by the light window it is {worst.ms:.1f} of "
-            f"{worst.step_ms:.1f} ms at most"
-        )
-    return (
-        f"; the trace shows up to {worst.recorded_ms:.1f} ms, but a step without the profiler takes "
-        f"{worst.step_ms:.1f} ms and has no room for it"
-    )
+        return {}
+    of_step = {"recorded": f"{worst.recorded_ms:.1f}", "step": f"{worst.step_ms:.1f}"}
+    return {**of_step, "light": f"{worst.ms:.1f}"} if worst.light else {**of_step, "plain": "yes"}
 
 
 def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:

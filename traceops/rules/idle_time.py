@@ -15,11 +15,11 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
-from traceops.core.claims import restated
+from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.step_words import StepWords
-from traceops.core.units import ms_text, stored
+from traceops.core.units import stored
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
 from traceops.rules.idle_claims import InputBound, WorkersNeeded
@@ -171,10 +171,9 @@ def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Seve
 def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
     cost, late = recording_ms(worst.times), worst.ms
-    return (
-        f"{MAY_BE_RECORDING} {'all' if cost >= late else 'most'} of it: launches are {late:.1f} ms late "
-        f"{run.step_words.per}, and recording may take the host up to {cost:.1f} ms"
-    )
+    part = "all" if cost >= late else "most"
+    numbers = {"late": f"{late:.1f}", "cost": f"{cost:.1f}", "window": run.unit == "window"}
+    return f"{MAY_BE_RECORDING} {reason('idle', 'recording', part=part, **numbers)}"
 
 
 # What a rank waits for input without the profiler, where input comes late in every few steps.
@@ -354,11 +353,8 @@ def _spared_text(spared: Sequence[NextBatch]) -> str:
     worst = max(spared, key=lambda one: one.waits_ms, default=None)
     if worst is None or worst.work is None:
         return ""
-    return (
-        f"rank {worst.rank} waits {ms_text(worst.waits_ms)} ms for its next batch, but its loader's workers have "
-        f"nothing to do for {100 - worst.work.busy_pct:.0f} % of the time, and it waits {ms_text(worst.core_ms)} ms of "
-        "each recorded step for a core"
-    )
+    pct = f"{100 - worst.work.busy_pct:.0f}"
+    return reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
 
 
 def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:

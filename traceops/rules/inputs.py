@@ -14,8 +14,8 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import MachineUse, MemoryUse
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import reason
 from traceops.core.findings import Finding
-from traceops.core.rank_text import who
 from traceops.core.rule import Verdict
 from traceops.measure.summary import RankSummary
 from traceops.traces.discover import Discovery
@@ -28,8 +28,7 @@ from traceops.traces.source import is_remote
 def why_incomplete(ranks: Iterable[RankTimes]) -> str:
     """Why these ranks cannot be judged together; empty where each trace is whole, or nearly."""
     lost = [times.summary.rank for times in ranks if times.summary.incomplete]
-    traces = "the trace of {} is" if len(lost) == 1 else "the traces of {} are"
-    return f"{traces.format(who(lost))} incomplete, see TO-V002" if lost else ""
+    return reason("reasons", "incomplete", ranks=tuple(lost)) if lost else ""
 
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceops.across.run_use import MemoryUse
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
-from traceops.core.rule import Verdict, described
+from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.step_words import WINDOW
-from traceops.core.units import gib_text, percent_text, stored
+from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
 
 # What is claimed of memory; words/memory.ini has the sentences. Sizes in bytes.
@@ -97,28 +97,37 @@ UNUSED = described("memory", "TO-M004")
 ASKS_DRIVER = described("memory", "TO-M005")
 
 
-_RATIO, _LEAST_UNUSED = 1.4, 1 << 30  # reserved ÷ held, and bytes beyond it
+class MemoryBounds(Bounds, frozen=True):
+    """Of a GPU, or of what a rank holds; bytes are of one rank."""
+
+    words = "memory"
+    full: tuple[float, float] = (0.90, 0.95)
+    more: float = 0.25
+    more_bytes: int = 256 << 20
+    grown_bytes: int = 64 << 20
+    unused: float = 1.4
+    unused_bytes: int = 1 << 30
+
+
+BOUNDS = MemoryBounds()
 _IN_PIECES = 0.2  # of what is reserved: free between blocks in use
 _RESERVED = 0.9  # of a GPU
 _MALLOCS = 0.5  # cudaMalloc calls a step
 _OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
 _RETRIES = 2  # one is that of a request that ended the program
-NOT_TOLD = "no rank told how much of a GPU's memory it held"
-NOT_OBSERVED = "the run was not observed (docs/observe.md), or has too few steps"
 
 
 def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
     """TO-M004 of the rank whose reserved bytes are furthest beyond what its tensors held at once."""
     known = [use for use in uses if use.peak and use.reserved]
     if not known:
-        return UNUSED.not_evaluated(NOT_TOLD)
+        return UNUSED.not_evaluated(reason("memory", "not_known"))
     wide = [use for use in known if _much_unused(use)]
     most = max(wide or known, key=lambda use: (use.reserved or 0) - (use.peak or 0))
     peak, reserved = most.peak or 0, most.reserved or 0
-    said = f"torch reserved {gib_text(reserved)} on rank {most.rank}, and tensors never held more than {gib_text(peak)}"
     if not wide:
-        return UNUSED.clear(f"{said} at once: no more than streams and buckets cost")
+        return UNUSED.clear(reason("memory", "little_unused", reserved=reserved, rank=most.rank, peak=peak))
     pieces = most.pieces is not None and most.pieces >= _IN_PIECES
     full = most.capacity is not None and reserved >= _RESERVED * most.capacity
     ranks = sorted(use.rank for use in wide)
@@ -137,7 +146,7 @@ def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
             [
                 Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
                 Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
-                Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", _RATIO, most.rank),
+                Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", BOUNDS.unused, most.rank),
             ],
             ranks=ranks,
             cause="pieces" if pieces else None,
@@ -147,7 +156,7 @@ def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
 
 def _much_unused(use: MemoryUse) -> bool:
     peak, reserved = use.peak or 0, use.reserved or 0
-    return reserved - peak >= _LEAST_UNUSED and reserved >= _RATIO * peak
+    return reserved - peak >= BOUNDS.unused_bytes and reserved >= BOUNDS.unused * peak
 
 
 def judge_driver_calls(inputs: Inputs) -> Verdict:
@@ -156,17 +165,17 @@ def judge_driver_calls(inputs: Inputs) -> Verdict:
     seen = [use for use in uses if use.mallocs is not None]
     traced = [use for use in uses if use.calls]
     if not seen and not traced and not any(times.summary.on_gpu for times in inputs.run.ranks):
-        return ASKS_DRIVER.not_evaluated(NOT_OBSERVED)
+        return ASKS_DRIVER.not_evaluated(reason("memory", "not_observed"))
     step_ms = inputs.run.step_ms
     busy = [use for use in seen if (use.retries or 0) >= _RETRIES or (use.mallocs or 0) >= _MALLOCS]
     if not seen:
         busy = [use for use in traced if step_ms > 0 and use.allocating_ms >= _OF_STEP_ALONE * step_ms]
     if not busy:
-        return ASKS_DRIVER.clear("the allocator has the memory that it needs")
+        return ASKS_DRIVER.clear(reason("memory", "no_driver_calls"))
     if any(found.cause == "allocator" for found in inputs.found_before("TO-W001")) and not any(
         (use.retries or 0) >= _RETRIES for use in busy
     ):
-        return ASKS_DRIVER.clear("the program empties the cache itself, which TO-W001 tells")
+        return ASKS_DRIVER.clear(reason("memory", "emptied_itself"))
     return ASKS_DRIVER.verdict(_asked(busy, inputs, observed=bool(seen)))
 
 
@@ -215,8 +224,6 @@ def _emptied(rank: int, inputs: Inputs) -> str | None:
     return next((one.place.said for one in host if one.does == "allocator"), None)
 
 
-MIB = 1 << 20
-
 NEARLY_FULL = described("memory", "TO-M001")
 
 IMBALANCE = described("memory", "TO-M002")
@@ -224,10 +231,8 @@ IMBALANCE = described("memory", "TO-M002")
 GROWTH = described("memory", "TO-M003")
 RULES = (NEARLY_FULL, IMBALANCE, GROWTH, UNUSED, ASKS_DRIVER)
 
-_FULL = (0.90, 0.95)  # of a GPU
-_MORE, _LEAST_MORE = 0.25, 256 * MIB
 _LEFT = 0.1
-_GROWN, _GROWN_SHARE, _LASTS = 64 * MIB, 0.01, 1_000_000
+_GROWN_SHARE, _LASTS = 0.01, 1_000_000
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -239,27 +244,24 @@ def judge(inputs: Inputs) -> list[Verdict]:
 def _full(uses: Sequence[MemoryUse]) -> Verdict:
     known = {use.rank: (use.peak, use.capacity) for use in uses if use.peak and use.capacity}
     if not known:
-        return NEARLY_FULL.not_evaluated(NOT_TOLD)
+        return NEARLY_FULL.not_evaluated(reason("memory", "not_known"))
     share = {rank: peak / capacity for rank, (peak, capacity) in known.items()}
     most = max(share, key=lambda rank: share[rank])
     peak, capacity = known[most]
-    said = (
-        f"tensors took {percent_text(100 * share[most])} of its GPU at their peak, {gib_text(peak)} of "
-        f"{gib_text(capacity)}"
-    )
-    if share[most] < _FULL[0]:
-        return NEARLY_FULL.clear(f"of the rank that holds most, {most}, {said}")
-    full = sorted(rank for rank, part in share.items() if part >= _FULL[0])
+    if share[most] < BOUNDS.full[0]:
+        pct = 100 * share[most]
+        return NEARLY_FULL.clear(reason("memory", "room_left", rank=most, pct=pct, peak=peak, capacity=capacity))
+    full = sorted(rank for rank, part in share.items() if part >= BOUNDS.full[0])
     several = tuple(full) if len(full) > 1 else ()
-    pct, bound = 100 * share[most], 100 * _FULL[0]
+    pct, bound = 100 * share[most], 100 * BOUNDS.full[0]
     return NEARLY_FULL.verdict(
         NEARLY_FULL.finding(
-            "warning" if share[most] >= _FULL[1] else "info",
+            "warning" if share[most] >= BOUNDS.full[1] else "info",
             "high",
             Full(rank=most, pct=pct, peak=peak, capacity=capacity, full=several, bound=bound),
             [
                 Evidence(Fact.PEAK, peak, "B", rank=most),
-                Evidence(Fact.OF_GPU, round(100 * share[most], 1), "%", 100 * _FULL[0], most),
+                Evidence(Fact.OF_GPU, round(100 * share[most], 1), "%", 100 * BOUNDS.full[0], most),
             ],
             ranks=full,
         )
@@ -269,26 +271,25 @@ def _full(uses: Sequence[MemoryUse]) -> Verdict:
 def _imbalance(inputs: Inputs) -> Verdict:
     known = {use.rank: use for use in inputs.memory if use.peak}
     if len(known) < 2:
-        return IMBALANCE.not_evaluated(NOT_TOLD if not known else "only one rank told what it held")
+        return IMBALANCE.not_evaluated(reason("memory", "of_one_rank" if known else "not_known"))
     stages = {rank for bubble in inputs.run.bubbles for rank in bubble.pipeline.ranks}
     if stages:
         most = max(known.values(), key=lambda use: use.peak or 0)
-        return IMBALANCE.clear(
-            f"stages of a pipeline hold what they hold by design; rank {most.rank} holds most, "
-            f"{gib_text(most.peak or 0)}"
-        )
+        return IMBALANCE.clear(reason("memory", "stages", rank=most.rank, peak=most.peak or 0))
     if inputs.run.experts:
-        return IMBALANCE.clear("ranks with experts of their own hold what is sent to them")
+        return IMBALANCE.clear(reason("memory", "experts"))
     excess = {rank: _excess(use, known, inputs) for rank, use in known.items()}
     worst = max(excess, key=lambda rank: excess[rank][0])
     more, usual = excess[worst]
-    if more < _LEAST_MORE or more < _MORE * usual:
-        return IMBALANCE.clear(f"no rank holds {percent_text(100 * _MORE)} more than the median peer")
+    if more < BOUNDS.more_bytes or more < BOUNDS.more * usual:
+        return IMBALANCE.clear(reason("memory", "even", pct=100 * BOUNDS.more))
     use = known[worst]
     own = use.peak or 0
     what, extra = _what_is_more(use, [other for other in known.values() if other is not use], own - usual)
     tight = use.capacity is not None and own > (1 - _LEFT) * use.capacity
-    alike = sorted(rank for rank, (more, usual) in excess.items() if more >= max(_LEAST_MORE, _MORE * usual))
+    alike = sorted(
+        rank for rank, (more, usual) in excess.items() if more >= max(BOUNDS.more_bytes, BOUNDS.more * usual)
+    )
     claim = HoldsMore(
         rank=worst,
         peak=own,
@@ -305,7 +306,7 @@ def _imbalance(inputs: Inputs) -> Verdict:
             claim,
             [
                 Evidence(Fact.PEAK, own, "B", rank=worst, peers=usual),
-                Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * _MORE, worst),
+                Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * BOUNDS.more, worst),
             ],
             ranks=alike,
             cause=None if what == "stays" else what,
@@ -339,10 +340,10 @@ def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tu
 
 def _growth(uses: Sequence[MemoryUse]) -> Verdict:
     if not any(len(use.looks) for use in uses):
-        return GROWTH.not_evaluated(NOT_OBSERVED)
+        return GROWTH.not_evaluated(reason("memory", "not_observed"))
     grown = [use for use in uses if use.growth is not None and _grows_much(use)]
     if not grown:
-        return GROWTH.clear("what tensors hold at the end of a step does not grow all through the run")
+        return GROWTH.clear(reason("memory", "steady"))
     by_line: dict[str, list[MemoryUse]] = defaultdict(list)
     for use in grown:
         by_line[use.stays[0].place if use.stays else ""].append(use)
@@ -354,7 +355,7 @@ def _growth(uses: Sequence[MemoryUse]) -> Verdict:
 
 def _grows_much(use: MemoryUse) -> bool:
     assert use.growth is not None
-    return use.growth.last - use.growth.first >= max(_GROWN, _GROWN_SHARE * (use.capacity or 0))
+    return use.growth.last - use.growth.first >= max(BOUNDS.grown_bytes, _GROWN_SHARE * (use.capacity or 0))
 
 
 def _grown(uses: Sequence[MemoryUse]) -> Finding:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from traceops.across.host_difference import longer_in_function
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms
-from traceops.core.claims import claim_of
-from traceops.core.facts import Fact, label_of
+from traceops.core.claims import Claim, claim_of
+from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
-from traceops.core.units import ms_text, stored
+from traceops.core.step_words import WINDOW
+from traceops.core.units import stored
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import BUSY_PCT
 from traceops.measure.recording import SLOWED
@@ -29,6 +30,7 @@ from traceops.rules.shared import IMPACT_BOUNDS, core_wait_ms, waited_for_ms
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SLOW_GROUP, SOMETIMES_LATE
 from traceops.rules.stragglers_claims import Late
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
+from traceops.rules.whole_run_claims import HostSpends, IdleIn, InFunction, OwnWork, PlainStep, WorkersIn
 from traceops.rules.whole_run_hosts import HOST_LONGER
 from traceops.rules.whole_run_machine import MACHINE
 
@@ -54,14 +56,11 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     saved = min(max(recorded_ms * min(waits / waited, 1.0), seen_ms), waits)
     pct = 100 * saved / undisturbed.step_ms
     severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "info"
-    left, step = ms_text(undisturbed.step_ms - saved), ms_text(undisturbed.step_ms)
     claim, message, headline = claim_of(found, Late), found.message, found.headline
     if claim is not None:  # what the others wait is of these steps then
         headline = structs.replace(claim, steps=(), met=None, waiting=waits, waiting_on_average=None).headline()
         message = message.replace(claim.headline(), headline, 1)
-    message += (
-        f" Without the profiler the other ranks' pace would leave {left} of a step's {step} ms ({pct:.0f} % less)."
-    )
+    message += f" {PlainStep(then=undisturbed.step_ms - saved, step=undisturbed.step_ms, pct=pct).message()}"
     evidence = (
         Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
         Evidence(Fact.PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
@@ -100,28 +99,11 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
 # What a late rank's own process does in most steps beside the program: compile again, or collect garbage.
 
 
-_DOES = {
-    "recompilation": ("torch.compile compiles again", Fact.COMPILING_AGAIN),
-    "garbage_collection": ("Python collects garbage", Fact.COLLECTING_GARBAGE),
-}
+_DOES = {"recompilation": Fact.COMPILING_AGAIN, "garbage_collection": Fact.COLLECTING_GARBAGE}
 _IN_MOST = 0.5  # of the steps: else it is what makes single steps stand out
 
 
-class OwnTime(Struct, frozen=True):
-    """ms a step, beyond the median peer. cause: as in TO-W001. doing: 'torch.compile compiles again'."""
-
-    rank: int
-    cause: str
-    ms: float
-    doing: str
-    sentence: str
-
-    @property
-    def evidence(self) -> Evidence:
-        return Evidence(_DOES[self.cause][1], stored(self.ms), "ms/step", rank=self.rank)
-
-
-def in_each_step(run: WholeRun, ranks: Sequence[int]) -> OwnTime | None:
+def in_each_step(run: WholeRun, ranks: Sequence[int]) -> OwnWork | None:
     """What takes most of the first of `ranks` in most steps, beyond its peers; None where nothing does."""
     rank, steps = ranks[0], int(run.timed.sum()) - len(run.start)
     found = []
@@ -130,9 +112,7 @@ def in_each_step(run: WholeRun, ranks: Sequence[int]) -> OwnTime | None:
         if own is None or not peers or own.steps < _IN_MOST * steps:
             continue
         ms = max(own.pct - statistics.median(peers), 0.0) / 100 * run.typical_ms
-        doing, told = _DOES[cause]
-        sentence = f"Rank {rank} spends {ms_text(ms)} ms a step {label_of(told)}, beyond its peers"
-        found.append(OwnTime(rank, cause, ms, doing, sentence))
+        found.append(OwnWork(rank=rank, ms=ms, cause=cause))
     return max(found, key=lambda one: one.ms, default=None)
 
 
@@ -144,6 +124,7 @@ _OF_GPU = {
     "too_hot": "its GPU is too hot",
     "slow_clock": "its GPU has a lower clock",
 }
+_WAITS_FOR_A_CORE = "its main thread waits for a core"
 _LEAST_PCT = 10.0  # of the typical step
 _ALIKE = 0.5  # of the first function: another that late launches may be for
 _LEAST_LOOKS = 5
@@ -197,8 +178,7 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone:
     longest = _longest(found.rule, rank, inputs)
     if not longest:
         return found
-    first, *beside = longest
-    also = "".join(f", and {ms_text(one.ms)} in {one.place.said}" for one in beside)
+    first, second = longest[0], longest[1] if len(longest) > 1 else None
     evidence = [
         entry
         for one in longest
@@ -207,19 +187,22 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone:
             *_line(one.place, rank),
         )
     ]
-    return _with(
-        found,
-        f"Outside of the recorded steps{_longer_there(inputs)}, rank {rank}'s host spends {ms_text(first.ms)} ms of "
-        f"each step in {first.place.said}{also}.",
-        evidence,
+    spends = HostSpends(
+        rank=rank,
+        ms=first.ms,
+        place=first.place.said,
+        also=None if second is None else second.ms,
+        also_place=None if second is None else second.place.said,
+        typical=_longer_there(inputs),
     )
+    return _with(found, spends, evidence)
 
 
-def _longer_there(inputs: Inputs) -> str:
-    """How long steps are in which hosts were looked at, where the finding speaks of a shorter one."""
+def _longer_there(inputs: Inputs) -> float | None:
+    """How long steps are in which hosts were looked at, ms, where the finding speaks of a shorter one."""
     assert inputs.whole is not None
     step_ms, typical_ms = inputs.undisturbed and inputs.undisturbed.step_ms, inputs.whole.typical_ms
-    return f", in steps of {ms_text(typical_ms)} ms" if step_ms and typical_ms >= SLOWED * step_ms else ""
+    return typical_ms if step_ms and typical_ms >= SLOWED * step_ms else None
 
 
 def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
@@ -228,13 +211,11 @@ def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
     work = inputs.whole.loaders.get(rank)
     if work is None or work.place is None or work.busiest_pct < BUSY_PCT or work.place_pct < _LEAST_PCT:
         return found
-    busy = f"The workers of rank {rank}'s loader are busy for {work.busy_pct:.0f} % of the time, "
-    said = f"{busy}{work.place_pct:.0f} % of it in {work.place.said}."
-    if work.one_busy:
-        said = f"{work.place_pct:.0f} % of what rank {rank}'s loader workers do is in {work.place.said}."
+    busy = None if work.one_busy else work.busy_pct
+    claim = WorkersIn(rank=rank, pct=work.place_pct, place=work.place.said, busy=busy)
     evidence = [Evidence(Fact.LOADER_WORKERS_BUSY, round(work.busy_pct, 1), "%", rank=rank)]
     evidence.append(Evidence(Fact.WORKERS_IN, round(work.place_pct, 1), "%", rank=rank, subject=work.place.said))
-    return _with(found, said, [*evidence, *_line(work.place, rank)])
+    return _with(found, claim, [*evidence, *_line(work.place, rank)])
 
 
 def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
@@ -253,12 +234,12 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
         reason, seen_ms = f"in {one.place.said}", one.more_ms if one.claimed_ms is None else one.claimed_ms
         if persistent and one.more_ms >= _EXPLAINS * (found.impact_ms or 0.0):
             found = replace(found, advice=HOST_LONGER.advice_for(one.does))
-        found = _with(found, f"{whole_run_hosts.sentence(one)}.", whole_run_hosts.evidence(one))
+        found = _with(found, f"{whole_run_hosts.claim_for(one).headline()}.", whole_run_hosts.evidence(one))
     own = in_each_step(inputs.whole, found.ranks) if persistent else None
     if own is not None and own.ms >= max(seen_ms, _EXPLAINS * (found.impact_ms or 0.0)):
-        reason, seen_ms = f"{own.doing}{f', {reason}' if reason else ''}", own.ms
+        reason, seen_ms = ", ".join(filter(None, (own.part(f"doing.{own.cause}"), reason))), own.ms
         found = replace(found, advice=UNLIKE_OVER_RUN.advice_for(own.cause))
-        found = _with(found, f"{own.sentence}.", [own.evidence])
+        found = _with(found, own, [Evidence(_DOES[own.cause], stored(own.ms), "ms/step", rank=own.rank)])
     if reason:
         found = replace(found, evidence=(Evidence(Fact.REASON, reason, rank=found.ranks[0]), *found.evidence))
     if alone and persistent and found.cause != "input":
@@ -272,7 +253,7 @@ def _with_core_wait(found: Finding, inputs: Inputs) -> Finding:
     waited_ms = core_wait_ms(inputs, rank)
     if not waited_ms or waited_ms < _EXPLAINS * (found.impact_ms or 0.0):
         return found
-    why = Evidence(Fact.REASON, "its main thread waits for a core", rank=rank)
+    why = Evidence(Fact.REASON, _WAITS_FOR_A_CORE, rank=rank)
     waits = Evidence(Fact.WAITS_FOR_A_CORE, stored(waited_ms), "ms/step", rank=rank)
     evidence = (why, *found.evidence, waits)
     return replace(found, evidence=evidence, advice=MACHINE.advice_for("shared_cores"))
@@ -299,7 +280,8 @@ def _longest(rule: str, rank: int, inputs: Inputs) -> list[FunctionTime]:
     return own[:2] if rule == HOST_BOUND.id and len(own) > 1 and own[1].ms >= least else own[:1]
 
 
-def _with(found: Finding, said: str, evidence: Sequence[Evidence]) -> Finding:
+def _with(found: Finding, more: Claim | str, evidence: Sequence[Evidence]) -> Finding:
+    said = more if isinstance(more, str) else more.message()
     return replace(found, message=f"{found.message} {said}", evidence=(*found.evidence, *evidence))
 
 
@@ -320,23 +302,20 @@ _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
 # Adds to findings about a host the function that it is in, where traces with stacks show one and samples do not.
 
 
-_LATE_RULES = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
-_HOST_CAUSES = ("host", "input", "unknown")
 _LEAST_SHARE = 0.2  # of the idle time that a finding is about
 
 
 class _About(Struct, frozen=True):
-    """The idle time that a rule is about, the functions that can be behind it, and its clause."""
+    """The idle time that a rule is about, and the functions that can be behind it."""
 
     bucket: str
     can_be: Callable[[StackTime], bool]
-    clause: str
 
 
 _IDLE: Mapping[str, _About] = {
-    HOST_BOUND.id: _About("idle_host", lambda one: one.place.line > 0 and not one.waits, "its GPU waits for launches"),
-    INPUT_BOUND.id: _About("idle_input", lambda one: one.in_loader, "its GPU waits for input"),
-    BLOCKED_ON_DEVICE.id: _About("idle_sync", lambda one: not one.waits, "its GPU idles behind blocking calls"),
+    HOST_BOUND.id: _About("idle_host", lambda one: one.place.line > 0 and not one.waits),
+    INPUT_BOUND.id: _About("idle_input", lambda one: one.in_loader),
+    BLOCKED_ON_DEVICE.id: _About("idle_sync", lambda one: not one.waits),
 }
 
 
@@ -346,7 +325,7 @@ def with_stacks(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
         return list(verdicts)
     return [
         replace(verdict, findings=tuple(_with_function(found, inputs) for found in verdict.findings))
-        if verdict.rule in _LATE_RULES or verdict.rule in _IDLE
+        if verdict.rule in _LATE or verdict.rule in _IDLE
         else verdict
         for verdict in verdicts
     ]
@@ -355,27 +334,30 @@ def with_stacks(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
 def _with_function(found: Finding, inputs: Inputs) -> Finding:
     if any(one.fact in (Fact.REASON, Fact.HOST_IN) for one in found.evidence):
         return found
-    return _is_late(found, inputs) if found.rule in _LATE_RULES else _idle(found, inputs)
+    return _is_late(found, inputs) if found.rule in _LATE else _idle(found, inputs)
 
 
 def _is_late(found: Finding, inputs: Inputs) -> Finding:
     run, sometimes = inputs.run, found.rule == SOMETIMES_LATE.id
     stragglers = () if run.replay is None else (*run.replay.stragglers.found, run.replay.stragglers.leader)
     own = next((one for one in stragglers if one is not None and found.ranks == (one.rank,)), None)
-    if own is None or found.cause not in _HOST_CAUSES:
+    if own is None or found.cause not in _OF_HOST:
         return found
     one = longer_in_function(run, own, sometimes=sometimes)
     if one is None:
         return found
-    theirs = f"{ms_text(one.peers_ms)} ms"
-    if one.peers_ms < 0.005 * one.ms:  # short calls are not kept, nor what is little of all steps
-        theirs = f"less than {ms_text(one.unseen_ms)} ms"
-    when = "in each of these steps" if sometimes else f"of {run.step_words.each}"
+    seen = one.peers_ms >= 0.005 * one.ms  # short calls are not kept, nor what is little of all steps
     on_gpu = any(times.summary.on_gpu for times in run.ranks)
-    idle = f"; for {ms_text(one.idle_ms)} ms of that its GPU has nothing to run" if on_gpu else ""
-    spends = f"for {ms_text(one.ms)} ms {when}, its peers {theirs}{idle}"
-    by = "By the traces' stacks, which slow Python down"
-    said = f"{by}, rank {one.rank}'s host is in {one.said} {spends}."
+    claim = InFunction(
+        window=run.step_words is WINDOW,
+        rank=one.rank,
+        place=one.said,
+        ms=one.ms,
+        sometimes=sometimes,
+        others=one.peers_ms if seen else None,
+        under=None if seen else one.unseen_ms,
+        idle=one.idle_ms if on_gpu else None,
+    )
     unit = "ms in these steps" if sometimes else run.step_words.unit("ms")
     evidence = [
         Evidence(Fact.REASON, f"in {one.said}", rank=one.rank),
@@ -383,7 +365,7 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
     ]
     if on_gpu:
         evidence.append(Evidence(Fact.ITS_DEVICE_IDLE_MEANWHILE, stored(one.idle_ms), unit, rank=one.rank))
-    return _with(found, said, evidence)
+    return _with(found, claim, evidence)
 
 
 def _idle(found: Finding, inputs: Inputs) -> Finding:
@@ -402,7 +384,6 @@ def _idle(found: Finding, inputs: Inputs) -> Finding:
         return found
     return _with(
         found,
-        f"By the stacks of its trace, rank {rank}'s host is in {said} for {ms_text(held[said])} of the recorded "
-        f"{ms_text(whole_ms)} ms {words.per} in which {about.clause}.",
+        IdleIn(rank=times.summary.rank, place=said, ms=held[said], of=whole_ms, bucket=about.bucket),
         [Evidence(Fact.HOST_IN, stored(held[said]), words.unit("ms"), rank=rank, subject=said)],
     )

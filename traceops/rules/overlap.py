@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
 from traceops.across.roles import of_gradients
+from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, severity_of
-from traceops.core.rule import Verdict, described
+from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
+from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.overlap_claims import Exposed, ManySmall, StartsLate
+from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsLate
 from traceops.rules.overlap_gain import (
     MANY,
     Basis,
@@ -36,13 +39,11 @@ from traceops.rules.overlap_gain import (
 )
 from traceops.rules.shared import (
     MOST_OUT_OF_STEP_PCT,
-    OUT_OF_STEP,
+    WAITS_PCT,
     main_role,
     out_of_step_pct,
     role_evidence,
     transfer_by_role,
-    waited_pct,
-    without_waiting,
 )
 
 # TO-O002: collectives that are too small for their link, or more than their bytes need.
@@ -53,17 +54,28 @@ SMALL_COLLECTIVES = described("overlap", "TO-O002")
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
 _HIDDEN_PCT = 2.0  # of the step: transfer worth a remark though other work hides it
-SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
+
+
+class OverlapBounds(Bounds, frozen=True):
+    """Percent of the step."""
+
+    words = "overlap"
+    exposed_pct: tuple[float, float, float] = (10.0, 20.0, 40.0)
+    small_pct: tuple[float, float, float] = (5.0, 10.0, 25.0)
+    late_pct: tuple[float, float, float] = (3.0, 10.0, 25.0)
+
+
+BOUNDS = OverlapBounds()
 
 
 def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
     matched = run.matching.collectives
     if not matched:
-        return SMALL_COLLECTIVES.not_evaluated("no collective could be matched")
+        return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "none_matched"))
     sized = [c for c in matched if collective_bytes(c)]
     if not sized:
-        return SMALL_COLLECTIVES.not_evaluated("the traces do not say how large their collectives are")
+        return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "sizes_unknown"))
     best: dict[tuple[int, ...], float] = defaultdict(float)
     for collective in sized:
         best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
@@ -78,7 +90,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
             members[rank].append(collective.transfer_ns)
     if not members:
         return _judge_calls(run, basis_of(run, undisturbed, host_ms)) or SMALL_COLLECTIVES.clear(
-            f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
+            reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6)
         )
     rank = max(members, key=lambda r: sum(members[r]))
     words = run.step_words
@@ -90,15 +102,22 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         run, cost, in_time=basis is not None and basis.in_time, left_ms=None if basis is None else basis.left_ms
     )
     share = 100.0 * cost / step if step else 0.0
-    severity = severity_of(share, *SMALL_BOUNDS) if count >= MANY else None
+    severity = severity_of(share, *BOUNDS.small_pct) if count >= MANY else None
     if severity is not None:
-        severity = graded(severity, gain, step, SMALL_BOUNDS)
+        severity = graded(severity, gain, step, BOUNDS.small_pct)
     if severity is None and count >= MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
     if severity is None:
         return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(
-            f"{count:.0f} small collectives {words.per} cost {share:.1f} % of it "
-            f"(bounds {MANY} and {SMALL_BOUNDS[0]:g} %)"
+            reason(
+                "overlap",
+                "small_cost_little",
+                count=f"{count:.0f}",
+                share=f"{share:.1f}",
+                many=MANY,
+                bound=BOUNDS.small_pct[0],
+                window=words is WINDOW,
+            )
         )
     sizes = [collective_bytes(c) or 0 for c in small]
     claim = ManySmall(
@@ -115,7 +134,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
         Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
         Evidence(Fact.MEDIAN_SIZE, int(np.median(sizes)), "bytes", _SMALL_BYTES),
-        Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
+        Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
         *gain_evidence(gain, words),
         *(() if basis is None else basis.evidence(words)),
     ]
@@ -130,11 +149,11 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
     if calls is None or basis is None or calls.saved_ms <= 0 or basis.step_ms <= 0:
         return None
     share = 100.0 * calls.saved_ms / basis.step_ms
-    severity = severity_of(share, *SMALL_BOUNDS)
+    severity = severity_of(share, *BOUNDS.small_pct)
     if severity is None:
         return None
     gain = gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
-    severity = graded(severity, gain, basis.step_ms, SMALL_BOUNDS)
+    severity = graded(severity, gain, basis.step_ms, BOUNDS.small_pct)
     words = run.step_words
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -143,7 +162,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
             calls.claim(words, basis.recorded),
             [
                 *calls.evidence(words),
-                Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", SMALL_BOUNDS[0]),
+                Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
                 *gain_evidence(gain, words),
                 *basis.evidence(words),
             ],
@@ -178,60 +197,58 @@ EXPOSED = described("overlap", "TO-O001")
 LATE_START = described("overlap", "TO-O003")
 RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
-_EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
-_LATE_BOUNDS = (3.0, 10.0, 25.0)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Communication that costs the step time."""
     if why := why_incomplete(inputs.run.ranks):
         return [rule.not_evaluated(why) for rule in RULES]
+    run, light = inputs.run, inputs.undisturbed
     waited, host_ms = waited_pct(inputs), None if inputs.whole is None else inputs.whole.host_ms
     return [
-        without_waiting(
-            judge_exposed(inputs.run, inputs.undisturbed, host_ms), Fact.BUCKET_PCT, _EXPOSED_BOUNDS, waited
-        ),
-        without_waiting(judge_small(inputs.run, inputs.undisturbed, host_ms), Fact.EXPOSED_PCT, SMALL_BOUNDS, waited),
-        without_waiting(
-            judge_late_start(inputs.run, inputs.undisturbed, host_ms), Fact.GRADIENTS_PCT, _LATE_BOUNDS, waited
-        ),
+        without_waiting(judge_exposed(run, light, host_ms), Fact.BUCKET_PCT, BOUNDS.exposed_pct, waited),
+        without_waiting(judge_small(run, light, host_ms), Fact.EXPOSED_PCT, BOUNDS.small_pct, waited),
+        without_waiting(judge_late_start(run, light, host_ms), Fact.GRADIENTS_PCT, BOUNDS.late_pct, waited),
     ]
 
 
 def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O001 over the median rank: transfer is the group's, so a single rank's share proves little."""
     if not any(len(times.summary.comm.start) for times in run.ranks):
-        return EXPOSED.not_evaluated("the traces hold no communication")
+        return EXPOSED.not_evaluated(reason("overlap", "no_communication"))
     if not run.split:
-        reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
-        return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
+        why = "; ".join(run.matching.unmatched) or reason("overlap", "none_matched")
+        return EXPOSED.not_evaluated(reason("overlap", "not_split", why=why))
     exposed = sum(int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS)
     unmatched = sum(int(times.buckets["comm_unmatched"][times.typical].sum()) for times in run.ranks)
     if unmatched > _UNMATCHED_BOUND * exposed:
-        return EXPOSED.not_evaluated(
-            f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
-            "across ranks, so waiting and transfer cannot be told apart"
-        )
+        return EXPOSED.not_evaluated(reason("overlap", "much_unmatched", pct=f"{100 * unmatched / exposed:.0f}"))
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
-        return EXPOSED.not_evaluated(OUT_OF_STEP)
+        return EXPOSED.not_evaluated(reason("overlap", "out_of_step"))
     basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
-        return EXPOSED.not_evaluated("the traces hold no complete step")
+        return EXPOSED.not_evaluated(reason("overlap", "no_step"))
     shares, median, impact = basis.shares, basis.pct, basis.exposed_ms
-    severity = severity_of(median, *_EXPOSED_BOUNDS)
+    severity = severity_of(median, *BOUNDS.exposed_pct)
     if severity is None:
         return EXPOSED.clear(
-            f"{median:.1f} % of {run.step_words.the} is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
+            reason(
+                "overlap",
+                "little_exposed",
+                share=f"{median:.1f}",
+                bound=BOUNDS.exposed_pct[0],
+                window=run.unit == "window",
+            )
         )
     gain = gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
-    severity = graded(severity, gain, basis.step_ms, _EXPOSED_BOUNDS)
+    severity = graded(severity, gain, basis.step_ms, BOUNDS.exposed_pct)
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
     evidence = [
         Evidence(Fact.BUCKET, stored(impact), run.step_words.unit("ms"), subject="comm_transfer"),
-        Evidence(Fact.BUCKET_PCT, round(median, 1), "%", _EXPOSED_BOUNDS[0], subject="comm_transfer"),
+        Evidence(Fact.BUCKET_PCT, round(median, 1), "%", BOUNDS.exposed_pct[0], subject="comm_transfer"),
         Evidence(Fact.BUCKET_PCT_MOST, round(shares[worst], 1), "%", rank=worst, subject="comm_transfer"),
         *gain_evidence(gain, run.step_words),
         *basis.evidence(run.step_words),
@@ -280,26 +297,33 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
                 counts.append(int(own.sum()))
                 sizes.append(transfer)
     if not shares:
-        return LATE_START.not_evaluated("no step holds both a backward pass and matched gradient collectives")
+        return LATE_START.not_evaluated(reason("overlap", "no_gradients"))
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
-        return LATE_START.not_evaluated(OUT_OF_STEP)
+        return LATE_START.not_evaluated(reason("overlap", "out_of_step"))
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
     basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
-        return LATE_START.not_evaluated("the traces hold no complete step")
+        return LATE_START.not_evaluated(reason("overlap", "no_step"))
     step, exposed = basis.step_ms, basis.exposed_ms
     cost = min(exposed, float(np.median(sizes)) / 1e6)
     share = 100.0 * cost / step if step else 0.0
-    severity, words = severity_of(share, *_LATE_BOUNDS), run.step_words
+    severity, words = severity_of(share, *BOUNDS.late_pct), run.step_words
     if late < _LATE_SHARE or severity is None:
         return LATE_START.clear(
-            f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
-            f"{100 * _LATE_SHARE:g} %), exposed it takes {share:.1f} % of {words.the} (bound {_LATE_BOUNDS[0]:g} %)"
+            reason(
+                "overlap",
+                "in_backward",
+                late=f"{100 * late:.0f}",
+                least=100 * _LATE_SHARE,
+                share=f"{share:.1f}",
+                bound=BOUNDS.late_pct[0],
+                window=words is WINDOW,
+            )
         )
     hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
     gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
-    severity = graded(severity, gain, step, _LATE_BOUNDS)
+    severity = graded(severity, gain, step, BOUNDS.late_pct)
     claim = StartsLate(
         window=words is WINDOW,
         exposed=cost,
@@ -315,7 +339,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         Evidence(Fact.TRANSFER_AFTER_BACKWARD, round(100 * late, 1), "%", 100 * _LATE_SHARE),
         Evidence(Fact.GRADIENT_COLLECTIVES, float(np.median(counts)), words.per),
         Evidence(Fact.BUCKET_PCT, round(100 * exposed / step, 1), "%", subject="comm_transfer"),
-        Evidence(Fact.GRADIENTS_PCT, round(share, 1), "%", _LATE_BOUNDS[0]),
+        Evidence(Fact.GRADIENTS_PCT, round(share, 1), "%", BOUNDS.late_pct[0]),
         *gain_evidence(gain, words),
         *basis.evidence(words),
     ]
@@ -329,3 +353,43 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
             impact_ms=stored(gain.ms),
         )
     )
+
+
+# How much of a transfer that the ranks' own cores do may be waiting for a core.
+
+
+def waited_pct(inputs: Inputs) -> float:
+    """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
+    run = inputs.run
+    if any(times.summary.on_gpu for times in run.ranks) and not run.through_host:
+        return 0.0
+    waits = recorded_waits(inputs.observed)
+    told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
+    return float(np.median(told)) if told else 0.0
+
+
+def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
+    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
+
+    share_pct: the metric of the finding's evidence that is held to the bounds.
+    """
+    if waited < WAITS_PCT:
+        return verdict
+    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
+
+
+def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: float) -> Finding:
+    share = next((e.value for e in found.evidence if e.fact is share_pct), None)
+    if not isinstance(share, (int, float)):
+        return found
+    left = severity_of(share - waited, *bounds) or "info"
+    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
+        return found
+    return replace(
+        restated(found, _CLAIMS[str(found.kind)], core_pct=waited),
+        severity=left,
+        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)),
+    )
+
+
+_CLAIMS: Mapping[str, type[Claim]] = {kind.kind: kind for kind in (Exposed, ManySmall, ManyCalls, StartsLate)}

@@ -1,4 +1,7 @@
-"""What is claimed of transfer that the step waits for: typed facts, whose sentences lie in words/overlap.ini."""
+"""What is claimed of transfer that the step waits for: typed facts, whose sentences lie in words/overlap.ini.
+
+core_pct: percent of the steps in which ranks wait for a core, where their cores do the transfer.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,7 @@ class Exposed(Claim, frozen=True, kw_only=True):
 
     family = "overlap"
     kind = "exposed"
+    core_pct: float | None = None
     exposed: float
     pct: float
     step: float
@@ -66,6 +70,7 @@ class ManySmall(Claim, frozen=True, kw_only=True):
 
     family = "overlap"
     kind = "many_small"
+    core_pct: float | None = None
     count: float
     median: float
     takes: float
@@ -80,6 +85,7 @@ class ManyCalls(Claim, frozen=True, kw_only=True):
 
     family = "overlap"
     kind = "many_calls"
+    core_pct: float | None = None
     op: str
     calls: float
     size: float
@@ -100,6 +106,7 @@ class StartsLate(Claim, frozen=True, kw_only=True):
 
     family = "overlap"
     kind = "starts_late"
+    core_pct: float | None = None
     exposed: float
     pct: float
     step: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
@@ -10,17 +12,207 @@ from traceops.across.replay.what_if import INTERLEAVED, STAGE_PACE, STAGES_EVEN,
 from traceops.across.run_use import CoreWaits, core_waits
 from traceops.across.send_receive import NO_END
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, severity_of
-from traceops.core.rank_text import ranks_text, who
-from traceops.core.rule import Rule, Verdict, described
-from traceops.core.step_words import StepWords
+from traceops.core.findings import Evidence, severity_of
+from traceops.core.rule import Bounds, Rule, Verdict, described
+from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
 from traceops.core.words import SCHEDULES
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import room_ms
 
-# What stages of a pipeline wait for: a slower stage, where no replay tells more, and not another's input.
+UNEVEN_STAGES = described("pipeline", "TO-B001")
+LARGE_BUBBLE = described("pipeline", "TO-B002")
+LATE_SENDS = described("pipeline", "TO-B003")
+RULES = (UNEVEN_STAGES, LARGE_BUBBLE, LATE_SENDS)
+
+
+class PipelineBounds(Bounds, frozen=True):
+    """Percent of the step, and times as long."""
+
+    words = "pipeline"
+
+    even_pct: tuple[float, float, float] = (5.0, 10.0, 20.0)
+    fill_pct: tuple[float, float, float] = (10.0, 15.0, 30.0)
+    late_pct: tuple[float, float] = (10.0, 20.0)
+    slower: float = 1.1
+
+
+BOUNDS = PipelineBounds()
+_WORTH = 0.1  # of the time to fill and drain: what another schedule must save to be named
+_MOST = 0.5  # of what the slowest stage takes more: the part that slower kernels have to be for them to be the cause
+
+
+class UnevenStage(Claim, frozen=True, kw_only=True):
+    """The slowest stage of a pipeline and `count` others; times in ms, of one step. way: how `then` is reached.
+
+    slower: times as long as the others take for the same kernels. moved: percent of its blocks, to `faster` ranks.
+    """
+
+    family = "pipeline"
+    kind = "uneven_stage"
+    stage: int
+    rank: int
+    work: float
+    count: int
+    usual: float
+    waiting: float
+    way: str | None = None
+    step: float | None = None
+    then: float | None = None
+    pct: float | None = None
+    slower: float | None = None
+    moved: float | None = None
+    faster: tuple[int, ...] = ()
+
+
+class SlowStageRank(Claim, frozen=True, kw_only=True):
+    """A rank that takes longer than the `twins`, which hold the same stage in other pipelines; ms of one step."""
+
+    family = "pipeline"
+    kind = "slow_stage_rank"
+    rank: int
+    work: float
+    stage: int
+    twins: tuple[int, ...]
+    usual: float
+    step: float
+    then: float
+    pct: float
+
+
+class LargeBubble(Claim, frozen=True, kw_only=True):
+    """A pipeline that fills and drains; ms of one step. ideal: percent, by its schedule alone.
+
+    doubled, interleaved: what twice the micro-batches, or two stages per rank would save at most.
+    """
+
+    family = "pipeline"
+    kind = "bubble"
+    ranks: tuple[int, ...]
+    waiting: float
+    step: float
+    pct: float
+    schedule: str
+    micro: int | None = None
+    count: int
+    chunks: int | None = None
+    ideal: float
+    doubled: float | None = None
+    interleaved: float | None = None
+
+
+class LateSend(Claim, frozen=True, kw_only=True):
+    """Stages that wait for late sends; ms of one step. plain: a step without the profiler, which limits it.
+
+    recorded: what the traces show, of `recorded_step`. most: of the rank that waits most.
+    """
+
+    family = "pipeline"
+    kind = "late_sends"
+    waiting: float
+    pct: float
+    rank: int | None = None
+    most: float | None = None
+    plain: float | None = None
+    recorded: float | None = None
+    recorded_step: float | None = None
+    unknown_cores: bool = False
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """What stages of a pipeline wait for each other."""
+    run = inputs.run
+    if why := why_incomplete(run.ranks):
+        return [rule.not_evaluated(why) for rule in RULES]
+    if not run.bubbles:
+        return [_no_pipeline(run, rule) for rule in RULES]
+    late = judge_late(run, core_waits(inputs.observed), inputs.unprofiled_ms, inputs.undisturbed)
+    return [judge_uneven(run), judge_bubble(run), late]
+
+
+def judge_uneven(run: CrossRank) -> Verdict:
+    """TO-B001."""
+    if run.replay is None or not run.replay.what_if.holds:
+        return without_replay(UNEVEN_STAGES, run, BOUNDS.even_pct[2])
+    step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
+    slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
+    if slow and step and (told := _judge_slow_rank(run, max(slow, key=_beyond_mean), step)).findings:
+        return told
+    saved = run.replay.what_if.saved_ns(STAGES_EVEN)
+    if saved is None or not step:
+        return UNEVEN_STAGES.not_evaluated(reason("pipeline", "no_replay_of_even_stages"))
+    worst = max(run.bubbles, key=_beyond_mean)
+    slower = _slower_kernels(worst)
+    alike = slower is not None and worst.slower_alike is not None
+    at_pace = run.replay.what_if.saved_ns(STAGE_PACE) if alike else None
+    saved = saved if at_pace is None else at_pace
+    severity, words = severity_of(100 * saved / step, *BOUNDS.even_pct), run.step_words
+    if severity is None:
+        return UNEVEN_STAGES.clear(_little("even_stages", words, 100 * saved / step, BOUNDS.even_pct))
+    moved = 100 * (1 - worst.mean_work / worst.slowest.work)
+    claim = replace(
+        _uneven(worst, words),
+        way="shared" if at_pace is None else "pace",
+        step=step / 1e6,
+        then=(step - saved) / 1e6,
+        pct=100 * saved / step,
+        slower=slower,
+        moved=None if slower is not None else moved,
+        faster=() if slower is not None else _faster(worst),
+    )
+    kept = Fact.SAVED_BY_EVEN_STAGES if at_pace is None else Fact.SAVED_AT_THE_OTHERS_PACE
+    rank = worst.slowest.rank
+    evidence = [
+        *_saved_and_work(kept, worst, saved, step, words),
+        *_waiting(worst, words),
+        Evidence(Fact.OF_ITS_BLOCKS_TO_MOVE, round(moved, 1), "%", rank=rank),
+    ]
+    cause = None if slower is None else "gpu_compute"
+    return UNEVEN_STAGES.verdict(
+        UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
+    )
+
+
+def _beyond_mean(bubble: Bubble) -> float:
+    return bubble.slowest.work - bubble.mean_work
+
+
+def _others(bubble: Bubble) -> list[StageTimes]:
+    return [stage for stage in bubble.stages if stage is not bubble.slowest]
+
+
+def _slower_kernels(worst: Bubble) -> float | None:
+    """How many times as long the same kernels take on the slowest stage, where that is most of what it takes longer."""
+    others = _others(worst)
+    usual = max(sum(stage.work for stage in others) / len(others), 1.0)
+    least = max(BOUNDS.slower, 1 + _MOST * (worst.slowest.work / usual - 1))
+    return worst.slower if worst.slower is not None and worst.slower >= least else None
+
+
+def _uneven(worst: Bubble, words: StepWords) -> UnevenStage:
+    others = _others(worst)
+    return UnevenStage(
+        window=words is WINDOW,
+        stage=worst.slowest.stage,
+        rank=worst.slowest.rank,
+        work=worst.slowest.work / 1e6,
+        count=len(others),
+        usual=sum(stage.work for stage in others) / len(others) / 1e6,
+        waiting=sum(stage.imbalance for stage in others) / len(others) / 1e6,
+    )
+
+
+def _waiting(worst: Bubble, words: StepWords) -> list[Evidence]:
+    return [
+        Evidence(Fact.WAITS_FOR_A_SLOWER_STAGE, _ms(s.imbalance), words.unit("ms"), rank=s.rank) for s in _others(worst)
+    ]
+
+
+def _little(key: str, words: StepWords, pct: float, bounds: Sequence[float], **facts: int) -> str:
+    """Why a rule is clear: so little of the step is less than its bound."""
+    return reason("pipeline", key, share=f"{pct:.1f}", bound=bounds[0], window=words is WINDOW, **facts)
 
 
 def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
@@ -29,33 +221,18 @@ def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
     least_pct: of the step, mean over the other stages.
     """
     worst = max(run.bubbles, key=_for_the_slowest)
-    slowest, words = worst.slowest, run.step_words
-    others = [stage for stage in worst.stages if stage is not slowest]
+    words, rank = run.step_words, worst.slowest.rank
     if 100 * _for_the_slowest(worst) < least_pct or worst.is_slow_rank:
-        return rule.not_evaluated("the steps of the pipeline could not be replayed")
-    usual = sum(stage.work for stage in others) / len(others)
-    waiting = sum(stage.imbalance for stage in others) / len(others)
-    one = len(others) == 1
-    message = (
-        f"Stage {slowest.stage} of the pipeline (rank {slowest.rank}) computes {slowest.work / 1e6:.2f} ms "
-        f"{words.per}, {'the other stage' if one else 'the other stages'} {usual / 1e6:.2f} ms and "
-        f"{'waits' if one else 'wait'} {waiting / 1e6:.2f} ms for it. What even stages would save is not known: the "
-        "steps could not be replayed."
-    )
-    evidence = [
-        *(
-            Evidence(Fact.WAITS_FOR_A_SLOWER_STAGE, stored(s.imbalance / 1e6), words.unit("ms"), rank=s.rank)
-            for s in others
-        ),
-        *(Evidence(Fact.WORK_OF_A_STAGE, stored(s.work / 1e6), words.unit("ms"), rank=s.rank) for s in worst.stages),
-    ]
-    found = rule.finding("warning", "medium", message, evidence, ranks=[slowest.rank], impact_ms=stored(waiting / 1e6))
-    return rule.verdict(found)
+        return rule.not_evaluated(reason("pipeline", "no_replay"))
+    claim = _uneven(worst, words)
+    evidence = [*_waiting(worst, words), *_work(worst, words)]
+    impact = stored(claim.waiting)
+    return rule.verdict(rule.finding("warning", "medium", claim, evidence, ranks=[rank], impact_ms=impact))
 
 
 def _for_the_slowest(bubble: Bubble) -> float:
     """What the other stages wait for the slowest, part of the step, mean over them."""
-    others = [stage for stage in bubble.stages if stage is not bubble.slowest]
+    others = _others(bubble)
     return sum(stage.imbalance / stage.step for stage in others if stage.step) / max(len(others), 1)
 
 
@@ -94,172 +271,91 @@ def without_recording(
     return replace(bubble, stages=tuple(stages))
 
 
-_EVEN_PCT = (5.0, 10.0, 20.0)  # of the step, saved by even stages: info, warning, error
-_FILL_PCT = (10.0, 15.0, 30.0)  # of the step, filling and draining: info, warning, error
-_LATE_PCT = (10.0, 20.0)  # of the step, waiting for sends that come late: info, warning
-_WORTH = 0.1  # of the time to fill and drain: what another schedule must save to be named
-_MOST = 0.5  # of what the slowest stage takes more: the part that slower kernels have to be for them to be the cause
-_SLOWER = 1.1  # times as long as on the other stages, from where kernels are called slower
-
-UNEVEN_STAGES = described("pipeline", "TO-B001")
-LARGE_BUBBLE = described("pipeline", "TO-B002")
-LATE_SENDS = described("pipeline", "TO-B003")
-_UNKNOWN_CORES = (
-    " Without a GPU a sender that has no core sends late too, and nothing tells here how long ranks waited for one "
-    "(traceops run does)."
-)
-RULES = (UNEVEN_STAGES, LARGE_BUBBLE, LATE_SENDS)
-
-
-def judge(inputs: Inputs) -> list[Verdict]:
-    """What stages of a pipeline wait for each other."""
-    run = inputs.run
-    if why := why_incomplete(run.ranks):
-        return [rule.not_evaluated(why) for rule in RULES]
-    if not run.bubbles:
-        return [_no_pipeline(run, rule) for rule in RULES]
-    late = judge_late(run, core_waits(inputs.observed), inputs.unprofiled_ms, inputs.undisturbed)
-    return [judge_uneven(run), judge_bubble(run), late]
-
-
-def judge_uneven(run: CrossRank) -> Verdict:
-    """TO-B001."""
-    if run.replay is None or not run.replay.what_if.holds:
-        return without_replay(UNEVEN_STAGES, run, _EVEN_PCT[2])
-    saved = run.replay.what_if.saved_ns(STAGES_EVEN)
-    step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
-    slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
-    if slow and step:
-        worst = max(slow, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
-        if (told := _judge_slow_rank(run, worst, step)).findings:
-            return told
-    if saved is None or not step:
-        return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed with even stages")
-    worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
-    slowest = worst.slowest
-    others = [stage for stage in worst.stages if stage is not slowest]
-    usual = max(sum(stage.work for stage in others) / len(others), 1.0)
-    slower = worst.slower is not None and worst.slower >= max(_SLOWER, 1 + _MOST * (slowest.work / usual - 1))
-    alike = slower and worst.slower_alike is not None
-    at_pace = run.replay.what_if.saved_ns(STAGE_PACE) if alike else None
-    saved = saved if at_pace is None else at_pace
-    severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
-    if severity is None:
-        return UNEVEN_STAGES.clear(
-            f"even stages would save {100 * saved / step:.1f} % of {words.the} (bound {_EVEN_PCT[0]:g} %)"
-        )
-    waiting = sum(stage.imbalance for stage in others) / len(others)
-    cured = "With the same work shared evenly" if at_pace is None else "At their pace"
-    they = "the other stage" if len(others) == 1 else "the other stages"
-    message = (
-        f"Stage {slowest.stage} of the pipeline (rank {slowest.rank}) computes {slowest.work / 1e6:.2f} ms "
-        f"{words.per}, {they} {usual / 1e6:.2f} ms and {'waits' if len(others) == 1 else 'wait'} {waiting / 1e6:.2f} "
-        f"ms for it. {cured} {words.the} would take "
-        f"{(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms ({100 * saved / step:.0f} % less)"
-    )
-    moved = 100 * (1 - worst.mean_work / slowest.work)
-    if slower:
-        assert worst.slower is not None
-        message += f". The same kernels take {worst.slower:.2f} times as long there as on the others."
-    else:
-        message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
-    kept = Fact.SAVED_BY_EVEN_STAGES if at_pace is None else Fact.SAVED_AT_THE_OTHERS_PACE
-    evidence = [
-        *_saved_and_work(kept, worst, saved, step, words),
-        *(Evidence(Fact.WAITS_FOR_A_SLOWER_STAGE, _ms(s.imbalance), words.unit("ms"), rank=s.rank) for s in others),
-        Evidence(Fact.OF_ITS_BLOCKS_TO_MOVE, round(moved, 1), "%", rank=slowest.rank),
-    ]
-    found = UNEVEN_STAGES.finding(
-        severity,
-        "high",
-        message,
-        evidence,
-        ranks=[slowest.rank],
-        impact_ms=_ms(saved),
-        cause="gpu_compute" if slower else None,
-    )
-    return UNEVEN_STAGES.verdict(found)
-
-
 def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     """A stage that takes longer on this rank than on those that hold it in other pipelines: not for its blocks."""
     assert run.replay is not None
-    slowest = worst.slowest
-    saved = run.replay.what_if.saved_ns(rank_change([slowest.rank]), [slowest.rank])
+    rank, words = worst.slowest.rank, run.step_words
+    saved = run.replay.what_if.saved_ns(rank_change([rank]), [rank])
     if saved is None:
-        return UNEVEN_STAGES.not_evaluated(f"the steps could not be replayed with rank {slowest.rank} as its peers")
-    severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
+        return UNEVEN_STAGES.not_evaluated(reason("pipeline", "no_replay_of_rank", rank=rank))
+    severity = severity_of(100 * saved / step, *BOUNDS.even_pct)
     if severity is None:
-        return UNEVEN_STAGES.clear(
-            f"rank {slowest.rank} at its peers' pace would save {100 * saved / step:.1f} % of {words.the} "
-            f"(bound {_EVEN_PCT[0]:g} %)"
-        )
-    usual = sorted(stage.work for stage in worst.twins)[len(worst.twins) // 2]
-    on_gpu = any(times.summary.on_gpu for times in run.ranks)
-    message = (
-        f"Rank {slowest.rank} computes {slowest.work / 1e6:.2f} ms {words.per}, the same stage {slowest.stage} of "
-        f"{'the other pipeline' if len(worst.twins) == 1 else 'other pipelines'} "
-        f"({who([stage.rank for stage in worst.twins])}) {usual / 1e6:.2f} ms. Its pipeline waits for it. "
-        f"At their pace {words.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms "
-        f"({100 * saved / step:.0f} % less)."
+        return UNEVEN_STAGES.clear(_little("rank_at_pace", words, 100 * saved / step, BOUNDS.even_pct, rank=rank))
+    claim = SlowStageRank(
+        window=words is WINDOW,
+        rank=rank,
+        work=worst.slowest.work / 1e6,
+        stage=worst.slowest.stage,
+        twins=tuple(stage.rank for stage in worst.twins),
+        usual=sorted(stage.work for stage in worst.twins)[len(worst.twins) // 2] / 1e6,
+        step=step / 1e6,
+        then=(step - saved) / 1e6,
+        pct=100 * saved / step,
     )
     evidence = [
         *_saved_and_work(Fact.SAVED_AT_PEERS_PACE, worst, saved, step, words),
         *(Evidence(Fact.WORK_OF_THE_SAME_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.twins),
     ]
-    found = UNEVEN_STAGES.finding(
-        severity, "high", message, evidence, ranks=[slowest.rank], impact_ms=_ms(saved),
-        cause="gpu_compute" if on_gpu else "host",
-    )  # fmt: skip
-    return UNEVEN_STAGES.verdict(found)
+    cause = "gpu_compute" if any(times.summary.on_gpu for times in run.ranks) else "host"
+    return UNEVEN_STAGES.verdict(
+        UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
+    )
 
 
 def _saved_and_work(fact: Fact, worst: Bubble, saved: float, step: float, words: StepWords) -> list[Evidence]:
     """What the cure of the slowest stage saves of a step, in ns and in percent, and the work of each stage."""
-    bound, rank = _EVEN_PCT[0], worst.slowest.rank
+    bound, rank = BOUNDS.even_pct[0], worst.slowest.rank
     return [
         Evidence(fact, _ms(saved), words.unit("ms"), _ms(bound / 100 * step), rank),
         Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", bound, rank, subject=words.the),
-        *(Evidence(Fact.WORK_OF_A_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.stages),
+        *_work(worst, words),
     ]
+
+
+def _work(worst: Bubble, words: StepWords) -> list[Evidence]:
+    return [Evidence(Fact.WORK_OF_A_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.stages]
 
 
 def judge_bubble(run: CrossRank) -> Verdict:
     """TO-B002."""
     known = [bubble for bubble in run.bubbles if bubble.ideal_share is not None]
     if not known:
-        return LARGE_BUBBLE.not_evaluated("what the schedule's own bubble is, is not known")
+        return LARGE_BUBBLE.not_evaluated(reason("pipeline", "unknown_schedule"))
     worst = max(known, key=lambda bubble: _share(bubble, "fill_drain"))
-    share = 100 * _share(worst, "fill_drain")
-    severity, words = severity_of(share, *_FILL_PCT), run.step_words
+    share, words = 100 * _share(worst, "fill_drain"), run.step_words
+    severity = severity_of(share, *BOUNDS.fill_pct)
     if severity is None:
-        return LARGE_BUBBLE.clear(f"filling and draining take {share:.1f} % of {words.the} (bound {_FILL_PCT[0]:g} %)")
+        return LARGE_BUBBLE.clear(_little("fills_and_drains", words, share, BOUNDS.fill_pct))
     waiting, step = _mean(worst, "fill_drain"), _mean(worst, "step")
     pipeline, assumed = worst.pipeline, 100 * (worst.ideal_share or 0.0)
-    held = f" of {pipeline.chunks} stages each" if (pipeline.chunks or 1) > 1 else ""
-    message = (
-        f"The pipeline of ranks {ranks_text(pipeline.ranks, 8)} fills and drains for {waiting / 1e6:.2f} of "
-        f"{words.each_of(f'{step / 1e6:.2f} ms')} ({share:.0f} %). By its schedule ({SCHEDULES[pipeline.schedule]}, "
-        f"{pipeline.micro_batches} micro-batches over {len(pipeline.ranks)} ranks{held}) it is {assumed:.0f} % where "
-        "all stages take equally long."
+    saved, other = (
+        None if run.replay is None else run.replay.what_if.saved_ns(change)
+        for change in (TWICE_THE_MICRO_BATCHES, INTERLEAVED)
     )
-    saved = None if run.replay is None else run.replay.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
-    if saved is not None:
-        message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms {words.per}."
-    other = None if run.replay is None else run.replay.what_if.saved_ns(INTERLEAVED)
-    if other is not None and other >= _WORTH * waiting:
-        message += f" Two stages a rank (interleaved) would save up to {other / 1e6:.2f} ms."
+    claim = LargeBubble(
+        window=words is WINDOW,
+        ranks=tuple(pipeline.ranks),
+        waiting=waiting / 1e6,
+        step=step / 1e6,
+        pct=share,
+        schedule=SCHEDULES[pipeline.schedule],
+        micro=pipeline.micro_batches,
+        count=len(pipeline.ranks),
+        chunks=pipeline.chunks if (pipeline.chunks or 1) > 1 else None,
+        ideal=assumed,
+        doubled=None if saved is None else saved / 1e6,
+        interleaved=None if other is None or other < _WORTH * waiting else other / 1e6,
+    )
     evidence = [
-        Evidence(Fact.FILLS_AND_DRAINS, _ms(waiting), words.unit("ms"), _ms(_FILL_PCT[0] / 100 * step)),
-        Evidence(Fact.OF_STEP, round(share, 1), "%", _FILL_PCT[0], subject=words.the),
+        Evidence(Fact.FILLS_AND_DRAINS, _ms(waiting), words.unit("ms"), _ms(BOUNDS.fill_pct[0] / 100 * step)),
+        Evidence(Fact.OF_STEP, round(share, 1), "%", BOUNDS.fill_pct[0], subject=words.the),
         Evidence(Fact.BY_THE_SCHEDULE_ALONE, round(assumed, 1), "%"),
         Evidence(Fact.MICRO_BATCHES, pipeline.micro_batches),
     ]
-    found = LARGE_BUBBLE.finding(
-        severity, "high", message, evidence, ranks=pipeline.ranks,
-        impact_ms=_ms(waiting if saved is None else saved),
-    )  # fmt: skip
-    return LARGE_BUBBLE.verdict(found)
+    impact = _ms(waiting if saved is None else saved)
+    return LARGE_BUBBLE.verdict(
+        LARGE_BUBBLE.finding(severity, "high", claim, evidence, ranks=pipeline.ranks, impact_ms=impact)
+    )
 
 
 def judge_late(
@@ -272,55 +368,60 @@ def judge_late(
     recorded = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
     known = [without_recording(run, bubble, plain_ms, undisturbed) for bubble in recorded]
     if not known:
-        return LATE_SENDS.not_evaluated("what the schedule's own bubble is, is not known")
+        return LATE_SENDS.not_evaluated(reason("pipeline", "unknown_schedule"))
     worst = max(known, key=lambda bubble: _share(bubble, "late"))
-    share = 100 * _share(worst, "late")
-    severity, words = severity_of(share, *_LATE_PCT), run.step_words
+    share, words = 100 * _share(worst, "late"), run.step_words
+    severity = severity_of(share, *BOUNDS.late_pct)
     if severity is None:
-        return LATE_SENDS.clear(f"{share:.1f} % of {words.the} (bound {_LATE_PCT[0]:g} %)")
+        return LATE_SENDS.clear(_little("late_sends", words, share, BOUNDS.late_pct))
     starved = waits is not None and any(
         not times.summary.on_gpu and times.summary.rank not in waits.of_rank for times in run.ranks
     )
-    severity = "info" if starved else severity
-    waiting = _mean(worst, "late")
+    waiting, shown = _mean(worst, "late"), recorded[known.index(worst)]
+    as_shown = worst is shown  # else how much of its room each rank's waiting takes is not known
     most = max(worst.stages, key=lambda stage: stage.late)
-    shown = recorded[known.index(worst)]
-    message = (
-        f"The stages of the pipeline wait {'' if worst is shown else 'up to '}{waiting / 1e6:.2f} ms {words.per} "
-        f"({share:.0f} %) for sends that come later than their schedule and their work account for"
+    claim = LateSend(
+        window=words is WINDOW,
+        waiting=waiting / 1e6,
+        pct=share,
+        rank=most.rank if as_shown else None,
+        most=most.late / 1e6 if as_shown else None,
+        plain=None if as_shown else worst.stages[0].step / 1e6,
+        recorded=None if as_shown else _mean(shown, "late") / 1e6,
+        recorded_step=None if as_shown else run.step_ms,
+        unknown_cores=starved,
     )
-    if worst is shown:
-        message += f"; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
-    else:  # how much of its room each rank's waiting takes is not known
-        message += (
-            f": a step without the profiler, of {worst.stages[0].step / 1e6:.1f} ms, has room for no more. The traces "
-            f"show {_mean(shown, 'late') / 1e6:.2f} of {run.step_ms:.1f} ms."
-        )
-    message += _UNKNOWN_CORES if starved else ""
     evidence = [
         Evidence(Fact.WAITS_FOR_LATE_SENDS, _ms(stage.late), words.unit("ms"), rank=stage.rank)
         for stage in worst.stages
     ]
-    found: Finding = LATE_SENDS.finding(
-        severity, "medium", message, evidence, ranks=worst.pipeline.ranks, impact_ms=_ms(waiting)
+    return LATE_SENDS.verdict(
+        LATE_SENDS.finding(
+            "info" if starved else severity,
+            "medium",
+            claim,
+            evidence,
+            ranks=worst.pipeline.ranks,
+            impact_ms=_ms(waiting),
+        )
     )
-    return LATE_SENDS.verdict(found)
 
 
 def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:
     if len(run.ranks) < 2:
-        return rule.not_evaluated("there is only one rank")
+        return rule.not_evaluated(reason("pipeline", "one_rank"))
     if NO_END in run.matching.unmatched:
-        return rule.not_evaluated("sends and receives do not say between which ranks they are")
+        return rule.not_evaluated(reason("pipeline", "ends_unknown"))
     if any(own.summary.through_host and not len(own.summary.comm.start) for own in run.ranks):
-        return rule.not_evaluated("what hosts of GPUs send over gloo is not matched: this may be a pipeline")
-    return rule.clear("no rank hands activations on to another: this is no pipeline")
+        return rule.not_evaluated(reason("pipeline", "through_host"))
+    return rule.clear(reason("pipeline", "no_pipeline"))
 
 
-def _faster(bubble: Bubble) -> str:
+def _faster(bubble: Bubble) -> tuple[int, ...]:
+    """The two ranks with the least work, in the order of their stages."""
     below = [stage for stage in bubble.stages if stage.work < bubble.mean_work]
     fastest = sorted(below, key=lambda stage: stage.work)[:2]
-    return " and ".join(f"rank {stage.rank}" for stage in sorted(fastest, key=lambda stage: stage.stage))
+    return tuple(stage.rank for stage in sorted(fastest, key=lambda stage: stage.stage))
 
 
 def _mean(bubble: Bubble, what: str) -> float:

@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.plain_step import is_unlike
-from traceops.core.rule import Rule, Verdict
+from traceops.core.claims import reason
+from traceops.core.rule import Bounds, Rule, Verdict
 from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
@@ -31,7 +32,8 @@ from traceops.rules import (
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.inputs import Inputs
 from traceops.rules.named_lines import with_lines, with_stacks
-from traceops.rules.validity import NO_STEP_REASON
+from traceops.rules.validity_claims import BOUNDS as VALIDITY_BOUNDS
+from traceops.rules.whole_run_claims import BOUNDS as BOUNDS_OF_RUN
 
 
 class Family(Struct, frozen=True):
@@ -39,7 +41,7 @@ class Family(Struct, frozen=True):
 
     judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded
     steps alone. of_run: on all of its steps, few of which the profiler made long. stated: its rules, or what loads
-    them: no run needs the many of the machine.
+    them: no run needs the many of the machine. bounds: from where on it finds something.
     """
 
     prefix: str
@@ -49,6 +51,7 @@ class Family(Struct, frozen=True):
     of_steps: bool = False
     of_recorded: bool = False
     of_run: bool = False
+    bounds: tuple[Bounds, ...] = ()
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -87,20 +90,24 @@ def judge_links(inputs: Inputs) -> list[Verdict]:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces),
+    Family(
+        "TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces, bounds=(VALIDITY_BOUNDS,)
+    ),
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
-    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True),
+    Family(
+        "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, bounds=(pipeline.BOUNDS,)
+    ),
     Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True),
-    Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True),
-    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True),
-    Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True),
+    Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, bounds=(BOUNDS_OF_RUN,)),
+    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, bounds=(overlap.BOUNDS,)),
+    Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle_copies.BOUNDS,)),
     Family("TO-K", "kernel efficiency", compute.RULES, compute.judge, of_steps=True, of_recorded=True),
-    Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True),
+    Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, bounds=(bandwidth.BOUNDS,)),
     Family("TO-P", "GPU links", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
     Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
     Family("TO-D", "machine setup", _of_the_machine),
-    Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True),
+    Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, bounds=(memory.BOUNDS,)),
     Family("TO-R", "regressions", regression.RULES),
 )
 RULES: tuple[Rule, ...]  # all
@@ -143,7 +150,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         if family.judge is None:
             continue
         if family.of_steps and inputs.run.unit == "none":
-            verdicts += [rule.not_evaluated(NO_STEP_REASON) for rule in family.rules]
+            verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
         capped = _of_window(family, inputs) or (family.of_recorded and unlike)

@@ -7,23 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes, role_of_groups, waiting_role
-from traceops.across.run_use import MachineUse, recorded_waits
+from traceops.across.run_use import MachineUse
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
-from traceops.core.rule import Verdict
+from traceops.core.findings import Evidence
 from traceops.core.step_words import StepWords
-from traceops.core.units import percent_text, stored
+from traceops.core.units import stored
 from traceops.core.words import ROLES, Role
 from traceops.rules.inputs import Inputs
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 WAITS_PCT = 10.0  # of the time, for a core
-NOT_OBSERVED = "only recorded steps were timed: the run was not observed (docs/observe.md)"
 
 # Whether the ends of collectives fit together, so that ranks can be compared.
 
@@ -99,42 +96,6 @@ def crowded_peers_pct(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
     return statistics.median(known) if known else 0.0
 
 
-def waited_pct(inputs: Inputs) -> float:
-    """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
-    run = inputs.run
-    if any(times.summary.on_gpu for times in run.ranks) and not run.through_host:
-        return 0.0
-    waits = recorded_waits(inputs.observed)
-    told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
-    return float(np.median(told)) if told else 0.0
-
-
-def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
-    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
-
-    share_pct: the metric of the finding's evidence that is held to the bounds.
-    """
-    if waited < WAITS_PCT:
-        return verdict
-    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
-
-
-def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: float) -> Finding:
-    share = next((e.value for e in found.evidence if e.fact is share_pct), None)
-    if not isinstance(share, (int, float)):
-        return found
-    left = severity_of(share - waited, *bounds) or "info"
-    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
-        return found
-    return replace(
-        found,
-        severity=left,
-        message=f"{found.message} The ranks wait {percent_text(waited)} of these steps for a core, and their cores do "
-        "the transfer: nothing tells how much of it is that.",
-        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)),
-    )
-
-
 # The kind of parallelism that a finding is about.
 
 _LEAST_MS = 0.01
@@ -142,7 +103,7 @@ _LEAST_MS = 0.01
 
 def late_in(run: CrossRank, rank: int) -> Role | UnsetType:
     """The role in which the others first wait for a rank."""
-    if run.replay is None:
+    if run.replay is None or run.replay is None:
         return UNSET
     late = {straggler.rank for straggler in run.replay.stragglers.found}
     peers = [peer for peer in run.replay.graph.peers(rank) if peer not in late]

@@ -14,7 +14,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import CAUSE_OF
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_use import beyond_peers, core_waits
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rule import Verdict, described
@@ -265,9 +265,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     run = inputs.run
     every = numbered_steps(times.summary for times in run.ranks)
     if len(every) < 3:
-        return [UNLIKE_STEPS.not_evaluated(f"{len(every)} recorded steps do not show which one is typical")]
+        return [UNLIKE_STEPS.not_evaluated(reason("steps", "too_few", count=len(every)))]
     if not run.unlike:
-        return [UNLIKE_STEPS.clear(f"all {len(every)} recorded steps take about as long as the typical one")]
+        return [UNLIKE_STEPS.clear(reason("steps", "alike", count=len(every)))]
     starts = first_uses(run)
     if len(starts) < len(run.unlike):  # those come once, and tell nothing of the others
         run = replace(run, unlike=tuple(number for number in run.unlike if number not in starts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from msgspec import UNSET, Struct
@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
+from traceops.across.replay.graph import Steps
 from traceops.across.replay.what_if import NO_LOADING
 from traceops.across.run_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups, far_ranks
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
-from traceops.core.rank_text import ranks_text, who_first
+from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import WINDOW
@@ -73,32 +75,24 @@ def judge_group(
     """
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
-    slow = run.replay.slow_groups if run.replay is not None else None
+    slow = None if run.replay is None else run.replay.slow_groups
     if run.replay is None or slow is None:
-        return SLOW_GROUP.verdict(clear="no four or more ranks stand apart from the others of their program")
+        return SLOW_GROUP.verdict(clear=reason("late", "no_group"))
     step, joint = (run.replay.what_if.mean_ns(ns) for ns in (run.replay.stragglers.step_ns, slow.saved))
-    all_of_them = _who(slow.ranks)
     if slow.waited < VISIBLE * joint or slow.share < _MOST_OF_WAITING:
-        return SLOW_GROUP.verdict(clear=f"{all_of_them} are slower, but hardly anybody is seen to wait for them")
+        return SLOW_GROUP.verdict(clear=reason("late", "group_unseen", who=_who(slow.ranks)))
     found, unsure, spared = list[Finding](), list[str](), list[str]()
     for group in slow.groups:
         saved = run.replay.what_if.mean_ns(group.saved)
         wanted = _in_want_of_cores(run, group, waits or CoreWaits())
         little = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None
         if little and not _has_more_work(group, slow.waited / step):
-            spared.append(
-                f"{_who(group.ranks)} are slower than the others; at their pace {saved / 1e6:.2f} of "
-                f"{step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
-            )
+            numbers = {"saved": f"{saved / 1e6:.2f}", "step": f"{step / 1e6:.2f}", "bound": IMPACT_BOUNDS[0]}
+            spared.append(reason("late", "group_saves_little", who=_who(group.ranks), **numbers))
         elif group.chance > CHANCE or 2 * len(group.late) <= len(group.longer):
-            count = len(group.longer)
-            few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
-            unsure.append(f"{_who(group.ranks)} look slower, but {few} cannot rule out chance")
+            unsure.append(reason("late", "group_chance", who=_who(group.ranks), few=_few(run, len(group.longer))))
         elif (wanted > 0).any() and not _late_by_itself(run, group, wanted):
-            unsure.append(
-                f"{_who(group.ranks)} take longer in the recorded steps, but they wait for cores there, which is the "
-                "machine's doing"
-            )
+            unsure.append(reason("late", "group_wants_cores", who=_who(group.ranks)))
         else:
             plain = len(set(named) & set(group.ranks)) >= LEAST_RANKS
             doubt = None if plain else _doubt(run, group, slowdown, waits)
@@ -276,7 +270,7 @@ def _held(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> HeldByCores
 
 def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
     """Who would be waited for with batches in time; nobody where loading saves nothing, or where that is chance."""
-    late = run.replay.late_behind_loading if run.replay is not None else None
+    late = None if run.replay is None else run.replay.late_behind_loading
     if run.replay is None or late is None:
         return []
     saved_by_loading = run.replay.what_if.saved_ns(NO_LOADING)
@@ -349,98 +343,158 @@ def judge_stragglers(
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     assert run.replay is not None
     if run.replay.stragglers.alone is not None:
-        why = f"the others wait most for rank {run.replay.stragglers.alone}, and no other rank runs its program"
-        if any(run.replay.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
-            why = f"the others wait most for rank {run.replay.stragglers.alone}, a stage of a pipeline: see TO-B001"
+        staged = any(run.replay.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles)
+        why = reason("late", "stage" if staged else "alone", rank=run.replay.stragglers.alone)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
+    waits = waits or CoreWaits()
+    weighed = [_weighed(one) for one in _late_ranks(run, waits)]
     persistent, sometimes = list[Finding](), list[Finding]()
-    left_out, too_few = list[str](), uncertain(run)
-    rough = bool(too_few)
-    held = held_by_cores(run, waits or CoreWaits())
-    mean = mean_over(run)
-    step, seen = mean(run.replay.stragglers.step_ns), seen_waiting(run)
-    for straggler in run.replay.stragglers.found:
-        if not cured_beside(run, straggler):
-            straggler = replace(straggler, saved=straggler.alone)
-        saved = mean(straggler.saved)
-        most = late_in_most(straggler, run)
-        own = straggler.saved - in_want_of_a_core(run, straggler, waits or CoreWaits())
-        if rough and not beyond_doubt(run, straggler, saved / step):
-            continue
-        if not seen or straggler.share < least_share(len(run.ranks)):
-            left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
-        elif not straggler.apart:
-            why = f"rank {straggler.rank} is the slowest, but not far beyond what its peers differ by"
-            if most and saved >= step * IMPACT_BOUNDS[0] / 100:
-                too_few = f"{why}; at their pace {saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved"
-            else:
-                left_out.append(why)
-        elif most and for_no_cause(run, straggler):
-            left_out.append(
-                f"rank {straggler.rank} takes longer than its peers, but for no single cause, as ranks that share "
-                "cores do"
-            )
-        elif most and without_a_known_core(run, straggler, waits or CoreWaits()):
-            too_few = (
-                f"rank {straggler.rank} takes longer than its peers, but for no single cause, and nothing tells how "
-                "long it waited for a core (traceops run does)"
-            )
-        elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > CHANCE:
-            count = len(run.replay.lateness.steps)
-            few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
-            too_few = f"rank {straggler.rank} looks late, but {few} cannot rule out chance"
-        elif (own < straggler.saved).any() and not late_by_itself(run, straggler, own, most=most):
-            see = ", see TO-W002" if straggler.rank in held else ""
-            too_few = (
-                f"rank {straggler.rank} takes longer in the recorded steps, but it waits for a core there, which is "
-                f"the machine's doing{see}"
-            )
-        elif most and (severity := _persistent_severity(100 * mean(own) / step)):
+    for one in weighed:
+        if one.severity is not None and one.late.most:
+            straggler, severity = one.late.straggler, one.severity
             persistent.append(finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed))
-        elif not most and not straggler.late_steps:
-            left_out.append(f"rank {straggler.rank} takes longer, but is late in no step")
-        elif not most and not seen_in_its_steps(run, straggler):
-            left_out.append(
-                f"rank {straggler.rank} takes longer in {steps_text(straggler.late_steps)}, but hardly anybody is seen "
-                "to wait for it there"
+        elif one.severity is not None:
+            straggler, severity = one.late.straggler, one.severity
+            sometimes.append(
+                finding_of(SOMETIMES_LATE, severity, run, straggler, profiler_slowdown, None, sometimes=True)
             )
-        elif not most and slowed_by_profiler(run, straggler):
-            left_out.append(
-                f"rank {straggler.rank} is late in {steps_text(straggler.late_steps)}, because the profiler slows its "
-                "host, which had run ahead before"
-            )
-        elif not most and late_by_turns(run, straggler):
-            steps = steps_text(straggler.late_steps)
-            too_few = f"rank {straggler.rank} is late in {steps}, but others are as well, by turns"
-        elif not most and lost_again(straggler):
-            left_out.append(
-                f"rank {straggler.rank} is late in {steps_text(straggler.late_steps)}, but what these would gain "
-                "others would lose"
-            )
-        elif not most and (burst := _burst_severity(run, straggler)) is not None:
-            sometimes.append(finding_of(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None, sometimes=True))
+    rough = uncertain(run)
+    too_few = next((one.too_few for one in reversed(weighed) if one.too_few), rough)
     if not rough and not persistent and not sometimes:
         persistent += behind_loading(PERSISTENTLY_LATE, run)
-    in_some = _see(SOMETIMES_LATE, "some steps only", sometimes)
-    in_most = _see(PERSISTENTLY_LATE, "most steps", persistent)
-    leader = run.replay.stragglers.leader
-    if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
-        wanted_ms = mean(in_want_of_a_core(run, leader, waits or CoreWaits())) / 1e6
-        if wanted_ms < _BY_CORES * waiting_ms(run, leader):
-            persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
-    clear = clear_text(run) + "".join(f"; {reason}" for reason in left_out)
+    in_some = _see("in_some_steps", sometimes)
+    in_most = _see("in_most_steps", persistent)
+    if not rough and not persistent and not sometimes and (leader := _waited_for(run, waits)) is not None:
+        persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
+    clear = clear_text(run) + "".join(f"; {one.left_out}" for one in weighed if one.left_out)
     return [
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear),
     ]
 
 
-def _see(rule: Rule, when: str, found: Sequence[Finding]) -> str:
+def _waited_for(run: CrossRank, waits: CoreWaits) -> Straggler | None:
+    """The rank that the others wait most for, where that is not for its waiting for a core."""
+    assert run.replay is not None
+    leader = run.replay.stragglers.leader
+    if leader is None or leader.share <= 0.5:
+        return None
+    wanted_ms = mean_over(run)(in_want_of_a_core(run, leader, waits)) / 1e6
+    return leader if wanted_ms < _BY_CORES * waiting_ms(run, leader) else None
+
+
+class _LateRank(Struct, frozen=True):
+    """A straggler of a run, with what its cure saves of a step, ns; own: in each step, without waits for cores.
+
+    most: whether it is late in most steps. seen: whether the others are seen to wait for the late ranks. held: whether
+    it has a finding of TO-W002.
+    """
+
+    run: CrossRank
+    straggler: Straggler
+    step: float
+    saved: float
+    own: Steps
+    most: bool
+    seen: bool
+    waits: CoreWaits
+    held: bool
+
+    @property
+    def costs(self) -> bool:
+        """Whether it is late in most steps, and that costs enough."""
+        return self.most and self.saved >= self.step * IMPACT_BOUNDS[0] / 100
+
+
+class _Weighed(Struct, frozen=True):
+    """What becomes of a late rank: a finding of this severity, or why it is left out, or why nothing is judged."""
+
+    late: _LateRank
+    severity: Severity | None = None
+    left_out: str = ""
+    too_few: str = ""
+
+
+def _late_ranks(run: CrossRank, waits: CoreWaits) -> Iterator[_LateRank]:
+    """The stragglers; where the replay is only rough, those beyond doubt."""
+    assert run.replay is not None
+    held, mean, rough = held_by_cores(run, waits), mean_over(run), uncertain(run)
+    step, seen = mean(run.replay.stragglers.step_ns), seen_waiting(run)
+    for straggler in run.replay.stragglers.found:
+        if not cured_beside(run, straggler):
+            straggler = replace(straggler, saved=straggler.alone)
+        saved, most = mean(straggler.saved), late_in_most(straggler, run)
+        own = straggler.saved - in_want_of_a_core(run, straggler, waits)
+        if not rough or beyond_doubt(run, straggler, saved / step):
+            yield _LateRank(run, straggler, step, saved, own, most, seen, waits, straggler.rank in held)
+
+
+def _weighed(one: _LateRank) -> _Weighed:
+    straggler, rank = one.straggler, one.straggler.rank
+    if not one.seen or straggler.share < least_share(len(one.run.ranks)):
+        return _Weighed(one, left_out=reason("late", "unseen", rank=rank))
+    if not straggler.apart:
+        why = reason("late", "not_apart", rank=rank)
+        if not one.costs:
+            return _Weighed(one, left_out=why)
+        numbers = {"saved": f"{one.saved / 1e6:.2f}", "step": f"{one.step / 1e6:.2f}"}
+        return _Weighed(one, too_few=reason("late", "not_apart_but", why=why, **numbers))
+    return _late_in_most(one) if one.most else _late_in_some(one)
+
+
+def _late_in_most(one: _LateRank) -> _Weighed:
+    run, straggler, rank = one.run, one.straggler, one.straggler.rank
+    assert run.replay is not None
+    if for_no_cause(run, straggler):
+        return _Weighed(one, left_out=reason("late", "no_cause", rank=rank))
+    if without_a_known_core(run, straggler, one.waits):
+        return _Weighed(one, too_few=reason("late", "unknown_core", rank=rank))
+    if one.costs and straggler.chance > CHANCE:
+        return _Weighed(one, too_few=reason("late", "chance", rank=rank, few=_few(run, len(run.replay.lateness.steps))))
+    return _for_cores(one) or _Weighed(one, _persistent_severity(100 * mean_over(run)(one.own) / one.step))
+
+
+def _late_in_some(one: _LateRank) -> _Weighed:
+    run, straggler = one.run, one.straggler
+    if (for_cores := _for_cores(one)) is not None:
+        return for_cores
+    if not straggler.late_steps:
+        return _Weighed(one, left_out=reason("late", "in_no_step", rank=straggler.rank))
+    if not seen_in_its_steps(run, straggler):
+        return _Weighed(one, left_out=_in_steps("unseen_there", straggler))
+    if slowed_by_profiler(run, straggler):
+        return _Weighed(one, left_out=_in_steps("ran_ahead", straggler))
+    if late_by_turns(run, straggler):
+        return _Weighed(one, too_few=_in_steps("by_turns", straggler))
+    if lost_again(straggler):
+        return _Weighed(one, left_out=_in_steps("lost_again", straggler))
+    return _Weighed(one, _burst_severity(run, straggler))
+
+
+def _for_cores(one: _LateRank) -> _Weighed | None:
+    """That it would not be late with cores enough; None where it would."""
+    if not (one.own < one.straggler.saved).any():
+        return None
+    if late_by_itself(one.run, one.straggler, one.own, most=one.most):
+        return None
+    key = "held_by_cores" if one.held else "wants_a_core"
+    return _Weighed(one, too_few=reason("late", key, rank=one.straggler.rank))
+
+
+def _in_steps(key: str, straggler: Straggler) -> str:
+    """Why a rank that is late in some steps is not named."""
+    return reason("late", key, rank=straggler.rank, steps=steps_text(straggler.late_steps))
+
+
+def _few(run: CrossRank, count: int) -> str:
+    """How many steps there are to judge by, or that there is one window."""
+    return run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
+
+
+def _see(key: str, found: Sequence[Finding]) -> str:
     """Why the other of the two rules is clear where this one fired, which clears nobody; '' where it did not."""
-    ranks = sorted({rank for one in found for rank in one.ranks})
-    if not ranks:
-        return ""
-    return f"{who_first(ranks)} {'is' if len(ranks) == 1 else 'are'} late in {when}, see {rule.id}"
+    ranks = tuple(sorted({rank for one in found for rank in one.ranks}))
+    return reason("late", key, ranks=ranks) if ranks else ""
 
 
 def judge_late(
@@ -455,7 +509,7 @@ def judge_late(
     group = judge_group(run, slowdown, uncertain(run), waits, named)
     groups = [found for found in group.findings if found.severity != "info" or not named & set(found.ranks)]
     if not groups:
-        unnamed = replace(group, findings=(), clear="single ranks are late, see TO-S001 and TO-S002")
+        unnamed = replace(group, findings=(), clear=reason("late", "single_ranks"))
         return [*single, unnamed if named else group]
     assert run.replay is not None and run.replay.slow_groups is not None
     told = set(run.replay.slow_groups.ranks)
@@ -464,7 +518,7 @@ def judge_late(
     for verdict in single:  # who of those that are late alike comes last is chance
         kept = [one for one in verdict.findings if one.severity != "info" and not told & set(one.ranks)]
         kept += beside if verdict.rule == PERSISTENTLY_LATE.id else []
-        clear = f"of ranks that are late alike, see {SLOW_GROUP.id}"
+        clear = reason("late", "alike")
         merged.append(replace(verdict, findings=tuple(kept), clear=clear if not kept else verdict.clear))
     return [*merged, replace(group, findings=tuple(groups))]
 

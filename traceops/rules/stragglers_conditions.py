@@ -12,8 +12,9 @@ from traceops.across.replay.late_places import late_places
 from traceops.across.run_use import CoreWaits, beyond_peers
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.work import far_beyond, own_time
+from traceops.core.claims import reason
 from traceops.rules.inputs import why_incomplete
-from traceops.rules.shared import IMPACT_BOUNDS, OUT_OF_STEP, ends_fit
+from traceops.rules.shared import IMPACT_BOUNDS, ends_fit
 
 # Bounds that TO-S001 to TO-S003 share: a single late rank is judged as a group of them is.
 
@@ -44,23 +45,23 @@ def comparable(run: CrossRank) -> bool:
 def nothing_to_compare(run: CrossRank) -> str:
     """Why ranks cannot be compared, or only roughly."""
     if len(run.ranks) < 2:
-        return "there is only one rank"
+        return reason("late", "one_rank")
     if why := why_incomplete(run.ranks):
         return why
     if not run.split:
-        return "no collective could be matched across ranks"
+        return reason("late", "no_collective_matched")
     if not ends_fit(run):
-        return OUT_OF_STEP
+        return reason("late", "out_of_step")
     if run.replay is not None:
-        return f"the replay is off by up to {run.replay.what_if.error_pct:.0f} % of the measured step"
-    return "no step is common to all ranks with most of its collectives matched"
+        return reason("late", "replay_off", pct=f"{run.replay.what_if.error_pct:.0f}")
+    return reason("late", "no_common_step")
 
 
 def uncertain(run: CrossRank) -> str:
     """Why no rank may be cleared and only the plainest be named; empty where everything is explained."""
     assert run.replay is not None
     if not run.replay.charged.holds:
-        return f"{run.replay.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
+        return reason("late", "uncharged", pct=f"{run.replay.charged.uncharged_pct:.0f}")
     return "" if run.replay.what_if.holds else nothing_to_compare(run)
 
 

@@ -18,6 +18,7 @@ from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule
@@ -428,11 +429,17 @@ def clear_text(run: CrossRank) -> str:
     assert run.replay is not None
     leader = run.replay.stragglers.leader
     if leader is None:
-        return "no rank makes the others wait"
+        return reason("late", "nobody")
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)
     waiting = waiting_ms(run, leader)
-    return (
-        f"the others wait most for rank {leader.rank}, {waiting:.2f} ms {run.step_words.per}; at its peers' pace "
-        f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
+    return reason(
+        "late",
+        "little_saved",
+        rank=leader.rank,
+        waiting=f"{waiting:.2f}",
+        saved=f"{saved / 1e6:.2f}",
+        step=f"{step / 1e6:.2f}",
+        bound=IMPACT_BOUNDS[0],
+        window=run.step_words is WINDOW,
     )

@@ -1,4 +1,4 @@
-"""TO-V001, TO-V002 and TO-V004: how far the traces can be trusted; other modules here have the others."""
+"""TO-V: how far the traces can be trusted; validity_time has the profiler's cost and the clocks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,32 @@ from traceops.across.agreed_steps import ApartInTime, apart_in_time
 from traceops.across.cross_rank import CrossRank
 from traceops.across.roles import reduced_behind_step
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text, counted, shorter_schedule
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rank_text import ranks_text, who, who_first
+from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Verdict, described
-from traceops.core.units import clock_text, size_text
+from traceops.core.step_words import StepWords
+from traceops.core.units import clock_text, size_text, stored
 from traceops.core.words import STEPS_FOUND, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
-from traceops.rules.activity import KERNELS_MISSING, NO_COMMUNICATION_SEEN, judge_communication, judge_kernels
-from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.inputs import Inputs, OtherSteps
-from traceops.rules.profiler_cost import PROFILER_COST, judge_profiler
+from traceops.rules.validity_claims import (
+    BOUNDS,
+    Contradiction,
+    CutOff,
+    DamagedTrace,
+    KernelsMissing,
+    MissingRanks,
+    NoCommunication,
+    NoStepsMarked,
+    NoSync,
+    NotUsed,
+    OtherCapture,
+    UnevenSteps,
+)
+from traceops.rules.validity_claims import OtherSteps as RecordedOthers
+from traceops.rules.validity_time import PROFILER_COST, UNALIGNED_CLOCKS, judge_clocks, judge_profiler
 from traceops.traces.run_manifest import capture_failures
 
 # TO-V007: traces that contradict each other, their names or run.json, and are used all the same.
@@ -33,21 +48,26 @@ def judge_contradictions(doubts: Sequence[tuple[str, str]], run: CrossRank) -> V
     """TO-V007: one finding a file, so that each is named."""
     doubted = {path for path, _ in doubts}
     apart = apart_in_time([times.summary for times in run.ranks], run.matching)
-    told = [*doubts, *((one.path, _apart_text(one)) for one in apart if one.path not in doubted)]
-    found = [
-        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence(Fact.FILE, path)])
-        for path, what in told
+    claims: list[tuple[str, Contradiction | OtherCapture]] = [
+        *((path, Contradiction(file=_name(path), path=path, what=what)) for path, what in doubts),
+        *((one.path, _other_capture(one)) for one in apart if one.path not in doubted),
     ]
-    return CONTRADICTIONS.verdict(*found, clear="the traces, their names and run.json fit together")
+    found = [CONTRADICTIONS.finding("warning", "high", claim, [Evidence(Fact.FILE, path)]) for path, claim in claims]
+    return CONTRADICTIONS.verdict(*found, clear=reason("validity", "fit_together"))
 
 
-def _apart_text(one: ApartInTime) -> str:
-    when = "before" if one.after_ns < 0 else "after"
-    return (
-        f"begins {clock_text(abs(one.after_ns) / 1e9)} {when} the {'trace' if len(one.others) == 1 else 'traces'} of "
-        f"{who(one.others)} with the same steps, and none of its collectives is among theirs: it is of another "
-        "capture. It is used; put each capture in a folder of its own"
+def _other_capture(one: ApartInTime) -> OtherCapture:
+    return OtherCapture(
+        file=_name(one.path),
+        path=one.path,
+        apart=clock_text(abs(one.after_ns) / 1e9),
+        when="before" if one.after_ns < 0 else "after",
+        others=tuple(one.others),
     )
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 # TO-V003: ranks that cover different steps.
@@ -63,19 +83,18 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) ->
         return UNEVEN_STEPS.verdict(_left_out(ranks, left_out))
     steps = {summary.rank: summary.numbered_steps for summary in ranks}
     if not any(steps.values()):
-        return UNEVEN_STEPS.not_evaluated("the traces mark no steps (no ProfilerStep annotation)")
+        return UNEVEN_STEPS.not_evaluated(reason("validity", "no_steps_marked"))
     if len(ranks) == 1:
-        return UNEVEN_STEPS.not_evaluated("there is only one rank")
+        return UNEVEN_STEPS.not_evaluated(reason("validity", "one_rank"))
     common, every = set.intersection(*steps.values()), set.union(*steps.values())
     if common == every:
-        return UNEVEN_STEPS.clear(f"all ranks cover the {len(every)} steps {_span(every)}")
+        return UNEVEN_STEPS.clear(reason("validity", "same_steps", count=len(every), span=_span(every)))
     odd = [rank for rank, own in steps.items() if own != every]
     return UNEVEN_STEPS.verdict(
         UNEVEN_STEPS.finding(
             "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
             "high",
-            f"{who_first(odd)} {'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
-            f"{_common(len(common))} common to all ranks.",
+            UnevenSteps(ranks=tuple(odd), every=_span(every), common=len(common) or None),
             [Evidence(Fact.COMMON_STEPS, len(common), "steps", len(every))]
             + [Evidence(Fact.STEPS, _span(steps[rank]), rank=rank) for rank in odd[:16]],
             ranks=odd,
@@ -91,18 +110,15 @@ def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> F
     return UNEVEN_STEPS.finding(
         "warning",
         "high",
-        f"{who_first(odd)} recorded other steps ({_span(others)}) than {who([s.rank for s in ranks])} "
-        f"({_span(used)}), and none in common. All numbers are of {who([s.rank for s in ranks])} alone.",
+        RecordedOthers(
+            ranks=tuple(odd), steps=_span(others), used=tuple(s.rank for s in ranks), used_steps=_span(set(used))
+        ),
         [Evidence(Fact.COMMON_STEPS, 0, "steps", len(used | others))]
         + [Evidence(Fact.STEPS, _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
         ranks=odd,
         steps=sorted(others),
         cause=_ENDED_EARLY,
     )
-
-
-def _common(count: int) -> str:
-    return "no step is" if count == 0 else "1 step is" if count == 1 else f"{count} steps are"
 
 
 def _span(steps: set[int]) -> str:
@@ -119,12 +135,10 @@ def _span(steps: set[int]) -> str:
 
 
 NO_WHOLE_STEP = described("validity", "TO-V010")
-NO_STEP_REASON = "no step was recorded whole, see TO-V010"
-_MOST_SAID = 4
 
 
-def judge(inputs: Inputs) -> Verdict:
-    """Whether there are steps to speak of."""
+def judge_whole_steps(inputs: Inputs) -> Verdict:
+    """TO-V010: whether there are whole steps."""
     ranks = inputs.ranks
     cut = [summary.rank for summary in ranks if summary.steps_by == "cut_off"]
     if cut:
@@ -133,13 +147,7 @@ def judge(inputs: Inputs) -> Verdict:
     if len(without) < len(ranks):
         return NO_WHOLE_STEP.clear(_found(ranks))
     return NO_WHOLE_STEP.verdict(
-        NO_WHOLE_STEP.finding(
-            "info",
-            "high",
-            "The traces mark no steps, and none could be found by what repeats: all numbers are of the whole window.",
-            [Evidence(Fact.STEPS, 0, "steps", 1)],
-            ranks=without,
-        )
+        NO_WHOLE_STEP.finding("info", "high", NoStepsMarked(), [Evidence(Fact.STEPS, 0, "steps", 1)], ranks=without)
     )
 
 
@@ -153,22 +161,22 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     entries = [entry for entry in manifest.get("ranks") or () if entry.get("rank") in ranks]
     steps = min((n for entry in entries if isinstance(n := entry.get("steps"), int)), default=None)
     shorter = None if steps is None else shorter_schedule(manifest.get("schedule"), steps)
-    said = "No step was recorded whole"
-    if len(ranks) < count:
-        said = f"On rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks, _MOST_SAID)} no step was recorded whole"
+    given_way = any(entry.get("status") == "given_way" for entry in entries)
+    too_short = not given_way and shorter is not None and steps is not None
     evidence = [Evidence(Fact.WHOLE_STEPS, 0, "steps", 1)]
-    cause = None
-    if any(entry.get("status") == "given_way" for entry in entries):
-        said += ", because the program started a profiler of its own"
-        cause = "given_way"
-    elif shorter is not None and steps is not None:
-        said += f": the program ended after {counted(steps)}, and the schedule needs {shorter.needed}"
-        cause = "too_short"
+    if too_short and shorter is not None:
         evidence.append(Evidence(Fact.STEPS_OF_THE_PROGRAM, steps, "steps", shorter.needed))
-    said += ". Nothing is said about its time."
-    if shorter is not None and cause == "too_short":
-        said += f" {_would_record(shorter.active)}: traceops run {shorter.flags}"
-    return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("warning", "high", said, evidence, ranks=ranks, cause=cause))
+    told = shorter if too_short else None
+    claim = CutOff(
+        ranks=tuple(ranks) if len(ranks) < count else (),
+        given_way=given_way,
+        ended=None if told is None or steps is None else counted(steps),
+        needed=None if told is None else told.needed,
+        active=None if told is None else told.active,
+        flags=None if told is None else told.flags,
+    )
+    cause = "given_way" if given_way else "too_short" if too_short else None
+    return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("warning", "high", claim, evidence, ranks=ranks, cause=cause))
 
 
 def ended_before(manifest: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
@@ -181,29 +189,12 @@ def ended_before(manifest: Mapping[str, Any], rank: int) -> tuple[int, int] | No
     return None if shorter is None else (steps, shorter.needed)
 
 
-def _would_record(steps: int) -> str:
-    return "What would record one" if steps == 1 else f"What would record {steps}"
-
-
 MISSING_RANKS = described("validity", "TO-V001")
 
 DAMAGED = described("validity", "TO-V002")
 
-_MODEL_BYTES = 1_000_000  # of all steps together: what is less may be confusion matrices and counts
 NO_SYNC_IN_BACKWARD = described("validity", "TO-V004")
 
-VALIDITY_RULES = (
-    MISSING_RANKS,
-    DAMAGED,
-    UNEVEN_STEPS,
-    NO_SYNC_IN_BACKWARD,
-    PROFILER_COST,
-    UNALIGNED_CLOCKS,
-    CONTRADICTIONS,
-    KERNELS_MISSING,
-    NO_COMMUNICATION_SEEN,
-    NO_WHOLE_STEP,
-)
 _MOST_LISTED = 1024  # ranks named in one finding
 
 
@@ -220,7 +211,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
         ),
         judge_damage(inputs.ranks, inputs.found.problems),
         judge_steps(inputs.ranks, inputs.other_steps),
-        NO_SYNC_IN_BACKWARD.not_evaluated(NO_STEP_REASON)
+        NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "no_step"))
         if inputs.run.unit == "none"
         else judge_backward_sync(inputs.ranks, inputs.manifest),
         judge_profiler(inputs),
@@ -228,7 +219,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
         judge_contradictions(inputs.found.doubts, inputs.run),
         judge_kernels(inputs.ranks),
         judge_communication(inputs.ranks, inputs.run.world, inputs.run.step_words),
-        judge(inputs),
+        judge_whole_steps(inputs),
     ]
 
 
@@ -247,41 +238,35 @@ def judge_missing(
     """
     missing = sorted(set(range(world)) - set(present))
     if not missing:
-        return MISSING_RANKS.clear(f"all {world} ranks have a trace")
+        return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
     told = by_cause([failure for failure in failures if failure.rank in set(missing)])
-    why = "".join(
-        f" Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)};"
+    failed = " ".join(
+        f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)};"
         f" {advice_text(failure)}."
         for ranks, failure in told
     )
     short = {rank: own for rank in missing[:_MOST_LISTED] if (own := ended_before(manifest or {}, rank)) is not None}
-    if short:
-        steps, needed = zip(*short.values(), strict=True)
-        after = f"{min(steps)} to " * (len(set(steps)) > 1) + counted(max(steps))
-        whose = "Its program" if len(missing) == 1 else f"The program of {who(short)}"
-        why += f" {whose} ended after {after}, and the schedule needs {max(needed)}."
-    listed = ranks_text(missing)
+    steps, needed = zip(*short.values(), strict=True) if short else ((), ())
+    claim = MissingRanks(
+        count=len(missing),
+        world=world,
+        missing=ranks_text(missing),
+        usable=unusable,
+        failed=failed.removesuffix(".") or None,
+        ended=f"{min(steps)} to " * (len(set(steps)) > 1) + counted(max(steps)) if short else None,
+        ended_of=() if len(missing) == 1 else tuple(short),
+        needed=max(needed, default=None),
+    )
     return MISSING_RANKS.verdict(
         MISSING_RANKS.finding(
             "info" if single_file else "warning",
             "high",
-            f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no "
-            f"{'usable ' * unusable}trace: {listed}.{why}",
+            claim,
             [Evidence(Fact.RANKS_WITHOUT_A_TRACE, len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
             cause=_ENDED_EARLY if len(short) == len(missing) else None,
         )
     )
-
-
-_INCOMPLETE = (
-    "torch writes one thread behind the other: some of each step may be missing. What compares this rank with others "
-    "is not judged."
-)
-_INCOMPLETE_GPU = (
-    "torch writes what the GPU did last, and not in order of time: some of each step may be missing, and looks idle. "
-    "So idle time is not judged here, nor what compares this rank with others."
-)
 
 
 def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str]]) -> Verdict:
@@ -290,76 +275,130 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
     for summary in ranks:
         if summary.damage:
             what = "; ".join(summary.damage)
-            read = f"{summary.event_count} events were read"
-            used = f"{read} and are used."
-            if summary.incomplete:
-                used = f"{read}. {_INCOMPLETE_GPU if summary.on_gpu else _INCOMPLETE}"
-            found.append(
-                DAMAGED.finding(
-                    "warning",
-                    "high",
-                    f"{summary.path}: {what}. {used}",
-                    [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)],
-                    ranks=[summary.rank],
-                )
+            claim = DamagedTrace(
+                file=_name(summary.path),
+                path=summary.path,
+                what=what,
+                events=summary.event_count,
+                incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
             )
+            evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
+            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
     for path, what in problems:
-        found.append(
-            DAMAGED.finding("warning", "high", f"{path}: {what}.", [Evidence(Fact.NOT_USED, f"{path}: {what}")])
-        )
-    return DAMAGED.verdict(*found, clear="every file was read to its end")
+        unused = NotUsed(file=_name(path), path=path, what=what)
+        found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))
+    return DAMAGED.verdict(*found, clear=reason("validity", "read_to_the_end"))
 
 
 def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) -> Verdict:
     """TO-V004: gradient synchronisation inside backward where it is promised."""
     training = manifest.get("training")
     promised = training.get("syncs_in_backward") if isinstance(training, dict) else None
-    groups = (len(group.ranks) for summary in ranks for group in summary.meta.groups)
-    worlds = (summary.meta.world_size or 0 for summary in ranks)
-    world = max((*groups, *worlds, manifest.get("world_size") or 0), default=0)  # 0: nothing tells
     seen = next((summary.backward.promised_by for summary in ranks if summary.backward.promised_by), "")
     if promised is False:
-        return NO_SYNC_IN_BACKWARD.clear(f"{manifest.get('strategy')} synchronises after backward, by its design")
-    if promised is None and not seen:
-        return NO_SYNC_IN_BACKWARD.not_evaluated("nothing says that gradients are synchronised inside backward")
-    if world == 1:
-        return NO_SYNC_IN_BACKWARD.not_evaluated("there is only one rank, nothing to synchronise with")
-    if world == 0 and len(ranks) == 1 and not len(ranks[0].comm.start):
-        return NO_SYNC_IN_BACKWARD.not_evaluated(
-            "the trace holds no collective and does not tell of other ranks: this may be the only one"
-        )
+        return NO_SYNC_IN_BACKWARD.clear(reason("validity", "syncs_after", strategy=manifest.get("strategy")))
+    if why := _no_promise(ranks, manifest, promised=bool(promised or seen)):
+        return NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", why))
     with_backward = {s.rank: s.backward for s in ranks if s.backward.steps_with_backward}
-    if not with_backward:
-        return NO_SYNC_IN_BACKWARD.not_evaluated("the traces hold no backward pass")
-    if not any(backward.launches_known for backward in with_backward.values()):
-        return NO_SYNC_IN_BACKWARD.not_evaluated("the traces do not say when their collectives were launched")
     if any(backward.steps_synchronised for backward in with_backward.values()):
-        return NO_SYNC_IN_BACKWARD.clear("collectives were launched inside backward")
+        return NO_SYNC_IN_BACKWARD.clear(reason("validity", "synchronised"))
     by_host = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
     if by_host or any(summary.through_host for summary in ranks):
-        return NO_SYNC_IN_BACKWARD.not_evaluated("gloo's collectives launch nothing on a GPU")
-    behind = [reduced_behind_step(summary.comm) for summary in ranks]
-    if any(behind) or None in behind:
-        most = max((size for size in behind if size is not None), default=0)
-        if most >= _MODEL_BYTES:
-            return NO_SYNC_IN_BACKWARD.clear(
-                "no collective was launched inside backward; parameters are averaged behind the optimizer's step "
-                "instead, as local SGD does"
-            )
-        size = f"{size_text(most)} are reduced" if None not in behind else "something is reduced"
-        return NO_SYNC_IN_BACKWARD.not_evaluated(
-            f"no collective was launched inside backward; {size} behind the optimizer's step, which may be parameters "
-            "(local SGD) or what was measured"
-        )
-    who = seen or f"the strategy {manifest.get('strategy')}"
+        return NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "gloo"))
+    after = [reduced_behind_step(summary.comm) for summary in ranks]
+    if any(after) or None in after:
+        return _averaged(after)
+    by = seen or f"the strategy {manifest.get('strategy')}"
     steps = max(backward.steps_with_backward for backward in with_backward.values())
     return NO_SYNC_IN_BACKWARD.verdict(
         NO_SYNC_IN_BACKWARD.finding(
             "warning",
             "high",
-            f"Outside of no_sync() {who} synchronises gradients inside backward, but none of the {steps} steps with a "
-            "backward pass launched a collective there.",
-            [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, who)],
+            NoSync(promised=by, steps=steps),
+            [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, by)],
             ranks=sorted(with_backward),
         )
     )
+
+
+def _no_promise(ranks: Sequence[RankSummary], manifest: Mapping[str, Any], *, promised: bool) -> str:
+    """Why synchronisation inside backward cannot be expected, or not seen; empty where it can."""
+    groups = (len(group.ranks) for summary in ranks for group in summary.meta.groups)
+    worlds = (summary.meta.world_size or 0 for summary in ranks)
+    world = max((*groups, *worlds, manifest.get("world_size") or 0), default=0)  # 0: nothing tells
+    with_backward = [s.backward for s in ranks if s.backward.steps_with_backward]
+    known = (
+        ("nothing_promised", not promised),
+        ("nothing_to_sync", world == 1),
+        ("maybe_one_rank", world == 0 and len(ranks) == 1 and not len(ranks[0].comm.start)),
+        ("no_backward", not with_backward),
+        ("no_launches", not any(backward.launches_known for backward in with_backward)),
+    )
+    return next((why for why, holds in known if holds), "")
+
+
+def _averaged(after: Sequence[int | None]) -> Verdict:
+    """Something is reduced after the optimizer's step, of these sizes (None: unknown): parameters, where it is much."""
+    most = max((size for size in after if size is not None), default=0)
+    if most >= BOUNDS.model_bytes:
+        return NO_SYNC_IN_BACKWARD.clear(reason("validity", "averaged"))
+    size = "something is" if None in after else f"{size_text(most)} are"
+    return NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "maybe_averaged", size=size))
+
+
+KERNELS_MISSING = described("validity", "TO-V008")
+NO_COMMUNICATION_SEEN = described("validity", "TO-V009")
+
+_MOST_KERNELS = 5  # named where none is known as communication
+
+
+def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
+    """TO-V008: operators of the host stand in for the device's work, so nothing is known of the device."""
+    lost = [summary.rank for summary in ranks if summary.kernels_lost]
+    if not lost:
+        return KERNELS_MISSING.clear(reason("validity", "kernels_present"))
+    evidence = [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)]
+    claim = KernelsMissing(ranks=tuple(lost))
+    return KERNELS_MISSING.verdict(KERNELS_MISSING.finding("warning", "high", claim, evidence, ranks=lost))
+
+
+def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWords) -> Verdict:
+    """TO-V009: communication that nobody recognises looks like compute. words: what to call the step."""
+    if world < 2:
+        return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "one_rank"))
+    on_gpu = [summary for summary in ranks if summary.on_gpu]
+    if not on_gpu:
+        return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "no_gpu_activity"))
+    if any(len(summary.comm.start) for summary in ranks):
+        return NO_COMMUNICATION_SEEN.clear(reason("validity", "communication"))
+    if any(summary.through_host for summary in ranks):
+        return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "gloo"))
+    first = on_gpu[0]
+    steps = max(len(first.step_numbers), 1)
+    kernels = [
+        Evidence(Fact.KERNEL, stored(one.total_us / 1e3 / steps), words.unit("ms"), rank=first.rank, subject=one.name)
+        for one in first.kernels[:_MOST_KERNELS]
+    ]
+    return NO_COMMUNICATION_SEEN.verdict(
+        NO_COMMUNICATION_SEEN.finding(
+            "info",
+            "medium",
+            NoCommunication(world=world),
+            kernels or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)],
+            ranks=[summary.rank for summary in on_gpu],
+        )
+    )
+
+
+VALIDITY_RULES = (
+    MISSING_RANKS,
+    DAMAGED,
+    UNEVEN_STEPS,
+    NO_SYNC_IN_BACKWARD,
+    PROFILER_COST,
+    UNALIGNED_CLOCKS,
+    CONTRADICTIONS,
+    KERNELS_MISSING,
+    NO_COMMUNICATION_SEEN,
+    NO_WHOLE_STEP,
+)

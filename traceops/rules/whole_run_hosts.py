@@ -12,18 +12,19 @@ from traceops.across.host_difference import Longer, longer_on_one
 from traceops.across.loading import slowest_other
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_use import unfair_waits
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict, described
-from traceops.core.units import ms_text, stored
+from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.shared import NOT_OBSERVED, core_wait_ms, waited_for_ms
+from traceops.rules.shared import core_wait_ms, waited_for_ms
 from traceops.rules.stragglers import held_by_cores
 from traceops.rules.stragglers_findings import mean_over
+from traceops.rules.whole_run_claims import BOUNDS, HostLonger
 
 HOST_LONGER = described("whole_run", "TO-W003")
 RULES = (HOST_LONGER,)
-_BOUNDS = (5.0, 10.0, 30.0)
 _MOST_LOOKED = 3
 _MOST_OF_IT = 0.8  # of what a rank takes longer: a cost of less is told beside it
 _AS_LONG = 0.5  # of what a rank takes longer: the others wait for it in the recorded steps too
@@ -35,11 +36,11 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """Lines on which one host is longer."""
     run = inputs.whole
     if run is None:
-        return [HOST_LONGER.not_evaluated(NOT_OBSERVED)]
+        return [HOST_LONGER.not_evaluated(reason("whole_run", "not_observed"))]
     if len(run.ranks) < 2:
-        return [HOST_LONGER.not_evaluated("there is only one rank")]
+        return [HOST_LONGER.not_evaluated(reason("whole_run", "one_rank"))]
     if any(not own for own in run.host.values()):
-        return [HOST_LONGER.not_evaluated("the steps outside of windows were too few to look at their hosts")]
+        return [HOST_LONGER.not_evaluated(reason("whole_run", "few_looks"))]
     found: list[Longer] = []
     by_cores: list[Longer] = []
     as_peers: list[Longer] = []
@@ -53,22 +54,28 @@ def judge(inputs: Inputs) -> list[Verdict]:
             by_cores.append(left)
         else:
             found.append(_as_replayed(left, inputs))
-    said = (
-        f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
-        if by_cores
-        else ""
-    )
-    if as_peers and (slowest := slowest_other(inputs.run.loading_ms, [as_peers[0].rank])) is not None:
-        said += (
-            f"; rank {as_peers[0].rank} waits longer for its input, but the workers of rank {slowest[0]}'s loader are "
-            f"no faster: they take {ms_text(slowest[1])} ms for the batches of a step, see TO-I002"
-        )
+    typical = run.typical_ms
     return [
         HOST_LONGER.verdict(
-            *(_finding(one, run.typical_ms) for one in _first_of_each_rank(found)),
-            clear=f"no rank's host spends {_BOUNDS[0]:g} % of the step more in a function than its peers{said}",
+            *(_finding(one, typical) for one in _first_of_each_rank(found)),
+            clear="" if found else _alike(inputs, by_cores, as_peers),
         )
     ]
+
+
+def _alike(inputs: Inputs, by_cores: Sequence[Longer], as_peers: Sequence[Longer]) -> str:
+    """That no host is longer by itself, and which are longer for another reason."""
+    slowest = slowest_other(inputs.run.loading_ms, [as_peers[0].rank]) if as_peers else None
+    return reason(
+        "whole_run",
+        "alike",
+        pct=BOUNDS.longer_pct[0],
+        rank=by_cores[0].rank if by_cores else None,
+        place=by_cores[0].place.said if by_cores else None,
+        waiting=as_peers[0].rank if as_peers else None,
+        slowest=None if slowest is None else slowest[0],
+        loading=None if slowest is None else slowest[1],
+    )
 
 
 def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
@@ -93,7 +100,7 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
         idle = _idle_ms(own) - statistics.median(_idle_ms(times) for times in peers)
         waits = own.mean_ms("comm_wait") - statistics.median(times.mean_ms("comm_wait") for times in peers)
         claimed = min(one.more_ms, idle)
-        if (waits < 0 or one.rank in late) and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
+        if (waits < 0 or one.rank in late) and claimed >= BOUNDS.longer_pct[0] / 100 * inputs.whole.typical_ms:
             kept.append(replace(one, claimed_ms=claimed))
     return kept
 
@@ -121,7 +128,7 @@ def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
         return one
     room = inputs.whole.typical_ms - slowest[1]
     claimed = min(one.more_ms if one.claimed_ms is None else one.claimed_ms, room)
-    return replace(one, claimed_ms=claimed) if claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms else None
+    return replace(one, claimed_ms=claimed) if claimed >= BOUNDS.longer_pct[0] / 100 * inputs.whole.typical_ms else None
 
 
 def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
@@ -166,9 +173,9 @@ def _finding(one: Longer, step_ms: float) -> Finding:
     costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
     pct = 100 * costs / step_ms  # of what its cure saves
     return HOST_LONGER.finding(
-        severity_of(pct, *_BOUNDS) or "info",
+        severity_of(pct, *BOUNDS.longer_pct) or "info",
         "high" if one.looks >= 20 else "medium",
-        f"{sentence(one)}, while they wait for it.{_only(one)}",
+        claim_for(one),
         evidence(one),
         ranks=[one.rank],
         impact_ms=stored(costs),
@@ -176,17 +183,16 @@ def _finding(one: Longer, step_ms: float) -> Finding:
     )
 
 
-def _only(one: Longer) -> str:
-    """That its cure saves clearly less than the difference, behind a space."""
-    if one.claimed_ms is None or one.claimed_ms >= _MOST_OF_IT * one.more_ms:
-        return ""
-    return f" At their pace a step would be {ms_text(one.claimed_ms)} ms shorter at most: other things bound it too."
-
-
-def sentence(one: Longer) -> str:
-    """As in 'Rank 1 spends 31 ms a step in collate_fn (data.py:88), its peers 2 ms'."""
-    theirs = "none" if one.peers_ms < 0.005 * one.ms else f"{ms_text(one.peers_ms)} ms"
-    return f"Rank {one.rank} spends {ms_text(one.ms)} ms a step in {one.place.said}, its peers {theirs}"
+def claim_for(one: Longer) -> HostLonger:
+    """That this host is longer; `most` where its fix saves clearly less than the difference."""
+    less = one.claimed_ms is not None and one.claimed_ms < _MOST_OF_IT * one.more_ms
+    return HostLonger(
+        rank=one.rank,
+        ms=one.ms,
+        place=one.place.said,
+        others=None if one.peers_ms < 0.005 * one.ms else one.peers_ms,
+        most=one.claimed_ms if less else None,
+    )
 
 
 def evidence(one: Longer) -> list[Evidence]:

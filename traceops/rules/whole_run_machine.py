@@ -4,110 +4,58 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from traceops.across.run_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
+from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rank_text import who_first
-from traceops.core.rule import Rule, Verdict, described
-from traceops.core.units import ms_text, percent_text, size_text, stored
+from traceops.core.rule import Verdict, described
+from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import WAITS_PCT, crowded_peers_pct
 from traceops.rules.stragglers import HeldByCores, held_by_cores
-
-# What the recorded steps alone tell of ranks that wait for cores: the launcher looks too seldom at a short run.
-
-
-MUCH_PCT = 25.0  # of the time, for a core: too much, even if all ranks wait alike
-_MOST_SHOWN = 8
-
-
-def in_recorded_steps(
-    rule: Rule, waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
-) -> list[Finding]:
-    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not.
-
-    told: ranks of which it is said already. on_cpu: whether no rank has a GPU.
-    """
-    of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
-    least = {rank: MUCH_PCT if rank in of_run else WAITS_PCT for rank in waits}
-    waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}
-    if not waiting:
-        return []
-    worst = max(waiting, key=lambda rank: waiting[rank])
-    ranks = sorted(waiting)
-    message = "" if len(ranks) == 1 else f"{who_first(ranks)} wait for cores. "
-    message += f"Rank {worst}'s main thread waits {percent_text(waiting[worst])} of its recorded steps for a core"
-    if worst in of_run:
-        message += f", and {percent_text(of_run[worst])} of the whole run"
-    message += "."
-    if on_cpu:
-        message += " This report's compute and transfer hold that time too."
-    much = any(waits[rank].beside_pct >= MUCH_PCT and rank not in of_run for rank in waiting)
-    return [
-        rule.finding(
-            "warning" if much else "info",
-            "high",
-            message,
-            [
-                Evidence(Fact.WAITS_FOR_A_CORE, round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
-                for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
-            ],
-            ranks=ranks,
-            cause="shared_cores",
-        )
-    ]
-
-
-# How much of a transfer that the ranks' own cores do may be waiting for a core: TO-O001 to TO-O003 claim the rest.
-
+from traceops.rules.whole_run_claims import (
+    BOUNDS,
+    CoresTaken,
+    LateForCore,
+    OtherProcess,
+    SlowClock,
+    Waiting,
+    WaitsForCore,
+    WaitsInRecorded,
+)
 
 MACHINE = described("whole_run", "TO-W002")
 RULES = (MACHINE,)
-_PEERS = 2.0  # times what its peers wait
+_MOST_SHOWN = 8
+_LISTED = 3  # processes of others
+_PEERS = 2.0  # times what the other ranks wait
 _OTHERS_PCT = 40.0  # of a core: processes of others that count
-_ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
 _QUEUED_PCT = 10.0  # of the step: kernels that wait for the device while nothing of this run is on it
-_CLOCK = 0.93  # of the peers' clock
-_LOST_PCT = 10.0  # of the CPU time that was wanted, to a quota or the hypervisor
-_TAKEN = {  # of one rank, and of several; of what
-    "quota": (
-        "is held back by its",
-        "are held back by their",
-        "container's quota of CPU time",
-        "the CPU time that is wanted",
-    ),
-    "stolen": ("runs", "run", "on a machine whose hypervisor takes cores away", "the time in which they were wanted"),
+_TAKEN = {  # percent of what
+    "quota": "% of the CPU time that is wanted",
+    "stolen": "% of the time in which they were wanted",
 }
-_OF_CORES = ("shared_cores", *_TAKEN)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """What the machine does to ranks."""
     uses = inputs.machine
     held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
-    found: list[Finding] = []
-    for use in uses:
-        found += [one for one in (_gpu(use, uses, inputs), _cores(use, uses), _taken(use)) if one is not None]
-    told = [_with_cost(one, held) for one in _of_hosts(_alike(found, len(uses)), uses)]
-    named = {rank for one in told if one.cause in _OF_CORES for rank in one.ranks}
+    each = [one for use in uses for one in (_gpu(use, uses, inputs), _cores(use, uses)) if one is not None]
+    told = [_with_cost(one, held) for one in [*_alike(each, len(uses)), *_taken(uses)]]
+    named = {rank for one in told if one.kind in _OF_CORES for rank in one.ranks}
     told += [_late_for_cores(one) for rank, one in held.items() if rank not in named]
     waits = recorded_waits(inputs.observed)
     on_cpu = not any(times.summary.on_gpu for times in inputs.run.ranks)
-    told += in_recorded_steps(MACHINE, waits, uses, named | held.keys(), on_cpu=on_cpu)
+    told += in_recorded_steps(waits, uses, named | held.keys(), on_cpu=on_cpu)
     if not uses and not told:
-        return [MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")]
+        return [MACHINE.not_evaluated(reason("whole_run", "not_sampled"))]
     most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
-    return [
-        MACHINE.verdict(
-            *told,
-            clear=f"no process of others works on the ranks' GPUs, and no rank waits more than {percent_text(most)} of "
-            "the time for a core",
-        )
-    ]
+    return [MACHINE.verdict(*told, clear=reason("whole_run", "machine_clear", pct=most))]
 
 
 def _late_for_cores(one: HeldByCores) -> Finding:
@@ -115,8 +63,7 @@ def _late_for_cores(one: HeldByCores) -> Finding:
     return MACHINE.finding(
         "warning",
         "medium",
-        f"Rank {one.rank} is late because it waits for a core: {ms_text(one.waited_ms)} ms of each recorded step "
-        f"beyond its peers.{_cost_text(one)}",
+        LateForCore(rank=one.rank, waited=one.waited_ms, late=_waiting(one)),
         [
             Evidence(Fact.WAITS_FOR_A_CORE_BEYOND_ITS_PEERS, stored(one.waited_ms), "ms/step", rank=one.rank),
             Evidence(Fact.STEP, stored(one.step_ms), "ms"),
@@ -127,22 +74,19 @@ def _late_for_cores(one: HeldByCores) -> Finding:
     )
 
 
+def _waiting(one: HeldByCores) -> Waiting:
+    return Waiting(rank=one.rank, step=one.step_ms, saved=one.saved_ms)
+
+
 def _with_cost(found: Finding, held: Mapping[int, HeldByCores]) -> Finding:
     """With what it costs that the others wait for its ranks."""
-    late = [held[rank] for rank in found.ranks if rank in held] if found.cause in _OF_CORES else []
+    late = [held[rank] for rank in found.ranks if rank in held] if found.kind in _OF_CORES else []
     if not late:
         return found
     worst = max(late, key=lambda one: one.saved_ms)
     severity = "warning" if found.severity == "info" else found.severity
-    message, impact = f"{found.message}{_cost_text(worst)}", stored(worst.saved_ms)
-    return replace(found, severity=severity, message=message, impact_ms=impact)
-
-
-def _cost_text(one: HeldByCores) -> str:
-    return (
-        f" The others wait for rank {one.rank}: with cores as its peers have them, a recorded step of "
-        f"{ms_text(one.step_ms)} ms would be up to {ms_text(one.saved_ms)} ms shorter."
-    )
+    said = restated(found, _OF_CORES[str(found.kind)], late=_waiting(worst))
+    return replace(said, severity=severity, impact_ms=stored(worst.saved_ms))
 
 
 def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
@@ -155,65 +99,64 @@ def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
 
 
 def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Finding | None:
+    """Another process on a rank's GPU, or where the GPU computes longer, a lower clock."""
     late = any(
         use.rank in found.ranks and found.cause == "gpu_compute" for found in inputs.found_before("TO-S001", "TO-S002")
     )
-    others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= _ACTIVE_PCT or late]
+    others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= BOUNDS.stranger_pct or late]
     if others:
-        first = others[0]
-        busy = "" if first.busy_pct is None else f", busy there for {percent_text(first.busy_pct)} of the time"
-        memory = "" if first.bytes is None else f" holds {size_text(first.bytes)}"
-        queued, shown = _queued(use.rank, inputs)
-        return MACHINE.finding(
-            "warning",
-            "high" if late or first.busy_pct is not None else "medium",
-            f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}.{queued}",
-            [
-                Evidence(Fact.PID, first.pid, rank=use.rank),
-                Evidence(Fact.MEMORY, first.bytes, "bytes", rank=use.rank),
-                Evidence(Fact.BUSY, first.busy_pct, "% of the GPU's time", rank=use.rank),
-                *shown,
-            ],
-            ranks=[use.rank],
-            cause="other_process",
-        )
+        return _other_process(use.rank, others[0], inputs, late=late)
+    return _clock(use, uses) if late else None
+
+
+def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> Finding:
+    """It may cost: a host that sets the pace does so too where each of its kernels starts late."""
+    queued, step = _queued(rank, inputs)
+    evidence = [
+        Evidence(Fact.PID, one.pid, rank=rank),
+        Evidence(Fact.MEMORY, one.bytes, "bytes", rank=rank),
+        Evidence(Fact.BUSY, one.busy_pct, "% of the GPU's time", rank=rank),
+    ]
+    if queued is not None:
+        evidence.append(Evidence(Fact.BUCKET, stored(queued), "ms/step", rank=rank, subject="idle_dependency"))
+    return MACHINE.finding(
+        "warning",
+        "high" if late or one.busy_pct is not None else "medium",
+        OtherProcess(rank=rank, pid=one.pid, memory=one.bytes, busy=one.busy_pct, queued=queued, step=step),
+        evidence,
+        ranks=[rank],
+        cause="other_process",
+    )
+
+
+def _queued(rank: int, inputs: Inputs) -> tuple[float | None, float | None]:
+    """In how many ms of the recorded step kernels of this rank wait and nothing of it runs, where that is much."""
+    times = inputs.run.times_of(rank)
+    share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
+    if times is None or share is None or share < _QUEUED_PCT:
+        return None, None
+    return times.mean_ms("idle_dependency"), times.step_ms
+
+
+def _clock(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     clocks = [one.mhz for one in uses if one.rank != use.rank and one.mhz is not None]
-    if not late or use.mhz is None or not clocks or use.mhz >= _CLOCK * statistics.median(clocks):
+    if use.mhz is None or not clocks or use.mhz >= BOUNDS.clock * statistics.median(clocks):
         return None
-    reasons = use.reasons or {}
-    cause = next((name for name in ("power_cap", "too_hot") if reasons.get(name, 0.0) >= 50.0), "slow_clock")
-    of = "" if use.gpu is None or not use.gpu.most_mhz else f" of {use.gpu.most_mhz:.0f}"
-    why = {"power_cap": " at its power cap", "too_hot": " because it is too hot"}.get(cause, "")
+    why = next((name for name in ("power_cap", "too_hot") if (use.reasons or {}).get(name, 0.0) >= 50.0), None)
+    others = statistics.median(clocks)
+    most = None if use.gpu is None else use.gpu.most_mhz or None
     return MACHINE.finding(
         "warning",
         "high",
-        f"Rank {use.rank}'s GPU runs at {use.mhz:.0f}{of} MHz{why}, its peers' at {statistics.median(clocks):.0f} MHz.",
+        SlowClock(rank=use.rank, mhz=use.mhz, most=most, others=others, reason=why),
         [
-            Evidence(Fact.CLOCK, use.mhz, "MHz", rank=use.rank, peers=statistics.median(clocks)),
+            Evidence(Fact.CLOCK, use.mhz, "MHz", rank=use.rank, peers=others),
             Evidence(Fact.POWER, use.power_w, "W", rank=use.rank),
             Evidence(Fact.TEMPERATURE, use.celsius, "°C", rank=use.rank),
         ],
         ranks=[use.rank],
-        cause=cause,
+        cause=why or "slow_clock",
     )
-
-
-def _queued(rank: int, inputs: Inputs) -> tuple[str, tuple[Evidence, ...]]:
-    """What else the recorded steps show where kernels of this rank wait, and nothing of it runs; else nothing.
-
-    It is no cost: a host that sets the pace does so too where each of its kernels starts late.
-    """
-    times = inputs.run.times_of(rank)
-    share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
-    if times is None or share is None or share < _QUEUED_PCT:
-        return "", ()
-    idle = times.mean_ms("idle_dependency")
-    text = (
-        f" In the recorded steps nothing of rank {rank} runs on it for {ms_text(idle)} of {ms_text(times.step_ms)} ms "
-        "while kernels are queued. How much of that is the other process's, and how much the pace of the rank's host, "
-        "cannot be told while both are there."
-    )
-    return text, (Evidence(Fact.BUCKET, stored(idle), "ms/step", rank=rank, subject="idle_dependency"),)
 
 
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
@@ -224,21 +167,24 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     crowded = use.crowded_pct or 0.0
     alone = len(uses) > 1 and crowded >= _PEERS * min(peers, _of_another_host(use, uses))
     others = use.on_cores
-    taken = sum(one.busy_pct or 0.0 for one in others)
-    listed = ", ".join(map(_process, others[:3])) + (" and others" if len(others) > 3 else "")
-    there = f" Others on this machine: {listed}." if taken >= _OTHERS_PCT else ""
-    beside = f" (its peers {percent_text(peers)})" if len(uses) > 1 else ""
-    wants = f": {percent_text(crowded)} of the time in which it wants one{beside}" if crowded else ""
+    there = sum(one.busy_pct or 0.0 for one in others) >= _OTHERS_PCT
+    listed = [*map(_process, others[:_LISTED]), *(["and others"] if len(others) > _LISTED else [])]
     return MACHINE.finding(
-        "warning" if alone or there or waited >= MUCH_PCT else "info",
+        "warning" if alone or there or waited >= BOUNDS.core_pct else "info",
         "high",
-        f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{wants}.{there}",
+        WaitsForCore(
+            rank=use.rank,
+            pct=waited,
+            crowded=crowded or None,
+            others=peers if len(uses) > 1 else None,
+            processes=tuple(listed) if there else (),
+        ),
         [
             Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of the time", WAITS_PCT, use.rank),
             Evidence(Fact.NO_CORE_WHEN_WANTED, round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)),
             *(
                 Evidence(Fact.PID, one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")
-                for one in others[:3]
+                for one in others[:_LISTED]
             ),
         ],
         ranks=[use.rank],
@@ -250,39 +196,28 @@ def _process(one: Stranger) -> str:
     return f"pid {one.pid} ({one.name}, {one.busy_pct or 0.0:.0f} % of a core)"
 
 
-def _taken(use: MachineUse) -> Finding | None:
-    for cause, pct in (("quota", use.refused_pct), ("stolen", use.stolen_pct)):
-        if pct is not None and pct >= _LOST_PCT:
-            return _taken_from([use.rank], cause, pct)
-    return None
-
-
-def _taken_from(ranks: list[int], cause: str, pct: float) -> Finding:
-    one, several, what, of = _TAKEN[cause]
-    verb = one if len(ranks) == 1 else several
-    return MACHINE.finding(
-        "warning",
-        "medium",
-        f"{who_first(ranks)} {verb} {what}: {percent_text(pct)} of {of}.",
-        [Evidence(Fact.TAKEN, round(pct, 1), f"% of {of}", _LOST_PCT, ranks[0], subject=cause)],
-        ranks=ranks,
-        cause=cause,
-    )
-
-
-def _of_hosts(found: list[Finding], uses: tuple[MachineUse, ...]) -> list[Finding]:
+def _taken(uses: Sequence[MachineUse]) -> list[Finding]:
     """What a quota or a hypervisor takes is a host's: one finding for all its ranks."""
-    host = {use.rank: use for use in uses}
-    by_host: dict[tuple[str | None, str], list[int]] = defaultdict(list)
-    for one in found:
-        if one.cause in _TAKEN:
-            by_host[one.cause, host[one.ranks[0]].host].append(one.ranks[0])
-    merged = []
-    for (cause, _), ranks in by_host.items():
-        assert cause is not None
-        pcts = [host[rank].refused_pct if cause == "quota" else host[rank].stolen_pct for rank in ranks]
-        merged.append(_taken_from(ranks, cause, max(pct or 0.0 for pct in pcts)))
-    return [*(one for one in found if one.cause not in _TAKEN), *merged]
+    by_host: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    for use in uses:
+        for cause, pct in (("quota", use.refused_pct), ("stolen", use.stolen_pct)):
+            if pct is not None and pct >= BOUNDS.taken_pct:
+                by_host[cause, use.host].append((use.rank, pct))
+                break
+    found = []
+    for (cause, _), own in by_host.items():
+        ranks, pct = tuple(rank for rank, _ in own), max(pct for _, pct in own)
+        found.append(
+            MACHINE.finding(
+                "warning",
+                "medium",
+                CoresTaken(ranks=ranks, cause=cause, pct=pct),
+                [Evidence(Fact.TAKEN, round(pct, 1), _TAKEN[cause], BOUNDS.taken_pct, ranks[0], subject=cause)],
+                ranks=ranks,
+                cause=cause,
+            )
+        )
+    return found
 
 
 def _alike(found: list[Finding], ranks: int) -> list[Finding]:
@@ -291,8 +226,45 @@ def _alike(found: list[Finding], ranks: int) -> list[Finding]:
     if len(cores) < max(ranks, 2):
         return found
     worst = max(cores, key=lambda one: float(one.evidence[0].value or 0.0))
-    every = MACHINE.finding(
-        worst.severity, worst.confidence, f"All ranks wait for cores. {worst.message}", worst.evidence,
-        ranks=sorted(rank for one in cores for rank in one.ranks), cause=worst.cause,
-    )  # fmt: skip
+    every = replace(
+        restated(worst, WaitsForCore, every=True), ranks=tuple(sorted(rank for one in cores for rank in one.ranks))
+    )
     return [*(one for one in found if one.cause != "shared_cores"), every]
+
+
+_OF_CORES: Mapping[str, type[Claim]] = {WaitsForCore.kind: WaitsForCore, CoresTaken.kind: CoresTaken}
+
+
+def in_recorded_steps(
+    waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
+) -> list[Finding]:
+    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not.
+
+    The launcher looks too seldom at a short run. told: ranks that have a finding. on_cpu: whether no rank has a GPU.
+    """
+    of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
+    least = {rank: BOUNDS.core_pct if rank in of_run else WAITS_PCT for rank in waits}
+    waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}
+    if not waiting:
+        return []
+    worst, ranks = max(waiting, key=lambda rank: waiting[rank]), sorted(waiting)
+    much = any(waits[rank].beside_pct >= BOUNDS.core_pct and rank not in of_run for rank in waiting)
+    return [
+        MACHINE.finding(
+            "warning" if much else "info",
+            "high",
+            WaitsInRecorded(
+                rank=worst,
+                pct=waiting[worst],
+                ranks=tuple(ranks) if len(ranks) > 1 else (),
+                whole=of_run.get(worst),
+                on_cpu=on_cpu,
+            ),
+            [
+                Evidence(Fact.WAITS_FOR_A_CORE, round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
+                for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
+            ],
+            ranks=ranks,
+            cause="shared_cores",
+        )
+    ]

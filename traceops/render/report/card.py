@@ -38,9 +38,9 @@ from traceops.render.report.lead import (
 )
 from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
 from traceops.report.model import Card, Report
-from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.registry import FAMILIES
 from traceops.rules.stragglers import SLOW_GROUP
+from traceops.rules.validity import KERNELS_MISSING
 
 LONGEST = 90  # characters of a headline
 _MOST_ACTION = 120

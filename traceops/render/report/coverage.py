@@ -14,9 +14,9 @@ from traceops.core.words import NoReplay
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
-from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
+from traceops.rules.validity_time import UNALIGNED_CLOCKS
 from traceops.words.catalogue import texts
 
 _LOADERS = "the pace of data loaders' workers is not known"

@@ -14,9 +14,9 @@ from traceops.core.findings import Check, Finding
 from traceops.render.report.coverage import check_of
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
-from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.registry import Family, family_of, rule_of
 from traceops.rules.stragglers import SLOW_GROUP
+from traceops.rules.validity_time import UNALIGNED_CLOCKS
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured

@@ -1,0 +1,214 @@
+"""What is claimed of traces and of the time in them: typed facts, whose sentences are in words/validity.ini."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from traceops.core.claims import Claim
+from traceops.core.rule import Bounds
+from traceops.measure.recording import SLOWED
+
+
+class ValidityBounds(Bounds, frozen=True):
+    """Of the profiler's cost, and of what is reduced after a step."""
+
+    words = "validity"
+
+    slowdown: tuple[float, float] = (SLOWED, 1.30)
+    model_bytes: int = 1_000_000
+
+
+BOUNDS = ValidityBounds()
+
+
+class MissingRanks(Claim, frozen=True, kw_only=True):
+    """Ranks without a trace. usable: there are files of them. failed: why, as their processes reported it.
+
+    ended: after how many steps programs ended, of ranks `ended_of` where not all; needed: by the schedule.
+    """
+
+    family = "validity"
+    kind = "missing_ranks"
+    count: int
+    world: int
+    missing: str
+    usable: bool = False
+    failed: str | None = None
+    ended: str | None = None
+    ended_of: tuple[int, ...] = ()
+    needed: int | None = None
+
+
+class DamagedTrace(Claim, frozen=True, kw_only=True):
+    """A trace that is used in part. incomplete: 'gpu' or 'host', where what it lacks may be of any moment."""
+
+    family = "validity"
+    kind = "damaged_trace"
+    file: str
+    path: str
+    what: str
+    events: int
+    incomplete: str | None = None
+
+
+class NotUsed(Claim, frozen=True, kw_only=True):
+    """A file that cannot be used."""
+
+    family = "validity"
+    kind = "not_used"
+    file: str
+    path: str
+    what: str
+
+
+class Contradiction(Claim, frozen=True, kw_only=True):
+    """A trace that is used, and does not fit its name, the other traces or run.json."""
+
+    family = "validity"
+    kind = "contradiction"
+    file: str
+    path: str
+    what: str
+
+
+class OtherCapture(Claim, frozen=True, kw_only=True):
+    """A trace of the same steps as the `others`, and of another time. when: before or after theirs."""
+
+    family = "validity"
+    kind = "other_capture"
+    file: str
+    path: str
+    apart: str
+    when: str
+    others: tuple[int, ...]
+
+
+class UnevenSteps(Claim, frozen=True, kw_only=True):
+    """Ranks that lack some of the steps `every`; `common` are on all ranks, None for no step."""
+
+    family = "validity"
+    kind = "uneven_steps"
+    ranks: tuple[int, ...]
+    every: str
+    common: int | None = None
+
+
+class OtherSteps(Claim, frozen=True, kw_only=True):
+    """Ranks that recorded none of the steps of those that are `used`."""
+
+    family = "validity"
+    kind = "other_steps"
+    ranks: tuple[int, ...]
+    steps: str
+    used: tuple[int, ...]
+    used_steps: str
+
+
+class NoStepsMarked(Claim, frozen=True, kw_only=True):
+    """Nothing shows where steps begin."""
+
+    family = "validity"
+    kind = "no_steps_marked"
+
+
+class CutOff(Claim, frozen=True, kw_only=True):
+    """Ranks (none: all) without a whole step. flags: would record `active` steps of a program as long as this."""
+
+    family = "validity"
+    kind = "cut_off"
+    ranks: tuple[int, ...] = ()
+    given_way: bool = False
+    ended: str | None = None
+    needed: int | None = None
+    active: int | None = None
+    flags: str | None = None
+
+
+class NoSync(Claim, frozen=True, kw_only=True):
+    """Gradients that are not synchronised where `promised` does it."""
+
+    family = "validity"
+    kind = "no_sync"
+    promised: str
+    steps: int
+
+
+class KernelsMissing(Claim, frozen=True, kw_only=True):
+    """Ranks whose traces lack the kernels that they launched."""
+
+    family = "validity"
+    kind = "kernels_missing"
+    ranks: tuple[int, ...]
+
+
+class NoCommunication(Claim, frozen=True, kw_only=True):
+    """A run of several ranks in which no kernel is known as communication."""
+
+    family = "validity"
+    kind = "no_communication"
+    world: int
+
+
+class After(Struct, frozen=True, kw_only=True):
+    """Steps after the profiler's windows, ms, that take `pct` percent longer than those before."""
+
+    pct: float
+    after: float
+    before: float
+
+
+class ProfilerSlowed(Claim, frozen=True, kw_only=True):
+    """Steps with and without the profiler, ms. typical: a step of the run, where it takes another time than `plain`.
+
+    light: idle time is of the light window; its steps of `light_ms` are `stretched` where that is an estimate.
+    """
+
+    family = "validity"
+    kind = "profiler_slowed"
+    ratio: float
+    profiled: float
+    plain: float
+    typical: float | None = None
+    core_pct: float | None = None
+    light: bool = False
+    light_ms: float | None = None
+    stretched: float | None = None
+    later: After | None = None
+
+
+class LongerAfter(Claim, frozen=True, kw_only=True):
+    """Steps are longer after the profiler's windows, and not in them."""
+
+    family = "validity"
+    kind = "longer_after"
+    later: After
+
+
+class TooFewShared(Claim, frozen=True, kw_only=True):
+    """Ranks whose clocks could not be aligned."""
+
+    family = "validity"
+    kind = "too_few_shared"
+    ranks: tuple[int, ...]
+
+
+class EndsApart(Claim, frozen=True, kw_only=True):
+    """Ends of collectives that differ after alignment. cores: ranks share some. jumped: a clock may have."""
+
+    family = "validity"
+    kind = "ends_apart"
+    anchors: int
+    median: str
+    pct: float
+    cores: bool = False
+    jumped: bool = False
+
+
+class OneHostApart(Claim, frozen=True, kw_only=True):
+    """Ranks of one host, whose clock is one, whose collectives end `apart` ms after each other."""
+
+    family = "validity"
+    kind = "one_host_apart"
+    rank: int
+    other: int
+    apart: float
