@@ -19,6 +19,7 @@ from traceops.across.match import GROUPED_SEND_RECEIVE, NO_METADATA, match_colle
 from traceops.across.pipelines import measure_bubbles
 from traceops.across.replay.what_if import INTERLEAVED, STAGES_EVEN
 from traceops.across.send_receive import NO_END, NO_TRACE, Half, _named
+from traceops.core.claims import claim_of
 from traceops.measure.exchanges import FORWARD
 from traceops.measure.summary import summarize
 from traceops.render.document import TableBlock
@@ -26,7 +27,15 @@ from traceops.render.report.card import card_of
 from traceops.render.report.detail_tables import stages_table
 from traceops.render.report.terminal import describe_summary
 from traceops.rules.inputs import Inputs
-from traceops.rules.pipeline import judge, judge_bubble, judge_late, judge_uneven
+from traceops.rules.pipeline import (
+    LargeBubble,
+    SlowStageRank,
+    UnevenStage,
+    judge,
+    judge_bubble,
+    judge_late,
+    judge_uneven,
+)
 from traceops.traces.discover import Discovery, discover
 
 DATA = Path(__file__).parents[1] / "data"
@@ -82,7 +91,7 @@ def test_even_stages_are_predicted_as_the_even_run_takes(tmp_path_factory, name,
     write_pipeline(even, [mean] * len(forward), micro_batches, SCHEDULES[name])
     run, truth = measured(uneven), measured(even)
     assert run.matching.matched_pct == truth.matching.matched_pct == 100.0
-    assert run.replay is not None and truth.replay is not None and run.replay.what_if.holds
+    assert run.replay is not None and truth.replay.what_if is not None and run.replay.what_if.holds
     (prediction,) = [made for made in run.replay.what_if.predictions if made.change == STAGES_EVEN]
     assert prediction.step_ns.mean() == pytest.approx(truth.replay.what_if.measured_ns.mean(), rel=0.1)
     (bubble,) = run.bubbles
@@ -140,7 +149,8 @@ def test_uneven_stages_are_told_with_their_cost_and_cure():
     assert even.predicted_step_time_ms == pytest.approx(90.7, rel=0.1)
     (found,) = [finding for finding in report.findings if finding.rule == "TO-B001"]
     assert (found.severity, found.ranks, found.cause) == ("warning", (1,), None)
-    assert "move about 27 % of its blocks to rank 0" in found.message
+    claim = claim_of(found, UnevenStage)
+    assert (round(claim.moved), claim.faster) == (27, (0,))
     assert not [finding for finding in report.findings if finding.rule.startswith("TO-S")]
     card = card_of(report)
     assert (card.level, card.rule) == ("warning", "TO-B001")
@@ -164,12 +174,13 @@ def test_a_large_bubble_and_a_slow_gpu_are_not_uneven_blocks(tmp_path):
         write_pipeline(tmp_path / name, forward, micro_batches)
     few, many, slow = (measured(tmp_path / name) for name in ("few", "many", "slow"))
     (bubble,) = judge_bubble(few).findings
-    assert bubble.severity == "warning" and "20 % where all stages take equally long" in bubble.message
+    assert bubble.severity == "warning" and claim_of(bubble, LargeBubble).ideal == pytest.approx(20, abs=0.5)
     assert judge_uneven(few).clear and judge_uneven(many).clear
     assert judge_bubble(many).clear and judge_late(many).clear
     (found,) = judge_uneven(slow).findings  # as many of the same kernels, which take twice as long
     assert (found.ranks, found.cause) == ((1,), "gpu_compute")
-    assert "take 2.00 times as long" in found.message and "blocks to" not in found.message
+    claim = claim_of(found, UnevenStage)
+    assert claim.slower == pytest.approx(2, abs=0.005) and claim.moved is None
 
 
 def test_a_stage_that_hardly_computes_is_not_said_to_launch_a_hundred_times_as_long(tmp_path):
@@ -204,8 +215,8 @@ def test_a_rank_that_is_slow_at_what_others_do_as_well_has_no_blocks_to_give(tmp
     run = measured(tmp_path)
     (found,) = judge_uneven(run).findings
     assert (found.ranks, found.cause) == ((3,), "gpu_compute")
-    assert "Rank 3 computes" in found.message and "the same stage 1 of the other pipeline (rank 1)" in found.message
-    assert "blocks" not in found.message
+    claim = claim_of(found, SlowStageRank)
+    assert (claim.rank, claim.stage, claim.twins) == (3, 1, (1,))
     assert run.replay is not None
     assert run.replay.what_if.saved_ns("rank 3 as its peers", [3]) == pytest.approx(1e6 * found.impact_ms, rel=1e-3)
 
@@ -215,10 +226,10 @@ def test_two_stages_a_rank_are_predicted_where_a_schedule_of_one_can_take_turns(
         (tmp_path / name).mkdir()
         write_pipeline(tmp_path / name, [3000.0] * 2, micro_batches)
     whole, broken = measured(tmp_path / "whole"), measured(tmp_path / "broken")
-    assert whole.replay is not None and broken.replay is not None
+    assert whole.replay.what_if is not None and broken.replay.what_if is not None
     # A bubble of 1/5 of the step becomes one of 1/9, less what twice the sends take.
     assert whole.replay.what_if.saved_ns(INTERLEAVED) == pytest.approx(0.1 * 1e6 * whole.step_ms, rel=0.15)
-    assert "Two stages a rank (interleaved) would save up to" in judge_bubble(whole).findings[0].message
+    assert claim_of(judge_bubble(whole).findings[0], LargeBubble).interleaved is not None
     assert broken.replay.what_if.saved_ns(INTERLEAVED) is None
 
 

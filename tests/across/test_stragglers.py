@@ -43,13 +43,13 @@ from traceops.measure.host_places import CodePlace
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
 from traceops.rules.bandwidth import judge_low, judge_siblings
-from traceops.rules.clocks import judge_clocks
 from traceops.rules.named_lines import late_all_the_time, with_lines
 from traceops.rules.overlap import judge_late_start, judge_small
 from traceops.rules.registry import BY_ID
 from traceops.rules.steps import judge as judge_unlike
 from traceops.rules.stragglers import judge_stragglers
 from traceops.rules.stragglers_claims import Late
+from traceops.rules.validity_time import judge_clocks
 from traceops.traces.discover import discover
 
 FEW = examples(60, phases=[Phase.explicit, Phase.generate])

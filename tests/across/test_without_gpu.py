@@ -29,9 +29,9 @@ from traceops.across.match import NO_CALL, match_collectives
 from traceops.across.replay.what_if import rank_change
 from traceops.measure.summary import summarize
 from traceops.render.report.card import card_of
-from traceops.rules.clocks import judge_clocks
 from traceops.rules.overlap import judge_exposed
 from traceops.rules.stragglers import judge_stragglers
+from traceops.rules.validity_time import judge_clocks
 from traceops.traces.discover import discover
 from traceops.traces.model import CommArgs
 

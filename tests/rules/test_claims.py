@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import typing
 from collections.abc import Iterator, Mapping
 from string import Formatter
@@ -12,17 +13,19 @@ import numpy as np
 import pytest
 from plain_words import TICS
 
-from traceops.core.claims import Claim, filled
+from benchmarks import ROOT
+from traceops.core.claims import Claim, filled, reason
 from traceops.core.rule import Rule
 from traceops.rules import registry
 from traceops.words.catalogue import sections
 
 LONGEST = 90
+NO_CLAIMS = {"", "words", "reasons", "bounds"}
 
 
 def kinds(of: type[Claim] = Claim) -> Iterator[type[Claim]]:
     for kind in of.__subclasses__():
-        if kind.__module__.startswith("traceops.") and hasattr(kind, "kind"):
+        if kind.__module__.startswith("traceops.rules.") and hasattr(kind, "kind"):
             yield kind
         yield from kinds(kind)
 
@@ -83,7 +86,7 @@ def test_a_kind_has_one_section_and_one_struct() -> None:
         assert sections(kind.family)[kind.kind]["headline"], kind
     claimed = {(kind.family, kind.kind) for kind in KINDS}
     for family in FAMILIES:
-        own = {(family, name) for name in sections(family) if not name.startswith("TO-") and name not in ("", "words")}
+        own = {(family, name) for name in sections(family) if not name.startswith("TO-") and name not in NO_CLAIMS}
         assert own <= claimed, "a section that no claim has"
 
 
@@ -115,3 +118,58 @@ def test_numbers_of_numpy_are_facts_like_others(kind: type[Claim]) -> None:
     plain = sample(kind, {})
     numbers = {name: np.float64(value) for name, value in msgspec.structs.asdict(plain).items() if type(value) is float}
     assert msgspec.structs.replace(plain, **numbers).facts() == plain.facts()
+
+
+def reasons_used() -> set[tuple[str, str]]:
+    """The family and the key of each reason that the code gives; where a key is one of two, both."""
+    found = set()
+    for path in (ROOT / "traceops").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "import" not in text or "reason" not in text:
+            continue
+        for call in ast.walk(ast.parse(text)):
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id == "reason"
+                and len(call.args) == 2
+            ):
+                family = call.args[0].value if isinstance(call.args[0], ast.Constant) else ""
+                keys = [one.value for one in ast.walk(call.args[1]) if isinstance(one, ast.Constant) and one.value]
+                found |= {(family, key) for key in keys if isinstance(key, str)}
+    return found
+
+
+def test_each_reason_that_the_code_gives_is_in_the_catalogue() -> None:
+    used = reasons_used()
+    assert len(used) > 20
+    shared = sections("reasons")["reasons"]
+    for family, key in used:
+        assert key in sections(family).get("reasons", {}) or key in shared, (family, key)
+
+
+_LISTS = ("ranks", "Ranks", "steps")
+REASONS = [
+    (path.stem, key)
+    for path in sorted((ROOT / "traceops" / "words").glob("*.ini"))
+    for key in sections(path.stem).get("reasons", {})
+]
+
+
+@pytest.mark.parametrize(("family", "key"), REASONS, ids=lambda one: one)
+def test_a_reason_is_filled_with_its_facts(family: str, key: str) -> None:
+    """With every fact a number: none is left in braces."""
+    text = sections(family)["reasons"][key]
+    names = {name.partition(".")[0]: spec for _, name, spec, _ in Formatter().parse(text) if name}
+    facts: dict[str, Any] = {
+        name: (3, 7) if spec in ("ranks", "Ranks", "steps") or spec.startswith("|") else 12
+        for name, spec in names.items()
+    }
+    said = reason(family, key, **facts)
+    assert said and "{" not in said and "  " not in said and not said.endswith("."), said
+
+
+def test_every_bound_is_described() -> None:
+    for family in registry.FAMILIES:
+        for bounds in family.bounds:
+            assert set(sections(bounds.words)["bounds"]) == set(bounds.__struct_fields__)

@@ -7,8 +7,9 @@ from changed import replace
 
 from traceops.across.cross_rank import measure_across
 from traceops.across.undisturbed import LightRank, Undisturbed
+from traceops.core.claims import claim_of
 from traceops.measure.summary import summarize
-from traceops.rules.pipeline import judge_late, without_recording
+from traceops.rules.pipeline import LateSend, judge_late, without_recording
 from traceops.rules.shared import work_ms
 from traceops.traces.discover import discover
 
@@ -38,7 +39,8 @@ def test_waiting_that_recording_made_is_not_told_as_the_programs(run):
     assert not judge_late(run, plain_ms=max(work_ms(times) for times in run.ranks)).findings
     for verdict in (judge_late(run), judge_late(run, plain_ms=2 * run.step_ms)):
         [found] = verdict.findings
-        assert "up to" not in found.message and "waits most" in found.message
+        claim = claim_of(found, LateSend)
+        assert claim.plain is None and claim.most is not None
 
 
 def test_the_light_window_tells_how_long_the_device_communicates(run):

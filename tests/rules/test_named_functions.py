@@ -36,8 +36,8 @@ def test_a_late_rank_is_named_with_the_function_that_its_host_is_in():
     assert one.cause == "host"
     assert one.facts["does"] == "host"
     assert (
-        "rank 1's host is in busy (ranks_ddp.py:32) for 60.0 ms of each step, its peers less than 1.53 ms; for"
-        " 14.1 ms of that its GPU has nothing to run." in one.message
+        "Rank 1's host is in busy (ranks_ddp.py:32) for 60.0 ms of each step. The other ranks spend less than 1.53 ms "
+        "there. For 14.1 ms of it the GPU has nothing to run." in one.message
     )
     held = next(e for e in one.evidence if e.subject == "busy (ranks_ddp.py:32)")
     assert (held.value, held.peers, held.rank) == (pytest.approx(60.03, abs=0.01), 0, 1)
@@ -52,7 +52,10 @@ def test_what_a_library_does_counts_for_the_function_that_calls_it(tmp_path):
     report = analyze(rewritten(tmp_path, lambda name, text: busy.sub(b"transformers/trainer.py(32): busy", text)))
     one = found(report, "TO-S001")
     assert one.cause == "host"
-    assert "rank 1's host is in loop (ranks_sharded.py) for 66.2 ms of each step, its peers 5.85 ms;" in one.message
+    assert (
+        "Rank 1's host is in loop (ranks_sharded.py) for 66.2 ms of each step. The other ranks spend 5.85 ms"
+        in one.message
+    )
 
 
 def test_functions_that_explain_less_than_a_fifth_are_not_named(tmp_path):
@@ -78,10 +81,10 @@ def test_of_one_gpu_input_and_launches_are_named(tmp_path):
     shutil.copy(DATA / "plain_profiler" / "own_collate" / "trace.json.gz", tmp_path)
     report = analyze(tmp_path)
     assert found(report, "TO-I002").message.endswith(
-        "By the stacks of its trace, rank 0's host is in collate (gpu_traces_frames.py:48) for 30.4 of the recorded "
-        "31.5 ms a step in which its GPU waits for input."
+        "Rank 0's host is in collate (gpu_traces_frames.py:48) for 30.4 ms of the 31.5 ms that its GPU waits for "
+        "input. The stacks of its trace show this."
     )
-    assert "is in compute_loss (gpu_traces_frames.py:55) for 19.0 of the recorded" in found(report, "TO-I001").message
+    assert "is in compute_loss (gpu_traces_frames.py:55) for 19.0 ms of the" in found(report, "TO-I001").message
 
 
 @pytest.mark.parametrize(("call_ms", "named"), [(3.0, True), (0.75, False)])

@@ -1,4 +1,6 @@
-"""Collectives that latency bounds, and gradients whose transfer nothing can hide."""
+"""TO-O001 to TO-O003: transfer that nothing hides, in simulated and real runs."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +18,22 @@ from generated_run import (
     simulate,
     tp_dp,
 )
-from measured_runs import BUILDERS, across, program
+from measured_runs import BUILDERS, across, program, true_step
 
+from traceops import analyze
+from traceops.across.communication import call_times
 from traceops.across.replay.what_if import NO_COMMUNICATION
+from traceops.across.roles import of_gradients
 from traceops.across.undisturbed import LightRank, Undisturbed
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
+from traceops.measure.exchanges import BACKWARD, FORWARD
+from traceops.measure.phases import AFTER
+from traceops.measure.summary import summarize
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
-from traceops.rules.overlap_claims import Exposed, ManySmall, StartsLate
+from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsLate
+from traceops.rules.overlap_gain import gain_of
+from traceops.traces.discover import discover
 
 TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer
 
@@ -77,7 +87,7 @@ def test_a_few_or_large_collectives_are_not(builder):
 def test_fewer_than_twenty_a_step_are_not():
     verdict = judge_small(across(simulate(many_small(layers=19), 4)))
     assert verdict.findings == ()
-    assert "19 small collectives a step" in verdict.clear
+    assert "19 small collectives per step" in verdict.clear
 
 
 def test_those_of_an_evaluation_are_not_told_of_each_step():
@@ -318,3 +328,120 @@ def test_without_a_replay_nothing_is_said_of_a_shorter_step(judged):
 
 def exposed_ms(measured):
     return float(np.median([times.mean_ms("comm_transfer") for times in measured.ranks]))
+
+
+SOCKETS = Size(elements=1 << 18, latency_us=4400.0, bandwidth_gbs=20.0, kernel_us=200.0)  # 1 MB a layer
+
+
+def sized(made, sizes):
+    """The program whose buckets have so many layers' elements, in turn."""
+
+    def as_large(op):
+        if not isinstance(op, Collective) or not op.label.startswith("bucket"):
+            return op
+        return replace(op, elements=(1 << 18) * sizes[int(op.label.removeprefix("bucket."))])
+
+    return replace(made, steps=tuple(tuple(map(as_large, step)) for step in made.steps))
+
+
+def buckets(sizes, size=SOCKETS):
+    return sized(program(ddp, size, layers=15, buckets=len(sizes)), sizes)
+
+
+MIXED = [1] * 13 + [8] * 2
+
+
+def test_calls_that_take_as_long_whatever_their_size_are_told_with_what_fewer_would_take():
+    """On an H200 over sockets 13 calls of 1 MB and two of 8.4 took 4.4 ms each: 13 were too few to be 'many small'."""
+    run = simulate(buckets(MIXED), 2)
+    [found] = judge_small(across(run)).findings
+    assert found.severity in ("warning", "error")
+    claim = claim_of(found, ManyCalls)
+    assert (claim.op, claim.calls, claim.size) == ("allreduce", 15, pytest.approx(30.4e6, rel=0.01))
+    assert (claim.fewest, claim.largest, claim.larger) == (4, 8 << 20, "ddp")
+    assert claim.fixed == pytest.approx(4.4, rel=0.1)
+    gained = (true_step(run) - true_step(simulate(buckets([8, 8, 8, 5]), 2))) / 1e6
+    assert found.impact_ms <= 1.02 * gained
+    assert found.impact_ms >= 0.6 * gained
+
+
+def test_where_bytes_set_the_time_no_number_of_calls_is_blamed():
+    slow = replace(SOCKETS, latency_us=20.0, bandwidth_gbs=0.5)
+    measured = across(simulate(buckets(MIXED, slow), 2))
+    assert judge_small(measured).findings == ()
+    times = call_times(measured)
+    assert times.fixed_share < 0.1
+    assert times.ms_per_byte * 1e6 == pytest.approx(2.0, rel=0.1)  # 1 MB at 0.5 GB/s
+    [exposed] = judge_exposed(measured).findings
+    assert claim_of(exposed, Exposed).one_size is None
+
+
+def test_calls_of_one_size_tell_neither():
+    measured = across(simulate(buckets([1] * 15), 2))
+    assert judge_small(measured).findings == ()
+    assert call_times(measured).fixed_ms is None
+    [exposed] = judge_exposed(measured).findings
+    alike = claim_of(exposed, Exposed).one_size
+    assert (alike.calls, alike.size, alike.larger) == (15, 1 << 20, "ddp")
+
+
+def test_a_few_large_calls_behind_a_small_one_are_no_trouble():
+    """DDP's first bucket is of 1 MB, the others of 25: nothing to merge."""
+    measured = across(simulate(buckets([1, 8, 8, 8, 8]), 2))
+    assert judge_small(measured).findings == ()
+
+
+def test_calls_of_layers_are_not_called_gradients():
+    """DTensor on an H200: 18 all-reduces of activations a step, in both passes, were told as gradients."""
+    measured = across(simulate(buckets([1] * 15), 2))
+    for times in measured.ranks:
+        times.summary.comm.phase[:] = [(FORWARD, BACKWARD)[at % 3 > 0] for at in range(len(times.summary.comm.phase))]
+    assert call_times(measured) is None
+    [exposed] = judge_exposed(measured).findings
+    assert claim_of(exposed, Exposed).one_size is None
+
+
+def test_a_host_that_keeps_up_with_a_step_is_not_known_to_keep_up_with_a_shorter_one():
+    """Tensor parallel over sockets: 79 of 83 ms are transfer, and "without that a step would be 79.0 ms shorter" was
+    said. Its host needs 60 ms for a step, and runs ahead while the device transfers."""
+    slow = replace(SOCKETS, launch_us=300.0)
+    measured = across(simulate(buckets([1] * 15, slow), 2))
+    exposed = sum(times.mean_ms("comm_transfer") for times in measured.ranks) / 2
+    free = gain_of(measured, exposed, in_time=True)
+    bound = gain_of(measured, exposed, in_time=True, left_ms=free.ms / 2)
+    assert free.best_ms is None and free.replayed
+    least = gain_of(measured, exposed).ms
+    assert bound.ms == pytest.approx(max(least, free.ms / 2))
+    assert bound.best_ms == pytest.approx(free.ms) or bound.ms == pytest.approx(free.ms, rel=0.05)
+    assert gain_of(measured, exposed, in_time=True, left_ms=2 * free.ms) == free
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def ranks(name):
+    [window] = discover(str(DATA / name)).windows
+    return [summarize(file) for file in window.files]
+
+
+def test_norms_that_are_reduced_behind_backward_are_no_gradients():
+    """'97 % of the gradients' transfer (124 collectives a step) comes after backward', of 4 bytes each, beside DDP."""
+    for summary in ranks("clip_norms_gloo2"):
+        assert [int((summary.comm.phase == phase).sum()) for phase in (BACKWARD, AFTER)] == [4, 32]
+        assert of_gradients(summary).sum() == 4
+    report = analyze(DATA / "clip_norms_gloo2")
+    assert not [found for found in report.findings if found.kind == StartsLate.kind]
+
+
+@pytest.mark.parametrize("name, reduced", [("synced_passes_gloo2", 3), ("last_pass_gloo2", 1)])
+def test_passes_that_reduce_gradients_are_counted(name, reduced):
+    assert {(one.backward.passes, one.backward.reduced) for one in ranks(name)} == {(3, reduced)}
+
+
+def test_gradients_that_each_backward_pass_reduces_are_told():
+    def passes(name):
+        claims = [claim_of(found, Exposed) for found in analyze(DATA / name).findings]
+        return [claim.passes for claim in claims if claim is not None and claim.passes]
+
+    assert passes("synced_passes_gloo2") == [3]
+    assert passes("last_pass_gloo2") == []

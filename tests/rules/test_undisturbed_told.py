@@ -20,6 +20,7 @@ from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
 from traceops.rules.idle_claims import HostBound, Turns
+from traceops.rules.validity_claims import LongerAfter, ProfilerSlowed
 
 DATA = Path(__file__).parents[1] / "data"
 GATHER = "_Z38ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorage"
@@ -200,14 +201,9 @@ def test_steps_that_are_longer_behind_the_window_than_before_it_are_told(tmp_pat
         write_light(run, rank, 6, 28.0, ran(9.0))
     report = analyze(run)
     [found] = [f for f in report.findings if f.rule == "TO-V005"]
-    assert found.severity == "info" and (
-        "What is said of idle time is of the light window, and is an estimate: its own steps still took 28.00 ms, 1.40 "
-        "times as long" in found.message
-    )
-    assert (
-        "Behind its windows steps take 35 % longer than before them (27.00 and 20.00 ms): what the profiler leaves in "
-        "the process slows hosts, or the training or the machine is slower there by itself." in found.message
-    )
+    claim = claim_of(found, ProfilerSlowed)
+    assert found.severity == "info" and (claim.light_ms, claim.stretched) == (pytest.approx(28), pytest.approx(1.4))
+    assert (round(claim.later.pct), claim.later.after, claim.later.before) == (35, 27, 20)
     said = text_of(report)
     assert "(20.0 before the recorded steps, 27.0 behind them)" in said
     assert (
@@ -216,7 +212,8 @@ def test_steps_that_are_longer_behind_the_window_than_before_it_are_told(tmp_pat
     )
     assert "Without recording, scaled from the light window: the device" in said
     assert "Behind the recorded steps one takes 27.0 ms, 35 % more" in said
-    assert "Outside of the recorded steps, in steps of 25.4 ms, rank 0's host spends 15.3 ms of each" in said
+    assert "Outside of the recorded steps, rank 0's host spends 15.3 ms per step in" in said
+    assert "These steps take 25.4 ms." in said
 
 
 def test_steps_longer_behind_the_window_are_told_where_its_own_are_not_known_to_be(tmp_path):
@@ -226,7 +223,7 @@ def test_steps_longer_behind_the_window_are_told_where_its_own_are_not_known_to_
         write_rank(run, rank, steps + [usual(27.0) for _ in range(24)])
         (run / f"rank_{rank}/light.bin.gz").unlink()
     [found] = [f for f in analyze(run).findings if f.rule == "TO-V005"]
-    assert found.severity == "info" and found.message.startswith("Behind its windows steps take 35 % longer")
+    assert found.severity == "info" and round(claim_of(found, LongerAfter).later.pct) == 35
 
 
 def test_where_cupti_was_ended_steps_behind_the_window_are_undisturbed_too(tmp_path):
@@ -239,7 +236,7 @@ def test_where_cupti_was_ended_steps_behind_the_window_are_undisturbed_too(tmp_p
         write_light(run, rank, 6, 23.4, ran(4.0))
     report = analyze(run)
     [found] = [f for f in report.findings if f.rule == "TO-V005"]
-    assert "Behind its windows" not in found.message
+    assert "later" not in found.facts
     said = text_of(report)
     assert "a step takes 22.3 ms without recording, 23.4 in the light window" in said
     assert "(20.0 before the recorded steps, 23.0 behind them)" in said and "Behind the recorded" not in said
@@ -309,10 +306,8 @@ def test_a_step_without_the_profiler_is_one_number_and_others_are_labelled(tmp_p
     text = text_of(report)
     assert "a step takes 21.2 ms without recording, 20.5 in the light window" in text
     [found] = [one for one in report.findings if one.rule == "TO-V005"]
-    assert (
-        "and 19.00 ms without (median of the steps timed beside the window; a step of the run takes 21.2)"
-        in found.message
-    )
+    claim = claim_of(found, ProfilerSlowed)
+    assert (claim.plain, claim.typical) == (19, pytest.approx(21.2, abs=0.05))
 
 
 def test_a_second_function_that_takes_half_as_long_is_named_beside_the_first(tmp_path):
@@ -323,7 +318,9 @@ def test_a_second_function_that_takes_half_as_long_is_named_beside_the_first(tmp
         steps = [Step(20.0, stacks=own if n % 4 else {**own, "forward": 1.0}) for n in range(200)]
         write_rank(run, rank, steps)
     [found] = [one for one in analyze(run).findings if one.rule == "TO-I001"]
-    assert "in rebalance (train.py:51), and " in found.message and "in tokenize (text.py:7)." in found.message
+    assert (
+        "in rebalance (train.py:51). It also spends " in found.message and "in tokenize (text.py:7)." in found.message
+    )
 
 
 def followed(folder, later, ranks=range(4)):

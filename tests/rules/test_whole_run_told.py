@@ -13,7 +13,9 @@ from msgspec import UNSET
 from observed_run import Step, usual, write_loader, write_machine, write_rank
 
 from traceops import analyze
+from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
+from traceops.core.units import size_text
 from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
 from traceops.render import write_report
 from traceops.render.report.card import card_of
@@ -23,6 +25,15 @@ from traceops.render.report.whole_run import whole_run_sentence
 from traceops.render.writers.terminal import write_terminal
 from traceops.rules import whole_run as whole_run_rule
 from traceops.rules.whole_run import what_was_compiled
+from traceops.rules.whole_run_claims import (
+    HostLonger,
+    OtherProcess,
+    PartOfRank,
+    PartOfRun,
+    SlowClock,
+    WaitsForCore,
+    WorkersIn,
+)
 from traceops.traces.observed import Compilation
 
 DATA = Path(__file__).parents[1] / "data"
@@ -113,7 +124,9 @@ def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
     report = observed(run_of(tmp_path), *[steps] * 4)
     [told] = found(report, "TO-W001")
     assert (told.cause, told.severity) == ("evaluation", "warning")
-    assert told.message.startswith("Evaluation takes 16 % of the run, in evaluate (train.py:12): 19 times in 199 steps")
+    claim = claim_of(told, PartOfRun)
+    assert (claim.place, claim.placed, claim.times, claim.steps) == ("evaluate (train.py:12)", "all", 19, 199)
+    assert told.headline == "Evaluation takes 16 % of the run"
     line = next(e for e in told.evidence if e.fact is Fact.LINE)
     assert (line.value, line.file, line.line) == ("model(batch)", "/home/me/train.py", 12)
     assert "Evaluate less often" in told.advice
@@ -240,9 +253,9 @@ def test_the_line_of_one_rank(tmp_path):
     report = observed(run_of(tmp_path, "straggler_gloo2"), peers, late)
     [told] = found(report, "TO-W003")
     assert (told.ranks, told.cause, told.evidence[0].value) == ((1,), "input", pytest.approx(31, abs=0.1))
-    assert told.message.startswith(
-        "Rank 1 spends 31.0 ms a step in collate_fn (data.py:88), its peers none, while they wait for it."
-    )
+    claim = claim_of(told, HostLonger)
+    assert (claim.place, claim.others, claim.most) == ("collate_fn (data.py:88)", None, None)
+    assert claim.ms == pytest.approx(31, abs=0.1)
 
 
 def test_a_host_that_its_queue_holds_up_is_not_accused(tmp_path):
@@ -262,7 +275,7 @@ def test_a_late_rank_gets_its_line(tmp_path):
     ranks = [late if rank == late_rank else peers for rank in range(4)]
     report = observed(run_of(tmp_path, "slow_loader4"), *ranks)
     [told] = found(report, "TO-S001")
-    assert f"Rank {late_rank} spends 31.0 ms a step in collate_fn (data.py:88), its peers none." in told.message
+    assert f"Rank {late_rank} spends 31.0 ms per step in collate_fn (data.py:88), the other ranks none." in told.message
     [line] = found(report, "TO-W003")
     assert line.severity == "info" and line.message.endswith(f"TO-S001 (rank {late_rank}) explains it.")
     assert told.advice == line.advice, "about the line, and not about the rank's cores and data shard"
@@ -283,9 +296,7 @@ def test_a_loaders_workers_get_their_line(tmp_path):
         write_loader(run, late_rank, worker, busy)
     report = analyze(run)
     [starving], [late] = found(report, "TO-I002"), found(report, "TO-S001")
-    said = (
-        f"The workers of rank {late_rank}'s loader are busy for 95 % of the time, 63 % of it in tokenize (data.py:51)."
-    )
+    said = WorkersIn(rank=late_rank, pct=100 * 60 / 95, place="tokenize (data.py:51)", busy=95.0).message()
     assert said in starving.message and said in late.message
     line = next(e for e in starving.evidence if e.fact is Fact.LINE and e.value == "for word in text:")
     assert (line.file, line.line, line.rank) == ("/home/me/data.py", 51, late_rank)
@@ -329,27 +340,29 @@ def test_what_waiting_for_cores_may_explain_is_not_said_to_be_without_a_sign(tmp
 def test_a_hog_on_a_ranks_cores(tmp_path):
     [told] = found(machine(tmp_path, waits=0.4, hog=97.0), "TO-W002")
     assert (told.cause, told.ranks, told.severity) == ("shared_cores", (1,), "warning")
-    assert "pid 4711 (stress, 97 % of a core)" in told.message and "waits 40 % of the time for a core" in told.message
+    claim = claim_of(told, WaitsForCore)
+    assert claim.processes == ("pid 4711 (stress, 97 % of a core)",) and claim.pct == pytest.approx(40, abs=0.5)
 
 
 def test_a_strangers_process(tmp_path):
     [told] = found(machine(tmp_path, stranger=4242), "TO-W002")
     assert (told.cause, told.ranks) == ("other_process", (1,))
-    assert "pid 4242 holds 5.4 GB, busy there for 55 % of the time" in told.message
+    claim = claim_of(told, OtherProcess)
+    assert (claim.pid, size_text(claim.memory), round(claim.busy)) == (4242, "5.4 GB", 55)
 
 
 def test_kernels_that_wait_on_a_shared_gpu_are_no_cost_of_the_stranger(tmp_path):
     """A step took as long where no kernel waited, for its host sets the pace."""
     [told] = found(analyze(unpacked("shared_gpu", tmp_path)), "TO-W002")
     assert told.cause == "other_process" and told.impact_ms is None
-    assert "nothing of rank 0 runs on it for 25.8 of 33.6 ms while kernels are queued" in told.message
-    assert told.message.endswith("cannot be told while both are there.")
+    claim = claim_of(told, OtherProcess)
+    assert (round(claim.queued, 1), round(claim.step, 1)) == (25.8, 33.6)
 
 
 def test_a_stranger_is_the_reason_that_a_late_ranks_headline_has(tmp_path):
     report = machine(tmp_path, "slow_gpu4", stranger=4242, rank=2)
     [late] = found(report, "TO-S001")
-    assert late.ranks == (2,) and "pid 4242 holds 5.4 GB" in late.message
+    assert late.ranks == (2,) and "Process 4242 holds 5.4 GB" in late.message
     assert late.proof(Fact.REASON).value == "another process on its GPU, pid 4242"
     assert card_of(report).rule == "TO-S001"
     [stranger] = found(report, "TO-W002")
@@ -359,7 +372,8 @@ def test_a_stranger_is_the_reason_that_a_late_ranks_headline_has(tmp_path):
 def test_a_lower_clock_is_a_reason_only_where_the_rank_computes_longer(tmp_path):
     assert not found(machine(tmp_path / "even", mhz=1200), "TO-W002")
     [told] = found(machine(tmp_path / "late", "slow_gpu4", mhz=1200, rank=2), "TO-W002")
-    assert "Rank 2's GPU runs at 1200 of 1980 MHz at its power cap, its peers' at 1980 MHz" in told.message
+    claim = claim_of(told, SlowClock)
+    assert (claim.rank, claim.mhz, claim.most, claim.others, claim.reason) == (2, 1200, 1980, 1980, "power_cap")
 
 
 def test_a_gpu_at_its_power_cap_is_the_reason_that_its_rank_is_late(tmp_path):
@@ -524,16 +538,15 @@ def test_first_steps_are_not_held_to_later_ones_and_are_no_clean_bill(tmp_path):
     [
         (
             "0/0: size mismatch at index 0. expected 8, actual 48.\nmore",
-            "; torch says why: size mismatch at index 0. expected 8, actual 48.",
+            "size mismatch at index 0. expected 8, actual 48",
         ),
-        (None, "."),
-        (" ", "."),
+        (None, None),
+        (" ", None),
     ],
 )
-def test_what_torch_compiled_again_is_a_sentence_of_its_own(reason, said):
-    own = SimpleNamespace(compilations=[Compilation(10, 5_000, "inner", "/x/train.py", 7, reason)])
-    told = what_was_compiled(SimpleNamespace(observed=[own]), SimpleNamespace(steps=(10,)))
-    assert told == f" It compiles inner (train.py:7){said}"
+def test_what_torch_compiled_again_and_why_are_facts(reason, said):
+    told = what_was_compiled([Compilation(10, 5_000, "inner", "/x/train.py", 7, reason)])
+    assert told == {"compiled": "inner (train.py:7)", "why": said}
 
 
 def test_two_reasons_for_compiling_again_are_told_with_their_shares():
@@ -544,13 +557,8 @@ def test_two_reasons_for_compiling_again_are_told_with_their_shares():
         Compilation(23, 100_000, "inner", "/x/train.py", 7, f"0/0: {sizes} 40"),
         Compilation(47, 100_001, "inner", "/x/train.py", 7, f"0/0: {sizes} 41"),
     ]
-    said = what_was_compiled(
-        SimpleNamespace(observed=[SimpleNamespace(compilations=told)]), SimpleNamespace(steps=(20, 23, 47))
-    )
-    assert said == (
-        " It compiles inner (train.py:7); torch says why: GLOBAL_STATE changed: grad_mode (60 % of it), "
-        f"{sizes} 41 (40 % of it)."
-    )
+    why = f"GLOBAL_STATE changed: grad_mode (60 % of it), {sizes} 41 (40 % of it)"
+    assert what_was_compiled(told) == {"compiled": "inner (train.py:7)", "why": why}
 
 
 def compiled(step, ms, reason="0/0: k == 1      # return x * k  # model.py:9 in forward"):
@@ -572,8 +580,9 @@ def test_recompilations_that_end_at_the_recompile_limit_are_told(tmp_path):
     again = dict.fromkeys(range(1, 8), 560.0)
     [told] = found(recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again), "TO-W001")
     assert (told.cause, told.severity, told.ranks) == ("recompilation", "info", (0,))
-    assert told.steps == tuple(range(1, 8)) and "7 of 59 steps" in told.message
-    assert told.message.endswith("It compiles forward (model.py:8); torch says why: k == 1.")
+    claim = claim_of(told, PartOfRank)
+    assert told.steps == tuple(range(1, 8)) and (claim.count, claim.steps) == (7, 59)
+    assert (claim.compiled, claim.why) == ("forward (model.py:8)", "k == 1")
 
 
 def test_a_recompilation_in_a_recorded_step_counts(tmp_path):
@@ -589,7 +598,8 @@ def test_what_is_compiled_in_each_step_is_told_of_all_of_them(tmp_path):
     report = recompiling(tmp_path, *(compiled(n, ms) for n, ms in again.items()), compile_ms=again)
     [told] = found(report, "TO-W001")
     assert (told.cause, told.severity, told.ranks) == ("recompilation", "error", (0,))
-    assert "of rank 0's time, in 5" in told.message and "torch says why: k == 1" in told.message
+    claim = claim_of(told, PartOfRank)
+    assert claim.rank == 0 and claim.count >= 50 and claim.why == "k == 1"
 
 
 def test_what_is_compiled_once_is_no_recompilation(tmp_path):

@@ -1,17 +1,26 @@
-"""TO-W002 of ranks that are late because they wait for a core: no run is called clean for that, and no rank blamed."""
+"""Ranks that wait for a core: TO-W002, and what it leaves of late ranks, transfer and long steps."""
 
 import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from observed_run import BEGAN_NS, usual, write_machine, write_rank
+from observed_run import BEGAN_NS, Step, usual, write_machine, write_rank
 
 from traceops import analyze
 from traceops.across.run_use import MachineUse
+from traceops.core.claims import claim_of
+from traceops.core.facts import Fact
+from traceops.core.findings import Evidence
 from traceops.render.report.card import card_of
 from traceops.rules import whole_run_machine
+from traceops.rules.overlap import EXPOSED, waited_pct, without_waiting
+from traceops.rules.overlap_claims import Exposed
+from traceops.rules.steps import held_up
+from traceops.rules.whole_run_claims import CoresTaken, LateForCore, WaitsForCore, WaitsInRecorded
+from traceops.traces.observed import read_observed
 
 RUN = Path(__file__).parents[1] / "data" / "straggler_gloo2"
 
@@ -61,7 +70,7 @@ def test_what_the_hypervisor_takes_is_a_part_of_what_all_cores_do(tmp_path, want
     report = late_for_cores(tmp_path, 0.0, 0.0, looks_of((0.0, 0.0), stolen=0.52, wanted=wanted))
     stolen = [found for found in told(report) if found.cause == "stolen"]
     assert [found.evidence[0].value for found in stolen] == ([pct] if pct else [])
-    assert all("20 % of the time in which they were wanted" in found.message for found in stolen)
+    assert all("20 % of the time in which cores were wanted" in found.message for found in stolen)
 
 
 def told(report, rule="TO-W002"):
@@ -74,7 +83,7 @@ def test_waits_in_the_recorded_steps_alone_name_the_rank(tmp_path, looks):
     report = late_for_cores(tmp_path, 65.0, 0.0, looks)
     [held] = told(report)
     assert (held.ranks, held.cause, held.severity) == ((1,), "shared_cores", "warning")
-    assert "65.0 ms of each recorded step beyond its peers" in held.message
+    assert claim_of(held, LateForCore).waited == pytest.approx(65, abs=0.05)
     assert 60 < held.impact_ms < 67, "what the replay says that its lateness costs"
     assert card_of(report).headline.startswith("Rank 1 is late because it waits for a core")
     assert not told(report, "TO-S001")
@@ -84,8 +93,8 @@ def test_waits_in_the_recorded_steps_alone_name_the_rank(tmp_path, looks):
 
 def test_what_the_launcher_saw_gets_the_cost(tmp_path):
     [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.65))))
-    assert held.message.startswith("Rank 1's main thread waits 65 % of the time for a core")
-    assert "The others wait for rank 1" in held.message and 60 < held.impact_ms < 67
+    claim = claim_of(held, WaitsForCore)
+    assert claim.pct == pytest.approx(65, abs=0.5) and claim.late.rank == 1 and 60 < held.impact_ms < 67
 
 
 def test_a_rank_late_by_itself_is_not_said_to_be_late_for_cores(tmp_path):
@@ -98,8 +107,8 @@ def test_one_quota_is_one_finding(tmp_path):
     """Each rank of a container had a finding of its own."""
     [held] = told(late_for_cores(tmp_path, 65.0, 0.0, looks_of((0.0, 0.05), refused=0.5, used=0.5)))
     assert (held.ranks, held.cause) == ((0, 1), "quota")
-    assert held.message.startswith("Ranks 0–1 are held back by their container's quota of CPU time: 50 % of the CPU")
-    assert "The others wait for rank 1" in held.message
+    claim = claim_of(held, CoresTaken)
+    assert (claim.cause, claim.pct, claim.late.rank) == ("quota", pytest.approx(50), 1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,7 @@ def test_what_a_quota_refuses_is_a_part_of_what_the_container_wanted(tmp_path, r
 
 def judged(uses):
     inputs = SimpleNamespace(
-        machine=tuple(uses), run=SimpleNamespace(stragglers=None, ranks=()), observed=(), found_before=lambda *rules: []
+        machine=tuple(uses), run=SimpleNamespace(replay=None, ranks=()), observed=(), found_before=lambda *rules: []
     )
     [verdict_of_machine] = whole_run_machine.judge(inputs)
     return verdict_of_machine.findings
@@ -152,7 +161,7 @@ def test_all_ranks_on_one_core_in_a_run_too_short_for_the_launcher(tmp_path, loo
     [waiting] = told(late_for_cores(tmp_path, 40.0, 40.0, looks))
     assert (waiting.ranks, waiting.cause, waiting.severity) == ((0, 1), "shared_cores", severity)
     by_launcher = len(looks) > 0 and severity == "warning"
-    assert ("of its recorded steps for a core" in waiting.message) is not by_launcher
+    assert (claim_of(waiting, WaitsInRecorded) is not None) is not by_launcher
 
 
 @pytest.mark.parametrize("ms, severities", [(15.0, ["info"]), (8.0, [])])
@@ -195,7 +204,7 @@ def test_who_works_more_waits_more_on_cores_that_are_as_full(tmp_path, peer, lat
     asleep in the collective, was refused a core as often."""
     report = late_for_cores(tmp_path, 66.0, 6.0 if late else 0.0, looks_at(peer, (0.6, 0.4)))
     assert bool(told(report, "TO-S001")) == late
-    assert any("as its peers have them" in found.message for found in told(report)) != late
+    assert any("late" in found.facts for found in told(report)) != late
 
 
 def test_what_peers_wait_is_no_less_for_cores_as_full(tmp_path):
@@ -203,7 +212,7 @@ def test_what_peers_wait_is_no_less_for_cores_as_full(tmp_path):
     report = late_for_cores(tmp_path, 60.0, 80.0, looks_at((0.54, 0.2), (0.24, 0.065)))
     [found] = told(report, "TO-S001")
     assert found.ranks == (1,)
-    assert not any("as its peers have them" in one.message for one in told(report))
+    assert not any("late" in one.facts for one in told(report))
 
 
 def test_ranks_of_another_launcher_on_this_machine_are_no_strangers(tmp_path):
@@ -212,3 +221,73 @@ def test_ranks_of_another_launcher_on_this_machine_are_no_strangers(tmp_path):
     report = late_for_cores(tmp_path, 0.0, 0.0, [*looks_of((0.3, 0.3)), *others])
     [found] = told(report)
     assert "pid 777" in found.message and "pid 10" not in found.message
+
+
+BOUNDS = (10.0, 20.0, 40.0)
+
+
+def exposed(share, severity):
+    claim = Exposed(exposed=5.0, pct=share, step=500 / share)
+    evidence = [
+        Evidence(Fact.BUCKET, 5.0, "ms/step", subject="comm_transfer"),
+        Evidence(Fact.BUCKET_PCT, share, "%", subject="comm_transfer"),
+    ]
+    return EXPOSED.verdict(EXPOSED.finding(severity, "high", claim, evidence, ranks=[0, 1]))
+
+
+@pytest.mark.parametrize(
+    "share, severity, waited, left",
+    [
+        (41.0, "error", 0.0, "error"),
+        (41.0, "error", 9.0, "error"),  # little waiting is in all runs
+        (61.0, "error", 20.0, "error"),
+        (52.0, "error", 30.0, "warning"),
+        (41.0, "error", 60.0, "info"),
+        (25.0, "info", 60.0, "info"),
+    ],
+)
+def test_what_may_be_waiting_for_a_core_is_not_claimed(share, severity, waited, left):
+    """Two ranks that waited 60 % of a step for a core were told of an error: 41 % of it is transfer."""
+    [found] = without_waiting(exposed(share, severity), Fact.BUCKET_PCT, BOUNDS, waited).findings
+    assert found.severity == left
+    assert (claim_of(found, Exposed).core_pct is not None) == (left != severity)
+
+
+@pytest.mark.parametrize("on_gpu, through_host, expected", [(False, False, 40.0), (True, True, 40.0), (True, False, 0)])
+def test_the_median_rank_of_those_whose_cores_do_the_transfer(tmp_path, on_gpu, through_host, expected):
+    for rank, waits_ms in enumerate((20.0, 20.0, 0.0)):
+        recorded = range(8, 14)
+        write_rank(
+            tmp_path, rank, [usual(recorded=n in recorded, core_wait_ms=waits_ms * (n in recorded)) for n in range(20)]
+        )
+    run = SimpleNamespace(
+        ranks=[SimpleNamespace(summary=SimpleNamespace(rank=rank, on_gpu=on_gpu)) for rank in range(3)],
+        through_host=through_host,
+    )
+    observed = tuple(read_observed(str(tmp_path), rank)[0] for rank in range(3))
+    assert waited_pct(SimpleNamespace(run=run, observed=observed)) == pytest.approx(expected, abs=0.5)
+
+
+STEPS = np.arange(10, 14)
+
+
+@pytest.mark.parametrize(
+    "waits_ms, rank",
+    [
+        ({13: 28.0}, 1),
+        ({13: 9.0}, None),  # less than half of the 10 ms that it takes longer, beyond the usual 6
+        ({10: 28.0, 11: 28.0, 12: 28.0, 13: 28.0}, None),  # in all steps alike
+    ],
+)
+def test_the_rank_that_waits_for_a_core_in_the_long_step(tmp_path, waits_ms, rank):
+    for one in range(2):
+        own = dict.fromkeys(STEPS.tolist(), 6.0) | waits_ms if one else {}
+        steps = [Step(33 if n == 13 else 11, recorded=n in STEPS, core_wait_ms=own.get(n, 0.0)) for n in range(20)]
+        write_rank(tmp_path, one, steps)
+    ranks = [
+        SimpleNamespace(summary=SimpleNamespace(rank=one, step_numbers=STEPS), typical=STEPS != 13) for one in range(2)
+    ]
+    observed = tuple(read_observed(str(tmp_path), one)[0] for one in range(2))
+    inputs = SimpleNamespace(run=SimpleNamespace(ranks=ranks, unlike=(13,)), observed=observed)
+    found = held_up(inputs, longer_ms=10.0)
+    assert found == (None if rank is None else (rank, pytest.approx(22.0)))

@@ -1,5 +1,6 @@
-"""TO-M001 to TO-M005: what is said of a run's memory, and what is not."""
+"""TO-M001 to TO-M005: what ranks hold of their GPUs, and a cold allocator."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,10 +8,13 @@ import numpy as np
 import pytest
 from changed import replace
 
+from traceops import analyze
 from traceops.across.run_use import MemoryUse, growth
+from traceops.core.claims import claim_of
 from traceops.core.step_words import STEP
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
+from traceops.rules.steps import LongSteps
 from traceops.traces.memory_snapshot import Held
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -133,3 +137,34 @@ def test_the_driver_is_asked():
     assert "cudaMalloc" not in told and "3 times" in told
     assert judged(use(mallocs=0.0, retries=1))["TO-M005"] == "clear", "the one that ended the program"
     assert judged(use(calls=1.0, allocating_ms=0.1))["TO-M005"] == "clear"
+
+
+def write(folder, mallocs):
+    """Five steps of 10 ms on a GPU; mallocs: so many calls of 8 ms in the first one, in an operator."""
+    events, at = [], 0.0
+
+    def add(cat, name, ts, dur, tid=1, **args):
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args})
+
+    for number in range(5):
+        calls = mallocs if number == 0 else 0
+        add("user_annotation", f"ProfilerStep#{number}", at, 10_000.0 + 8000 * calls)
+        if calls:
+            add("cpu_op", "aten::empty", at + 10, 8000 * calls)
+        for one in range(calls):
+            add("cuda_runtime", "cudaMalloc", at + 11 + 8000 * one, 7990)
+        at += 8000 * calls
+        add("cuda_runtime", "cudaLaunchKernel", at + 100, 5, correlation=number + 1)
+        add("kernel", "gemm", at + 110, 9800, 7, stream=7, correlation=number + 1)
+        at += 10_000
+    (folder / "trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return {found.rule: found for found in analyze(folder).findings}
+
+
+def test_a_typical_step_has_none_of_them_and_the_long_one_is_explained_by_them(tmp_path):
+    """ "12 calls a step, and they take 107 ms of a recorded step of 110": all were in step 0, which took 641."""
+    found = write(tmp_path, 6)
+    assert "TO-M005" not in found
+    assert found["TO-T001"].cause == "allocation"
+    claim = claim_of(found["TO-T001"], LongSteps)
+    assert (claim.does, claim.ranks, claim.place) == ("allocation", (0,), "aten::empty")

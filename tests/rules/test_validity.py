@@ -1,0 +1,399 @@
+"""TO-V001 to TO-V009: what a capture lacks, and what cannot be judged for it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fault_runs import unpacked
+from observed_run import Step, write_rank
+
+from traceops import analyze
+from traceops.across.plain_step import profiler_cost
+from traceops.across.whole_run import whole_run
+from traceops.core.capture_failure import read_failure
+from traceops.core.errors import InputError
+from traceops.measure.phases import AFTER, UPDATED
+from traceops.render.report.card import card_of
+from traceops.render.report.coverage import unjudged_sentence
+from traceops.rules.coverage import unjudged_time
+from traceops.rules.validity import judge_backward_sync, judge_missing
+from traceops.rules.validity_time import judge_profiler
+from traceops.traces.discover import discover
+from traceops.traces.observed import read_observed
+
+DATA = Path(__file__).parents[1] / "data"
+COMPARED = ("TO-B", "TO-C", "TO-I", "TO-O", "TO-S")
+
+
+def cut(folder, name, share=0.8):
+    """The folder's traces, of which the last ends too early."""
+    *others, last = sorted((DATA / name).glob("*.json.gz"))
+    for path in others:
+        shutil.copy(path, folder)
+    text = gzip.decompress(last.read_bytes())
+    (folder / last.name.removesuffix(".gz")).write_bytes(text[: int(share * len(text))])
+    return analyze(folder)
+
+
+def judged(report):
+    return {one.rule for one in report.findings if one.rule.startswith(COMPARED)}
+
+
+@pytest.mark.parametrize("name", ["plain_profiler/graph", "plain_profiler/cold_start", "copies/to_host"])
+def test_what_a_gpus_trace_has_lost_is_no_idle_time(tmp_path, name):
+    """A GPU that computes all the time was 'idle, because the host has not launched it yet' for 57 % of the step."""
+    report = cut(tmp_path, name)
+    assert not judged(report)
+    [starves] = [check for check in report.checks if check.rule == "TO-I001"]
+    assert (starves.status, starves.reason) == ("not_evaluated", "the trace of rank 0 is incomplete, see TO-V002")
+    [damaged] = [one for one in report.findings if one.rule == "TO-V002"]
+    assert "looks idle" in damaged.message
+
+
+@pytest.mark.parametrize("name", ["pipeline_uneven2", "pipeline_gpipe4", "slow_loader4"])
+def test_nobody_waits_for_what_a_trace_has_lost(tmp_path, name):
+    """Stages of a pipeline 'waited for sends that come late' for 20 % of the step, which were missing in a file."""
+    report = cut(tmp_path, name, 0.6)
+    assert judged(report) <= {"TO-I002"}
+    late = next(check for check in report.checks if check.rule == "TO-S001")
+    assert "incomplete" in late.reason
+
+
+def test_one_broken_event_costs_itself_only(tmp_path):
+    path = DATA / "copies" / "to_host" / "trace.json.gz"
+    text = gzip.decompress(path.read_bytes())
+    broken = text.rindex(b'"ph": "X"', 0, len(text) // 2)
+    (tmp_path / "trace.json").write_bytes(text[:broken] + b'"ph: "X"' + text[broken + 9 :])
+    assert "TO-I004" in judged(analyze(tmp_path))
+
+
+def test_a_long_step_of_an_incomplete_trace_has_no_cause(tmp_path):
+    """'Meanwhile the host launches late', by what was missing."""
+    [odd] = [one for one in cut(tmp_path, "plain_profiler/cold_start", 0.6).findings if one.rule == "TO-T001"]
+    assert odd.cause == "unknown" and "launches late" not in odd.message
+
+
+def said(folder):
+    return next((one for one in analyze(folder).findings if one.rule == "TO-V006"), None)
+
+
+def test_traces_of_two_jobs_at_once_do_not_have_one_clock(tmp_path):
+    """Rank 0 of the one and rank 1 of the other: their collectives are 43 ms apart, and fit once clocks are moved."""
+    found = said(unpacked("two_jobs", tmp_path))
+    assert (found.severity, found.confidence, found.cause, found.ranks) == ("info", "medium", "one_host", (0, 1))
+    assert "the collectives of rank 1 end 42.9 ms before those of rank 0" in found.message
+    assert "a folder of its own" in found.advice
+
+
+def test_hosts_of_several_names_may_have_several_clocks(tmp_path):
+    folder = unpacked("two_jobs", tmp_path)
+    [second] = folder.glob("vm_503.*")
+    second.rename(folder / second.name.replace("vm_", "other_"))
+    assert said(folder) is None
+
+
+def test_a_run_that_tells_of_its_traces_may_be_of_hosts_with_one_name(tmp_path):
+    folder = unpacked("two_jobs", tmp_path)
+    (folder / "run.json").write_text(json.dumps({"world_size": 2}))
+    assert said(folder) is None
+
+
+SCHEDULE = {"skip_first": 10, "unprofiled": 4, "warmup": 1, "active": 3, "repeat": 1}
+
+
+def told(**rank: Any) -> tuple[str, str | None, str]:
+    ended = {"rank": 1, "status": "finished", "traces": [], "steps": 12, **rank}
+    manifest = {"schedule": SCHEDULE, "ranks": [{"rank": 0, "traces": ["a"], "steps": 60}, ended]}
+    [found] = judge_missing(2, [0], single_file=False, manifest=manifest).findings
+    return found.message, found.cause, found.advice
+
+
+def test_a_program_that_ended_before_the_window() -> None:
+    message, cause, advice = told()
+    assert message == ("1 of 2 ranks has no trace: 1. Its program ended after 12 steps, and the schedule needs 18.")
+    assert cause == "ended_early" and "Collect" not in advice and "--skip-first" in advice
+
+
+@pytest.mark.parametrize("rank", [{"status": "failed"}, {"traces": ["rank_1/x.json"]}, {"steps": None}, {"steps": 60}])
+def test_another_rank_without_a_trace(rank: dict[str, Any]) -> None:
+    message, cause, advice = told(**rank)
+    assert (message, cause) == ("1 of 2 ranks has no trace: 1.", None) and advice.startswith("Collect")
+
+
+def test_several_ranks_of_which_one_ended_early() -> None:
+    manifest = {
+        "schedule": SCHEDULE,
+        "ranks": [{"rank": 1, "status": "finished", "traces": [], "steps": 12}, {"rank": 2, "traces": ["b"]}],
+    }
+    [found] = judge_missing(3, [0], single_file=False, manifest=manifest).findings
+    assert "The program of rank 1 ended after 12 steps" in found.message and found.cause is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [((1, 1), "after 1 step, and"), ((1, 4), "after 1 to 4 steps, and"), ((4, 4), "after 4 steps, and")],
+)
+def test_one_step_is_no_steps(ended: tuple[int, int], said: str) -> None:
+    ranks = [{"rank": n + 1, "status": "finished", "traces": [], "steps": own} for n, own in enumerate(ended)]
+    manifest = {"schedule": SCHEDULE, "ranks": ranks}
+    [found] = judge_missing(3, [0], single_file=False, manifest=manifest).findings
+    assert said in found.message and found.cause == "ended_early"
+
+
+FULL = {"rank": 1, "operation": "export", "step": 13, "error": "OSError", "message": "x", "errno": "ENOSPC"}
+
+
+def test_the_finding_says_what_ended_the_capture_and_what_to_do():
+    (finding,) = judge_missing(2, [0], False, [read_failure(FULL)]).findings
+    assert "Rank 1: no space left on device while it wrote the trace, in step 13; free some space" in finding.message
+    (finding,) = judge_missing(2, [0], False).findings
+    assert finding.message == "1 of 2 ranks has no trace: 1."
+
+
+def test_a_run_without_any_trace_says_why(tmp_path):
+    ended = {"rank": 0, "operation": "exit", "step": 12, "exit_code": 0}
+    (tmp_path / "run.json").write_text(json.dumps({"failures": [FULL, ended, {"rank": "no"}, 7]}))
+    with pytest.raises(InputError, match="rank 0: the process ended itself with exit code 0 while it"):
+        discover(str(tmp_path))
+
+
+def rank(phase, elements):
+    args = SimpleNamespace(op="allreduce", elements_in=elements, elements_out=elements, dtype="Float")
+    comm = SimpleNamespace(start=[0], phase=np.array([phase]), args=[args], name=["gloo:all_reduce"])
+    backward = SimpleNamespace(
+        promised_by="DistributedDataParallel.forward", steps_with_backward=4, steps_synchronised=0, launches_known=True
+    )
+    meta = SimpleNamespace(groups=[SimpleNamespace(ranks=(0, 1))], world_size=None)
+    return SimpleNamespace(
+        rank=0, comm=comm, backward=backward, meta=meta, on_gpu=False, through_host=False, step_numbers=[]
+    )
+
+
+@pytest.mark.parametrize(
+    "phase, elements, fires", [(UPDATED, 1_000_000, False), (UPDATED, 1, True), (AFTER, 1_000_000, True)]
+)
+def test_models_that_are_averaged_need_no_gradients(phase, elements, fires):
+    """accelerate's LocalSGD was told that its gradients are not synchronised, which is what it is for."""
+    verdict = judge_backward_sync([rank(phase, elements)], {})
+    assert bool(verdict.findings) == fires
+    assert ("local SGD" in verdict.clear) == (not fires)
+
+
+def test_counts_of_classes_are_not_taken_for_a_model():
+    """100 floats behind the step cleared a DDP whose gradients nobody synchronised."""
+    verdict = judge_backward_sync([rank(UPDATED, 100)], {})
+    assert not verdict.findings and not verdict.clear
+    assert "400 B are reduced behind the optimizer's step" in verdict.not_evaluated
+    unknown = rank(UPDATED, 100)
+    unknown.comm.args = [None]
+    assert "something is reduced" in judge_backward_sync([unknown], {}).not_evaluated
+
+
+@pytest.mark.parametrize(("world", "said"), [(None, "this may be the only one"), (1, "only one rank"), (8, "")])
+def test_one_trace_without_collectives_may_be_of_the_only_rank(world, said):
+    """An old torch's DDP of one process: nothing tells of other ranks, and it was told that it synchronises nothing."""
+    alone = rank(UPDATED, 0)
+    alone.meta = SimpleNamespace(groups=[], world_size=world)
+    alone.comm = SimpleNamespace(start=[], phase=np.array([]), args=[], name=[])
+    verdict = judge_backward_sync([alone], {})
+    assert said in (verdict.not_evaluated or "") and bool(verdict.findings) == (not said)
+
+
+def test_parameters_that_are_averaged_at_the_next_steps_begin(tmp_path):
+    """A step ends where its optimizer's returns: what is averaged behind that comes before the next one's forward."""
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "straggler_gloo2", run)
+    for path in run.glob("*.json.gz"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        rows = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        work = next(event for event in rows if event["name"].startswith("c10d::allreduce"))
+        sends = [event for event in rows if event["name"].startswith(("c10d::allreduce", "gloo:all_reduce"))]
+        for number, step in enumerate(e for e in rows if e["name"].startswith("ProfilerStep")):
+            own = [e for e in sends if step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
+            update = next(e for e in rows if e["name"].startswith("Optimizer.step") and e["ts"] > step["ts"])
+            name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+            document["traceEvents"].append({**work, "name": name, "ts": update["ts"] - 2000, "dur": 1000})
+            for place, event in enumerate(sorted(own, key=lambda e: e["ts"])):
+                if number:
+                    event["ts"], event["dur"] = step["ts"] + 10 + 20 * place, 15
+                else:
+                    document["traceEvents"].remove(event)
+        path.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+    report = analyze(run)
+    [check] = [check for check in report.checks if check.rule == "TO-V004"]
+    assert check.status == "not_evaluated" and "local SGD" in check.reason  # gloo's rows tell no size
+    assert not any(one.rule == "TO-O003" for one in report.findings)
+
+
+MANIFEST = {"profiled_step_ms": 75.0, "unprofiled_step_ms": 50.0}
+
+
+def inputs(root, *, waits_ms=0.0, long=0.0, on_gpu=False):
+    """Recorded steps of 75 ms that wait for a core; of the others every so many take 80 ms instead of 50."""
+    steps = [Step(80 if number % 100 < 100 * long else 50) for number in range(100)]
+    for number in range(10, 16):
+        steps[number] = Step(75, recorded=True, core_wait_ms=waits_ms)
+    write_rank(root, 0, steps)
+    observed = (read_observed(str(root), 0)[0],)
+    cost = profiler_cost(MANIFEST, observed, whole_run(observed), on_gpu=on_gpu)
+    return SimpleNamespace(manifest=MANIFEST, undisturbed=None, plain=None, profiler_cost=cost)
+
+
+@pytest.mark.parametrize("waits_ms, severity", [(0.0, "warning"), (6.0, "warning"), (15.0, "info"), (24.0, None)])
+def test_what_a_rank_waits_for_a_core_is_not_the_profilers(tmp_path, waits_ms, severity):
+    """Two runs on two cores were told that the profiler slowed them 1.5 times: 39 % of the steps a rank had no core."""
+    given = inputs(tmp_path, waits_ms=waits_ms)
+    verdict = judge_profiler(given)
+    assert [one.severity for one in verdict.findings] == [severity] * (severity is not None)
+    assert given.profiler_cost.slowdown == (None if severity is None else 1.5)
+    if severity is None:
+        assert "that may be all of it" in verdict.not_evaluated
+    else:
+        assert ("core_pct" in verdict.findings[0].facts) == (waits_ms > 7)
+
+
+def test_many_steps_without_the_profiler_that_take_as_long(tmp_path):
+    """Steps of a loaded machine, or with batches of uneven length: four against four are no measure."""
+    verdict = judge_profiler(inputs(tmp_path / "many", long=0.3))
+    assert not verdict.findings and "take as long too" in verdict.not_evaluated
+    assert judge_profiler(inputs(tmp_path / "few", long=0.1)).findings, "evaluations"
+    assert judge_profiler(inputs(tmp_path / "gpu", long=0.3, on_gpu=True)).findings, "the profiler stays there"
+
+
+GPU = {"id": 0, "name": "NVIDIA GeForce RTX 4080 SUPER"}
+OPERATOR = "aten::mm"
+
+
+def event(name, start, duration, cat="cpu_op", **args):
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": args}
+
+
+@pytest.fixture
+def analysed(tmp_path):
+    """The report of operators that take nearly all of two seconds."""
+
+    def read(*more, devices=(GPU,), device=None, backend=None):
+        rows = [event(OPERATOR, 1e6 + i * 1e5, 9.9e4, **{"External id": i}) for i in range(20)]
+        trace = {"schemaVersion": 1, "deviceProperties": list(devices), "traceEvents": [*rows, *more]}
+        trace |= {"distributedInfo": {"rank": 0, "world_size": 1, "backend": backend}} if backend else {}
+        (tmp_path / "trace.json").write_text(json.dumps(trace))
+        if device is not None:
+            (tmp_path / "run.json").write_text(
+                json.dumps({"format": "traceops-run", "format_version": 1, "device": device, "ranks": []})
+            )
+        return analyze(str(tmp_path if device is not None else tmp_path / "trace.json"))
+
+    return read
+
+
+def unjudged(report):
+    return {one.bucket: one.why for one in report.summary.unjudged}
+
+
+def test_operators_beside_a_gpu_are_not_called_healthy_compute(analysed):
+    report = analysed()
+    assert unjudged(report)["compute"] == "no_device"
+    card, said = card_of(report), unjudged_sentence(report)
+    assert card.level == "info" and card.judged_pct < 90
+    assert "the trace names a GPU and holds only the host's operators" in said
+    assert "ProfilerActivity.CUDA" in said
+
+
+def test_without_a_gpu_operators_are_the_compute(analysed):
+    assert "compute" not in unjudged(analysed(devices=()))
+
+
+def test_a_launch_says_that_kernels_are_missing(analysed):
+    """TO-V008 tells that, and nothing else need."""
+    report = analysed(event("cudaLaunchKernel", 1.05e6, 5, "cuda_runtime", correlation=7))
+    assert "compute" not in unjudged(report)
+    assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"]
+
+
+@pytest.mark.parametrize(
+    ("names", "backend", "lost"),
+    [
+        (("nccl:all_reduce",), None, True),
+        (("record_param_comms",), "nccl", True),
+        (("record_param_comms",), "cpu:gloo,cuda:nccl", False),
+        (("gloo:all_reduce",), "gloo", False),
+        ((), "nccl", False),
+    ],
+)
+def test_collectives_of_nccl_say_that_kernels_are_missing(analysed, names, backend, lost):
+    """They were taken for collectives on the CPU: such a rank was told to make the others wait."""
+    report = analysed(*(event(name, 1.05e6, 5) for name in names), devices=(), backend=backend)
+    assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"] == ["TO-V008"] * lost
+
+
+def test_idle_time_of_a_gpu_that_was_not_recorded_is_not_told():
+    """71 % of such a rank's step was said to be 'launched late'."""
+    one, other = (SimpleNamespace(rank=rank, kernels_lost=rank == 1, on_gpu=rank == 0) for rank in (0, 1))
+    for summary in (one, other):
+        summary.meta, summary.copies = SimpleNamespace(device=None), SimpleNamespace(kinds=())
+    times = [
+        SimpleNamespace(summary=summary, share_pct=lambda name, idle=idle: idle * (name == "idle_host"))
+        for summary, idle in ((one, 12.0), (other, 71.0))
+    ]
+    checks = [SimpleNamespace(rule="TO-I004", status="clear")]
+    for own in times:
+        own.duration, own.buckets = np.array([100]), {"memory": np.array([0])}
+    [idle] = unjudged_time(SimpleNamespace(ranks=times), checks, on_cpu=False)
+    assert (idle.bucket, idle.rank, idle.pct) == ("idle_host", 0, 12.0)
+
+
+def test_marks_of_steps_and_launches_alone_are_a_trace(tmp_path):
+    """Its summary did not fit itself: 'it cannot be read as a summary'."""
+    rows = [event(f"ProfilerStep#{i}", 1e6 + i * 1e5, 9.9e4, "user_annotation") for i in range(3)]
+    launches = [event("cudaLaunchKernel", 1.05e6 + i * 1e5, 5, "cuda_runtime", correlation=i) for i in range(3)]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows + launches}))
+    report = analyze(str(tmp_path / "trace.json"))
+    assert [finding.rule for finding in report.findings] == ["TO-V008"]
+
+
+def test_a_run_without_kernels_leads_with_that_and_shows_no_compute(tmp_path):
+    """'Waits for input for 20 ms of each step' came first, and a table with 'compute 76.2 %'."""
+    rows = [
+        row
+        for at in (1e6 + i * 1e5 for i in range(5))
+        for row in (
+            event(f"ProfilerStep#{int(at)}", at, 9.9e4, "user_annotation"),
+            event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 2e4, "user_annotation"),
+            event("cudaLaunchKernel", at + 5e4, 5, "cuda_runtime", correlation=int(at)),
+            event(OPERATOR, at + 2.1e4, 7.6e4),
+        )
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
+    report = analyze(str(tmp_path / "trace.json"))
+    assert len(report.findings) > 1
+    assert report.findings[0].rule == "TO-V008"
+    assert (card_of(report).rule, card_of(report).judged_pct) == ("TO-V008", None)
+    assert (report.summary.ledger_pct.compute, report.summary.compute_pct, report.ranks[0].compute_ms) == (None,) * 3
+
+
+def test_a_window_without_length_gets_no_clean_bill(tmp_path):
+    """'No problem found. Judged 100 % of the window' was said of 0.000 ms."""
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event(OPERATOR, 1e6, 0)]}))
+    report = analyze(str(tmp_path / "trace.json"))
+    card = card_of(report)
+    assert (card.level, card.judged_pct) == ("info", None)
+    assert card.headline == "No step time was recorded, so nothing could be judged"
+
+
+def test_kernels_are_the_compute(analysed):
+    kernel = event("gemm", 1.2e6, 9e4, "kernel", device=0, stream=7, correlation=7)
+    assert "compute" not in unjudged(
+        analysed(event("cudaLaunchKernel", 1.1e6, 5, "cuda_runtime", correlation=7), kernel)
+    )
+
+
+def test_a_run_that_says_that_it_is_on_the_cpu_is(analysed):
+    assert "compute" not in unjudged(analysed(device="cpu"))
+    assert unjudged(analysed(device="cuda"))["compute"] == "no_device"
