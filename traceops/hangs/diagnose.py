@@ -265,6 +265,7 @@ def _rank_statuses(
                 pending=len(position.pending) if position is not None else None,
                 exit_code=process.exit_code if process is not None else None,
                 sources=tuple(_sources(evidence, rank)),
+                last_line=evidence.last_lines[rank].clock if rank in evidence.last_lines else None,
             )
         )
     return rows

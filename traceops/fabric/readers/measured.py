@@ -30,9 +30,10 @@ from traceops.fabric.measured import (
     InspectorTally,
 )
 from traceops.fabric.model import Quote
-from traceops.traces.text_lines import blocks, holds_within, lines
+from traceops.traces.text_index import Words, holds
+from traceops.traces.text_lines import blocks, lines
 
-_NEEDLES = (b"algbw", b"Avg bus bandwidth")
+_WORDS = Words(b"algbw", b"Avg bus bandwidth")
 _SNIFFED_BYTES = 1 << 26
 _MOST_RANKS = 4096
 _MOST_SIZES = 64  # of one run of a test
@@ -108,7 +109,7 @@ def holds_nccl_tests(path: str) -> bool:
 
     Raises InputError where it cannot be read.
     """
-    return holds_within(path, _NEEDLES, _SNIFFED_BYTES)
+    return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
 def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:

@@ -8,6 +8,7 @@ import signal
 from msgspec import Struct
 
 from traceops.core.errors import reported_codes, signal_name
+from traceops.hangs.readers.steps import seconds_of
 
 _WORDS = {
     "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "aborted": signal.SIGABRT, "abort": signal.SIGABRT,
@@ -227,6 +228,7 @@ def _told(who: str, code: int) -> str | None:
 
 
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
+_REPORTED_TIME = re.compile(r"\s{0,8}time\s{0,8}: (\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")
 _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)")
 _CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
@@ -262,7 +264,10 @@ _MOST_TASKS = 1 << 16
 
 
 class Exit(Struct, frozen=True):
-    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ."""
+    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ.
+
+    when: seconds by the clock of its host, where the launcher says so.
+    """
 
     line: int
     ranks: tuple[int, ...]
@@ -271,6 +276,7 @@ class Exit(Struct, frozen=True):
     root: bool = False
     sure: bool = True
     pid: int | None = None
+    when: int | None = None
 
 
 class Exits:
@@ -280,6 +286,7 @@ class Exits:
         self._in_root = False
         self._rank_line: str | None = None
         self._at: int | None = None
+        self._when: int | None = None  # torchrun's report on a rank begins with its time
         self._process: re.Match[str] | None = None  # whose exit code is on the next line
 
     @property
@@ -293,9 +300,11 @@ class Exits:
 
     def take(self, number: int, body: str) -> Exit | None:
         if body.startswith(("Failures:", "=====")):
-            self._in_root, self._at = False, None
+            self._in_root, self._at, self._when = False, None, None
         elif body.startswith("Root Cause"):
             self._in_root = True
+        if "time " in body and (told := _REPORTED_TIME.match(body)) is not None:
+            self._when = seconds_of(*map(int, told.groups()))
         if self._rank_line is not None:
             line, self._rank_line = self._rank_line, None
             return self._reported(number, f"{line}\n{body}")
@@ -314,7 +323,8 @@ class Exits:
             self._at = rank
             root = " (root cause)" if self._in_root else ""
             text = f"torchrun: rank {rank} {_ended(code)}{root}"
-            return Exit(number, (rank,), code, text, self._in_root, pid=None if pid is None else int(pid[1]))
+            known = None if pid is None else int(pid[1])
+            return Exit(number, (rank,), code, text, self._in_root, pid=known, when=self._when)
         return None
 
 

@@ -13,7 +13,7 @@ from traceops.render.memory import kinds_table, makers_table, recorded_headline
 from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB = 1 << 30
 _MOST_LINES = 8  # ranks that have a line in the figure

@@ -1,19 +1,21 @@
-"""Archives of logs, and what is pasted: read as the files they hold, and named as people know them."""
+"""Evidence in archives and handed over in other forms; hostile archives cost themselves only."""
 
 from __future__ import annotations
 
 import io
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from quiet import is_quiet
 
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
+from traceops.hangs.readers.whole_lines import is_newest_first
 from traceops.traces import archives
 
 RAISED = "Traceback (most recent call last):\n  File \"train.py\", line 7, in step\n    g()\nKeyError: 'labels'\n"
@@ -140,3 +142,115 @@ def test_a_paste_is_called_standard_input(
     assert main(["diagnose", "-", "-o", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "standard input:logs/rank_1.log:1" in told and "standard input:../x.log" in told
+
+
+LABELS = "Traceback (most recent call last):\n  File \"train.py\", line 7, in f\n    g()\nKeyError: 'labels'\n"
+
+
+def zip_of(members: Sequence[tuple[str, bytes | str]], packing: int = zipfile.ZIP_STORED) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", packing) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+def told_of(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    try:
+        diagnosis = diagnose(path)
+    except InputError as error:
+        return str(error)
+    assert is_quiet(diagnosis)
+    return "\n".join(f"{file}: {what}" for file, what in diagnosis.evidence.problems)
+
+
+def test_bytes_of_lzma_that_are_bad_cost_their_member(tmp_path: Path) -> None:
+    """'_lzma.LZMAError: Corrupt input data' ended the command."""
+    data = bytearray(zip_of([("a.log", LABELS * 50), ("b.log", "x" * 1000)], zipfile.ZIP_LZMA))
+    data[60:90] = bytes(byte ^ 0x5A for byte in data[60:90])
+    assert "a.log: it is cut off or corrupt" in told_of(tmp_path / "a.zip", bytes(data))
+
+
+def test_a_bad_byte_in_a_local_header_s_name_costs_its_member(tmp_path: Path) -> None:
+    """'UnicodeDecodeError' ended the command: the list of members was whole, the member's own header not."""
+    data = bytearray(zip_of([("ü.log", LABELS), ("b.log", "x")]))
+    data[data.index("ü".encode())] = 0xFF
+    assert "it is corrupt" in told_of(tmp_path / "a.zip", bytes(data))
+
+
+def test_a_tar_whose_numbers_are_none_is_corrupt(tmp_path: Path) -> None:
+    """'ValueError: invalid literal for int()' ended the command, of a map of a sparse file."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        first, bad = tarfile.TarInfo("rank1.log"), tarfile.TarInfo("c.log")
+        first.size, bad.size = len(LABELS), 3
+        bad.pax_headers = {"GNU.sparse.map": "0,-,1,2", "GNU.sparse.size": "30"}
+        archive.addfile(first, io.BytesIO(LABELS.encode()))
+        archive.addfile(bad, io.BytesIO(b"abc"))
+    path = tmp_path / "a.tar"
+    path.write_bytes(made.getvalue())
+    told = diagnose(path)
+    assert len(told.roots) == 1
+    assert any("cut off or corrupt" in what for _, what in told.evidence.problems)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_of_members_with_one_name_the_last_is_used_and_that_is_said(tmp_path: Path) -> None:
+    """The failure in the first one was lost, and nothing said so."""
+    told = told_of(tmp_path / "a.zip", zip_of([("r/rank1.log", LABELS), ("r/rank1.log", "step 1\n")]))
+    assert "rank1.log: it is there more than once: only the last one is used" in told
+    inner = zip_of([("rank1.log", LABELS), ("x.log", "step 1\n")])
+    path = tmp_path / "b.zip"
+    path.write_bytes(zip_of([("x.zip", inner), ("x.zip", inner), (".x.zip", "step 1\n")]))
+    assert len(diagnose(path).roots) == 1
+
+
+def test_the_archive_that_a_message_names_can_be_asked_of(tmp_path: Path) -> None:
+    """The command that it gave said 'unpack it and give the folder'."""
+    inner = zip_of([("rank1.log", LABELS), ("x.log", "step 1\n")])
+    middle = zip_of([("m/inner.zip", inner), ("y.log", "step 1\n")])
+    path = tmp_path / "a.zip"
+    named = f"{path}:o/middle.zip/m/inner.zip"
+    told = told_of(path, zip_of([("o/middle.zip", middle), ("z.log", "step 1\n")]))
+    assert f"{named}: it is an archive: traceops diagnose {named}" in told
+    assert "others" not in told
+    (root,) = diagnose(named).roots
+    assert root.evidence[0][0].startswith(f"{named}:rank1.log:")
+    with pytest.raises(InputError, match=r"a\.zip:o/no\.log does not exist: a\.zip holds no such file"):
+        diagnose(f"{path}:o/no.log")
+
+
+LINES = (
+    "INFO step 11 loss 2.2",
+    "INFO step 12 loss 2.1",
+    "ERROR Traceback (most recent call last):",
+    'ERROR   File "train.py", line 10, in main',
+    "ERROR     x = x.view(2, 3)",
+    "ERROR RuntimeError: shape '[2, 3]' is invalid for input of size 5",
+)
+
+
+def log(lines: tuple[str, ...] = LINES) -> list[str]:
+    return [f"2026-11-24T00:05:{second:02}.100Z {line}\n" for second, line in enumerate(lines)]
+
+
+def test_a_log_with_its_newest_line_first_is_not_judged(tmp_path):
+    """Its launcher's error was told, and its traceback, upside down, as four messages of trouble."""
+    file = tmp_path / "downloaded.txt"
+    file.write_text("".join(reversed(log())))
+    with pytest.raises(InputError, match=r"has its newest line first: .*--order=asc"):
+        diagnose(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(log()),
+        "".join(log() + log() + log() + log()),  # several runs, one after the other
+        "".join(line for pair in zip(log(), log()[1:], strict=False) for line in reversed(pair)),  # ranks, mixed
+        "step 9\nstep 8\nstep 7\nstep 6\nstep 5\nstep 4\nstep 3\n",
+    ],
+)
+def test_other_logs_are_read(text: str):
+    assert not is_newest_first(text.encode())
