@@ -16,13 +16,11 @@ from traceops.compare.capture import (
     steps_of_whole_run,
     unseen_ranks,
 )
+from traceops.compare.changes import said
 from traceops.compare.metrics import METRICS, MIN_STEPS, enough_unprofiled
 from traceops.core.capture_failure import FIRST_STEPS
-from traceops.core.claims import reason
 from traceops.core.rank_text import runs_text, who
 from traceops.report.step_times import EarlyWindowRow, MachineRow, WholeRunRows
-
-said = partial(reason, "compare")
 
 # Where the recorded steps of two sides are not of one kind: what then says nothing of a change is not judged.
 

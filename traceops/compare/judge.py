@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import date
-from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
+from traceops.compare.changes import said
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
 from traceops.compare.model import (
@@ -26,10 +26,7 @@ from traceops.compare.model import (
     metric_of,
 )
 from traceops.compare.statistics import Estimate, Float, estimate, far_from_median, holm, spread
-from traceops.core.claims import reason
 from traceops.core.units import digits_text
-
-said = partial(reason, "compare")
 
 # What recorded steps tell of a change whatever the profiler costs.
 #

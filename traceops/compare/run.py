@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
-from traceops.compare.changes import find_changes, memory_explanation
-from traceops.compare.comparable import Unlike, damaged, differences, refusals, said, unlike_steps
+from traceops.compare.changes import find_changes, ledger_of, memory_explanation, said
+from traceops.compare.comparable import Unlike, damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
 from traceops.compare.judge import (
@@ -28,7 +28,6 @@ from traceops.compare.judge import (
     reason_for_more,
     step_bound,
 )
-from traceops.compare.ledger import ledger_of
 from traceops.compare.metrics import MIN_STEPS, Metric, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, Explanation, MetricChange, NotJudged, Side, StepPoint, metric_of
 from traceops.compare.sentence import sentence, unchanged, values_text

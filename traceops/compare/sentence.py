@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 from traceops.compare.capture import ComparedCapture, inventories
+from traceops.compare.changes import said
 from traceops.compare.judge import reason_for_more, worse_for_certain
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
 from traceops.compare.model import Change, Comparison, Explanation, MetricChange, metric_of
-from traceops.core.claims import reason
 from traceops.core.units import count_text, digits_text, gib_text, size_text
 
 _TOO_MANY = 50  # captures a side
 _MOST_VARIABLES = 3
 _TWICE = 2.0  # base's step: what nearly no profiler costs
 _FAR = 4.0  # limits, beyond which few steps are told first as what they look like
-
-
-said = partial(reason, "compare")
 
 
 def sentence(comparison: Comparison) -> str:
