@@ -153,14 +153,26 @@ class LoopPart(Struct):
 
 def find_loops(kernels: Kernels) -> list[LoopPart]:
     """Bodies of loops: a few operators in a row that come again and again, whatever their shapes."""
+    if kernels.loops is None:
+        kernels.loops = _find_loops(kernels)
+    return kernels.loops
+
+
+def _find_loops(kernels: Kernels) -> list[LoopPart]:
     order = kernels.order
-    names = np.array([hash((one.use.name, one.use.node, one.use.optimizing)) for one in order])
+    known: dict[tuple[str, str, bool], int] = {}
+    number_of = {
+        id(one): known.setdefault((one.use.name, one.use.node, one.use.optimizing), len(known)) for one in kernels.all
+    }
+    names = np.array([number_of[id(one)] for one in order])
     inside = np.zeros(len(names), dtype=np.int64)  # which loop
     number = 0
     for body in range(1, _BODY + 1):
         same = np.concatenate(([False] * (body + 1), names[body:] == names[:-body], [False]))
         turns = np.flatnonzero(same[1:] != same[:-1])
-        for start, end in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True):
+        starts, ends = turns[::2], turns[1::2]
+        long = ends - starts + body >= _REPEATED * body
+        for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
             kinds = {one.kind for one in order[start : start + body]}
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
             if end - start + body < least * body or kinds & _OF_LAYERS:
@@ -369,7 +381,7 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
 
 Floats = NDArray[np.float64]
 
-PACES = (0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0)  # of the recorded time that the host needs without the profiler
+PACES = (0.25, 0.4, 0.6, 0.85, 1.0)  # of the recorded time that the host needs without the profiler
 _LEAST_LEFT = 0.1  # of the host's time between two launches, however many events were recorded in it
 _STEPS = 4  # replayed: the last one's length counts
 _SURE = 0.9  # of the launches and of the device's time that a fix saves, at least
