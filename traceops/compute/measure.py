@@ -282,6 +282,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     if gpu.source != "assumed":
         losses += find_small_kernels(kernels, bound)
     losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
+    _bf16_behind_tf32(losses)
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = {} if gpu.source == "assumed" else _beyond_peak(by_time, gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
@@ -317,7 +318,8 @@ def fix_of(loss: Loss, kernels: Kernels, launched: Launched) -> Fix:
 
 def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:
     """By a use's id, the shares of its launches and of its device time that go."""
-    uses = [one for one in kernels.all if one.cause == loss.cause]
+    causes = {loss.cause, "float32_products"} if loss.cause == "float32_training" else {loss.cause}
+    uses = [one for one in kernels.all if one.cause in causes]
     found: dict[int, tuple[float, float]] = {}
     if loss.cause == "many_small_kernels" or (uses and loss.cause == "slice_gradients"):
         for part in find_loops(kernels):
@@ -347,6 +349,14 @@ def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
         if times > _BEYOND:
             found[id(one)] = Impossible(one.use.name, times, moves)
     return found
+
+
+def _bf16_behind_tf32(losses: list[Loss]) -> None:
+    """Of the two fixes of float32 products first the one that leaves the model's types alone."""
+    causes = [loss.cause for loss in losses]
+    if {"float32_products", "float32_training"} <= set(causes):
+        other = losses.pop(causes.index("float32_training"))
+        losses.insert([loss.cause for loss in losses].index("float32_products") + 1, other)
 
 
 _SPECIFIC = frozenset(
