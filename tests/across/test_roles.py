@@ -18,8 +18,7 @@ from traceops.across.rank_times import find_experts
 from traceops.across.roles import Computed, Moved, _messages, computed_by, roles_by_operations
 from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
-from traceops.measure.passes import _told
-from traceops.measure.phases import AFTER
+from traceops.measure.phases import AFTER, _told
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_cross import role_rows

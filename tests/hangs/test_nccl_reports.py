@@ -22,7 +22,7 @@ from test_real_hangs import planted
 
 from traceops.cli import main
 from traceops.core.errors import InputError
-from traceops.fabric.read import named_fabric, run_fabric
+from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.to_json import fabric_json
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import find_evidence

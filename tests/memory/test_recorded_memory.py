@@ -29,7 +29,7 @@ from traceops.traces.kineto import load_trace
 from traceops.traces.memory_events import read_memory_events
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.ran_out import RanOut, read_ran_out
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "memory"
 RUN, ACCUMULATION = DATA / "recorded_run.trace.gz", DATA / "recorded_accumulation.trace.gz"

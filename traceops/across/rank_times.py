@@ -15,7 +15,7 @@ from traceops.across.roles import ROLE_ORDER, Roles
 from traceops.core.arrays import Int, Intervals, intersect, mean_ms, subtract, union
 from traceops.core.words import Role
 from traceops.measure.exchanges import message_bytes
-from traceops.measure.passes import InferencePass, PassKind
+from traceops.measure.phases import InferencePass, PassKind
 from traceops.measure.summary import RankSummary
 
 

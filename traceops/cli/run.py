@@ -18,9 +18,8 @@ from traceops.capture.schedule import Schedule
 from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.errors import UsageError
-from traceops.core.installation import bundled
+from traceops.core.installation import bundled, gpu_count, gpus_shown, require_torch
 from traceops.core.run_lock import RunLock, hold
-from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import schedulers
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.display import Screen

@@ -48,8 +48,7 @@ from traceops.hangs.readers.steps import read_progress, waits_since
 from traceops.hangs.readers.went_on import how_it_ends, idle_training
 from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
 from traceops.traces.archives import is_archive
-from traceops.traces.other_files import other_file
-from traceops.traces.packed import is_tar, packing_of
+from traceops.traces.packed import is_tar, other_file, packing_of
 from traceops.traces.source import is_remote
 from traceops.traces.text_lines import damage, is_dressed, text_head
 

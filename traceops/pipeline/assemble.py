@@ -18,7 +18,7 @@ from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
-from traceops.measure.hta_agreement import agreement_of_ranks
+from traceops.measure.hta_tables import agreement_of_ranks
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_cross import (

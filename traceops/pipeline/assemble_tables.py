@@ -17,7 +17,7 @@ from traceops.core.arrays import Int
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
-from traceops.measure.hta_breakdown import Columns
+from traceops.measure.hta_tables import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
 from traceops.report.inventory import (

@@ -13,7 +13,7 @@ from traceops.across.loading import loader_paces
 from traceops.across.plain_step import plain_step
 from traceops.compute.measure import at_pace
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
-from traceops.fabric.read import run_fabric
+from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.assemble import assemble

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -207,7 +206,7 @@ def _said(error: Exception) -> str:
 
 
 def _host() -> str:
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str) -> bytes:
