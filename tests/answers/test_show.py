@@ -165,7 +165,9 @@ def test_an_unknown_question_is_refused(from_report: Opened) -> None:
 def test_the_text_says_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(EXAMPLE)]) == 0
     shown = capsys.readouterr()
-    assert "Rank 1 is late: it waits longer for its input" in shown.out and "idle_input" in shown.out and not shown.err
+    lead = json.loads((EXAMPLE / "report.json").read_bytes())["findings"][0]
+    assert (lead["rule"], lead["facts"]["rank"]) == ("TO-S001", 1)
+    assert lead["headline"] in shown.out and "idle_input" in shown.out and not shown.err
     assert main(["show", str(EXAMPLE), "kernels", "--top", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("ncclDevKernel") and lines[2] == "1 of 53, most ms_per_step first"
