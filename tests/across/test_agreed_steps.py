@@ -10,12 +10,12 @@ from changed import replace
 from generated_run import LateWindow, Size, SlowHost, ddp, fsdp2, simulate, step_time
 from unmarked import DEVICE, as_is, called, device_only, no_marks, write_unmarked
 
-from traceops import analyze
 from traceops.across.agreed_steps import as_one_window, with_agreed_steps
 from traceops.across.arrivals import FIRST_MEETING
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"

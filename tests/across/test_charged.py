@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, program
 
-from traceops import analyze
 from traceops.across.arrivals import with_woken_threads
 from traceops.across.cross_rank import ChargedWaiting
 from traceops.across.match import match_collectives
 from traceops.across.measure_across import measure_across
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
 

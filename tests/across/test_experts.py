@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from changed import replace
 
-from traceops import analyze
 from traceops.across.cross_rank import CrossRank
 from traceops.across.experts import find_experts
 from traceops.across.measure_across import measure_across
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.parallel_sections import experts, experts_lines, experts_sentence
 from traceops.report.model import Report
 from traceops.traces.discover import discover

@@ -7,8 +7,8 @@ from fault_runs import unpacked
 from generated_run import Size, SlowCompute, SlowCopy, SlowHost, SlowInput, ddp, fsdp2, simulate
 from measured_runs import CAUSES, across, findings, predicted, program, true_step
 
-from traceops import analyze
 from traceops.across.replay.what_if import rank_change
+from traceops.pipeline.analyze import analyze
 
 SIZE = Size(kernel_us=400.0, bandwidth_gbs=8.0)
 ALONE_MS = 102.8  # a step of group_stranger without the stranger, as its own traces have it

@@ -3,9 +3,9 @@
 import pytest
 from generated_run import Size, SlowHost, ddp, fsdp2, simulate, write_traces
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.measure.steps import spells
+from traceops.pipeline.analyze import analyze
 from traceops.rules.steps import LongSteps
 
 SIZE = Size(kernel_us=60.0)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from traceops import analyze
 from traceops.across.unlike import _with_more_work
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.rules.steps import LongSteps
 
 PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"

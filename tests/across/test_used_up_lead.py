@@ -3,8 +3,8 @@
 import pytest
 from fault_runs import unpacked
 
-from traceops import analyze
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.rules.stragglers_claims import Late
 
 # FSDP2 on 2 H200, measured without the profiler. A step's launches take the host 53 ms, under the profiler 65 to 87.

@@ -11,10 +11,10 @@ from changed import replace
 from generated_run import SlowCompute, SlowHost, ddp, simulate, summaries, write_traces
 from measured_runs import across, findings, program
 
-from traceops import analyze
 from traceops.across.match import NO_CALL, match_collectives
 from traceops.across.measure_across import measure_across
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules.clocks import judge_clocks
 from traceops.rules.overlap import judge_exposed

@@ -12,7 +12,7 @@ from benchmarks.simulated.draw import draw
 from benchmarks.simulated.score import score_run
 from benchmarks.simulated.spec import Kernel, Spec, Trouble
 from benchmarks.simulated.written import write_run
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 KERNELS = (
     Kernel("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_bias_TNT", 200.0, "aten::addmm", "AddmmBackward0", 132, True),

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from traceops import analyze
 from traceops.cli import main
 from traceops.measure.step_memory import KINDS, measure_step_memory
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.html import describe
 from traceops.report.memory import MemoryRecorded, MemoryRows
 from traceops.traces import memory_events

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from changed import replace
 
-from traceops import analyze
 from traceops.across.memory_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.core.step_words import STEP
 from traceops.memory.run_memory import read_run
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.out_of_memory import describe_ran_out
 from traceops.render.report.html import describe

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
+import signal
 import sys
+import time
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +16,21 @@ from typing import Any
 
 from msgspec import Struct
 
+from traceops.capture.environment import host
 from traceops.capture.light.window import NEEDED
+from traceops.capture.manifest import readable_ranks
 from traceops.capture.schedule import Schedule
 from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.errors import UsageError
 from traceops.core.installation import bundled
-from traceops.core.run_lock import RunLock, hold
+from traceops.core.regular_file import read_regular
+from traceops.core.run_lock import Launcher, RunLock, hold, in_use
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import schedulers
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.display import Screen
-from traceops.launch.folder import clear, free_folder, of_this_machine, refuse
+from traceops.launch.folder import clear, free_folder, of_this_machine, refuse, run_defaults
 from traceops.launch.forward import Shown
 from traceops.launch.gather.meeting import meeting_of
 from traceops.launch.launchers import (
@@ -43,6 +49,8 @@ from traceops.launch.session import launch
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
+NOTHING_CAPTURED = 3  # exit code of a training that ended well
+_POLL_S = 0.1
 _OF_TORCHRUN = (
     "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "against", "fallback",
 )  # fmt: skip
@@ -61,15 +69,18 @@ class Decided(Struct, frozen=True):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Launch the run, or the series of runs of --against; returns the training's own exit code.
+    """Launch the run, or the series of runs of --against; returns the training's own exit code, 3 without a trace.
 
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
+    if args.stop and not args.script:
+        return stop_run(Path(args.stop))
     if args.slurm or args.submit:
         return _write_batch_script(args)
     decided = decide(args)
     plan, series = decided.plan, decided.series
-    for line in (*decided.told, *([] if series is None else [_power_of(series)])):
+    told = () if args.quiet else (*decided.told, *([] if series is None else [_power_of(series)]))
+    for line in (*told, *([(series or plan).shell(os.environ)] if args.verbose and not args.dry_run else [])):
         Screen().say(line)
     if args.dry_run:
         print((series or plan).shell(os.environ))
@@ -78,9 +89,26 @@ def main(args: argparse.Namespace) -> int:
     try:
         if decided.series is not None:
             return run_series(decided.series)
-        return launch(decided.plan, lock=lock)
+        code = launch(decided.plan, lock=lock)
+        captured = any(rank.traces for rank in readable_ranks(decided.plan.out)[0])
+        return code if code or captured else NOTHING_CAPTURED
     finally:
         lock.release()
+
+
+def stop_run(out: Path) -> int:
+    """End the run that is active in `out` and wait for its end; what was captured is kept. Raises UsageError."""
+    if not in_use(out):
+        hint = f"; to run a script, put it after --: traceops run --stop -- {out}" if out.is_file() else ""
+        raise UsageError(f"no run is active in {out}{hint}")
+    launcher = Launcher.of(json.loads(read_regular(out / "run.json")).get("launcher"))
+    if launcher is None or launcher.host != host() or not launcher.alive():
+        where = "another machine" if launcher is None else launcher.host
+        raise UsageError(f"the launcher of {out} runs on {where}; stop it there")
+    os.kill(launcher.pid, signal.SIGTERM)
+    while in_use(out):
+        time.sleep(_POLL_S)
+    return 0
 
 
 def _power_of(series: Series) -> str:
@@ -149,8 +177,9 @@ def make_room(decided: Decided) -> None:
 
 def decide(args: argparse.Namespace) -> Decided:
     """The plan of a run, from its options. Raises UsageError for everything that cannot work."""
-    given = _schedule_options(args)
+    defaults, given = run_defaults(), _schedule_options(args)
     repeat = None if args.against is None else given.pop("repeat", DEFAULT_REPEAT)
+    given = {name: n for name, n in defaults.schedule.items() if repeat is None or name != "repeat"} | given
     schedule = replace(Schedule(), **given)
     config = config_from(args)
     trains = _words(args)
@@ -200,9 +229,9 @@ def decide(args: argparse.Namespace) -> Decided:
     if args.out is not None:
         out = Path(args.out).absolute()
     elif args.name is None and not args.overwrite and cluster.nnodes == 1:
-        out = free_folder(name)
+        out = free_folder(name, defaults.folder)
     else:
-        out = Path("profile", name).absolute()
+        out = Path(defaults.folder, name).absolute()
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
     init_s = 0.0 if own else args.init_timeout
     limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s, kills=args.kill_on_hang)
@@ -211,7 +240,8 @@ def decide(args: argparse.Namespace) -> Decided:
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
-        beside=schedulers.tells_beside(cluster, os.environ),
+        beside=schedulers.tells_beside(cluster, os.environ), quiet=args.quiet,
+        stop_at=None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
@@ -219,6 +249,11 @@ def decide(args: argparse.Namespace) -> Decided:
     told += [part.line() for part in (applied, fallback) if part is not None]
     told += [] if fallback is None else fallback.table()
     return Decided(plan, series, tuple(told), args.overwrite)
+
+
+def _last_step(schedule: Schedule, *, light: bool) -> int:
+    """Steps after which a capture is complete."""
+    return schedule.total_steps + (NEEDED if light else 0)
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -322,7 +357,7 @@ def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: 
     """The bundled training script and its arguments, checked against the schedule and the world."""
     if config.steps is None:
         light = light and device == "cuda" and config.device != "cpu"
-        config = replace(config, steps=schedule.total_steps + (NEEDED if light else 0))
+        config = replace(config, steps=_last_step(schedule, light=light))
     assert config.steps is not None
     schedule.check(config.steps)
     if config.step_unit == "batch":

@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 FILE = "traceops.toml"
-TABLES = ("analyze", "compare", "baselines")
+TABLES = ("analyze", "compare", "baselines", "run")
 _MOST_BYTES = 1 << 24
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from traceops.capture.pipes import make_pipes
 from traceops.capture.progress import Progress, read_progress
+from traceops.capture.schedule import Phase
 from traceops.capture.settings import ENV
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
@@ -138,6 +139,7 @@ class TorchrunResult(Struct, frozen=True):
 
     hung: we ended it because its ranks hung, or were about to. gone: ranks whose processes we saw end while torchrun
     knew of no failure yet, in this order. saved: what ranks that seemed to hang were doing, before the user ended them.
+    completed: we ended it because all was captured.
     """
 
     returncode: int
@@ -146,6 +148,7 @@ class TorchrunResult(Struct, frozen=True):
     hung: bool = False
     gone: tuple[int, ...] = ()
     saved: bool = False
+    completed: bool = False
 
 
 class LauncherGuard(Struct, frozen=True):
@@ -175,13 +178,15 @@ def run(
     shown: Shown = ALL_SHOWN,
     on_demand: OnDemand | None = None,
     node: str = "",
+    stop_at: int | None = None,
 ) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
     machine, where that is known. logs, rank_of, shown: see `Forwarder`. received: the signals that came, see
     `held_signals`.
-    on_demand: asks the ranks for windows while they run. node: this machine's name, where there are several.
+    on_demand: asks the ranks for windows while they run. node: this machine's name, where there are several. stop_at:
+    steps after which the command is ended, with all traces written.
     A signal that ends the run goes to torchrun, which passes it on and waits for its ranks as it always does; so does
     SIGTERM at a hang that is to end it. SIGKILL follows for what is left and works no more, or on a second signal.
     """
@@ -196,7 +201,7 @@ def run(
     stopping: _Stopping | None = None
     heard = 0  # signals that came before we said what another Ctrl-C would do
     gone: list[int] = []
-    failed = saving = False
+    failed = saving = complete = False
     records: list[Progress] = []
     while process.poll() is None:
         now = time.monotonic()
@@ -212,6 +217,7 @@ def run(
                 elif hangs is not None and not failed:
                     failed = True
                     hangs.rank_failed(records)
+                complete = stop_at is not None and _is_complete(records, ranks, stop_at)
         with aside("asking for a window"):
             asked = bool(received.others) and received.pass_on(tree.command(), records)
             if on_demand is not None and stopping is None and not saving:
@@ -222,7 +228,7 @@ def run(
             if hangs is not None and received == [signal.SIGINT] and stopping is None and not saving and not hung:
                 saving, heard = hangs.interrupted(records), len(received)
         saving = saving and hangs is not None and len(received) == heard and hangs.saves()
-        ending = stopping is None and not saving and (hung or bool(received))
+        ending = stopping is None and not saving and (hung or complete or bool(received))
         if now - looked > _LOOK_EVERY_S or ending:
             with aside("looking for the run's processes"):
                 tree.refresh()
@@ -231,6 +237,9 @@ def run(
             if received:
                 with aside("telling of it"):
                     screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
+            elif complete:
+                with aside("telling of it"):
+                    screen.say(f"capture complete at step {records[0].step}; ending the training (--stop)")
             output.mute()
             number = received.for_ranks(records) if received else signal.SIGTERM
             _stop(process, control, number, whole_group=ranks is None)
@@ -253,7 +262,14 @@ def run(
         os.close(pipe)
     signalled = received[0] if received and not hung else None
     saved = hangs is not None and hangs.saved
-    return TorchrunResult(process.wait(), signalled, output.own_words(), hung, tuple(gone), saved)
+    completed = complete and stopping is not None and not received and not hung
+    return TorchrunResult(process.wait(), signalled, output.own_words(), hung, tuple(gone), saved, completed)
+
+
+def _is_complete(records: Sequence[Progress], ranks: int | None, steps: int) -> bool:
+    """Whether every rank of this machine has done so many steps; one that writes a trace has not."""
+    done = (record.step >= steps and record.phase in (Phase.DONE.value, "ended") for record in records)
+    return len(records) >= (ranks or 1) and all(done)
 
 
 def _outputs(
