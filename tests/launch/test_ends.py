@@ -442,4 +442,4 @@ def test_a_training_under_torchrun_runs_in_such_a_folder(project):
     (project / "app" / "train.py").write_text("import torch, queue\ntorch.ones(1)\nprint('trained')\n")
     options = ["run", "--nproc", "2", "--hang-timeout", "0", "--all-ranks", "--out", "runs", "--", "app/train.py"]
     done = run("-m", "traceops", *options, cwd=project, TRACEOPS_CAPTURE="")
-    assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stderr
+    assert done.returncode == 3 and done.stdout.count("trained") == 2, done.stderr

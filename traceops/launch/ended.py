@@ -68,9 +68,6 @@ def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | 
         exit_code=None if run is None else run.code,
         failed_rank=None if run is None or run.failure is None else run.failure.rank,
         failures=() if run is None else run.told,
-    )
-    document = replace(
-        document,
         settings=None if plan.settings is None else msgspec.to_builtins(plan.settings),
         fallback=None if plan.fallback is None else msgspec.to_builtins(plan.fallback),
         signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -168,16 +167,16 @@ def settle(out: Path, logs: Path | None) -> None:
     if begun.get("status") != "running":  # the launcher had written it before
         return
     ranks = with_exit_codes(readable_ranks(out)[0], {}, default=-signal.SIGTERM)
+    kept = ("name", "command", "argv", "environment", "git", "world_size", "nnodes", "started_ns")
     merged = merge(
         ranks,
-        **{key: begun[key] for key in ("name", "command", "argv", "environment", "git", "world_size", "nnodes")},
+        **{key: begun[key] for key in kept},
+        **{key: begun.get(key) for key in ("settings", "fallback", "launcher")},
         versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
-        started_ns=begun["started_ns"],
         ended_ns=time.time_ns(),
         status=CUT_SHORT,
         notes=["the launcher was killed, and its ranks were ended with it"],
     )
-    kept: dict[str, Any] = {key: begun.get(key) for key in ("settings", "fallback", "launcher")}
-    write_json(out / "run.json", asdict(replace(merged, **kept)))
+    write_json(out / "run.json", asdict(merged))
     if logs is not None:
         collect_logs(out, logs, ranks, host())
