@@ -34,7 +34,7 @@ ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)hta,test
 SELECT := -m "not torch"
 else
-SETUP := $(INSTALLED)run,hf,hta,test
+SETUP := $(INSTALLED)run,hf,runners,hta,test
 endif
 
 .PHONY: help demo test check docs explore figures format lint browser wheel tools constraints clean setup
@@ -105,7 +105,7 @@ wheel: $(INSTALLED)build
 constraints: $(INSTALLED)lock
 	( sed '/^[^#]/,$$d' constraints.txt && sed -n '/^torch==/p' constraints.txt > $(VENV)/torch.txt && \
 	  $(BIN)/uv pip compile -q --universal --python-version 3.10 --no-header --no-annotate --upgrade \
-	    --extra run --extra hf --extra hta --extra traceinsight --extra remote --extra test --extra browser --extra lint --extra build --extra docs \
+	    --extra run --extra hf --extra runners --extra hta --extra traceinsight --extra remote --extra test --extra browser --extra lint --extra build --extra docs \
 	    -c $(VENV)/torch.txt pyproject.toml | grep -vE '^(nvidia-|cuda-|triton)' \
 	) > $(VENV)/constraints.txt && mv $(VENV)/constraints.txt constraints.txt
 

@@ -20,7 +20,7 @@ from generated_run import (
     tp_dp,
 )
 
-from traceops.across.measure_across import measure_across
+from traceops.across.cross_rank import measure_across
 from traceops.rules.stragglers import judge_stragglers
 
 BUILDERS = (ddp, fsdp2, hsdp, tp_dp)

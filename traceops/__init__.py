@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from traceops.hangs.diagnose import diagnose
     from traceops.integrations.loaded_run import analyze, load
 
-__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "load"]
+__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "live", "load"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
     "analyze": "traceops.integrations.loaded_run",
     "capture": "traceops.capture",
     "Schedule": "traceops.capture",
+    "live": "traceops.attach",
     "diagnose": "traceops.hangs.diagnose",
     "load": "traceops.integrations.loaded_run",
 }

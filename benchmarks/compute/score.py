@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import UNSET
 
 from traceops.pipeline.analyze import analyze
-from traceops.report.compute import ComputeRows, LossRow
+from traceops.report.inventory import ComputeRows, LossRow
 
 _LARGE = 0.05  # of the busy time
 _NEAR, _NEAR_MS = 0.25, 0.3

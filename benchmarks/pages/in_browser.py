@@ -201,7 +201,7 @@ def _history(folder: Path) -> None:
 
     from traceops.baseline.history import histories, samples_of
     from traceops.baseline.store import Problem, save, scan
-    from traceops.render.history.files import write_history
+    from traceops.render.history.html import write_history
 
     store, problems = str(folder / "store"), list[Problem]()
     for report in with_level([50.0] * 15 + [55.0] * 10):

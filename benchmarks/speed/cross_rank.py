@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from traceops.across.measure_across import measure_across
+from traceops.across.cross_rank import measure_across
 from traceops.measure.summary import RankSummary, summarize
 from traceops.rules.inputs import Inputs
 from traceops.rules.registry import judge

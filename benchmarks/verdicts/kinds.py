@@ -9,8 +9,7 @@ from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
 from traceops.hangs.crashes import RULE_OF
 from traceops.render.report.card import NothingTimed, WaitForEachOther, without_finding
-from traceops.report.card import Card
-from traceops.report.model import Report
+from traceops.report.model import Card, Report
 from traceops.rules.registry import BY_ID, RULES
 
 

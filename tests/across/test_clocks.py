@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from measured_runs import BUILDERS, across, findings, hosts_of, program
 
 from traceops.across.clocks import ClockFit, align_clocks, theil_sen
+from traceops.across.cross_rank import measure_across
 from traceops.across.match import match_collectives
-from traceops.across.measure_across import measure_across
 from traceops.rules.clocks import judge_clocks
 
 LONG = Size(kernels=2, kernel_us=20_000, elements=1 << 24)  # steps of half a second, over which clocks drift

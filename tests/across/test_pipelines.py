@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeline
 from tests.drawn import examples
-from traceops.across.cross_rank import CrossRank
+from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.match import GROUPED_SEND_RECEIVE, NO_METADATA, match_collectives
-from traceops.across.measure_across import measure_across
-from traceops.across.messages import Half
 from traceops.across.pipelines import measure_bubbles
 from traceops.across.replay.what_if import INTERLEAVED, STAGES_EVEN
-from traceops.across.send_receive import NO_END, NO_TRACE, _named
+from traceops.across.send_receive import NO_END, NO_TRACE, Half, _named
 from traceops.measure.exchanges import FORWARD
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze

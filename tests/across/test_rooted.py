@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops.across.arrivals import with_roots
-from traceops.across.clocks import ClockFit
+from traceops.across.clocks import ClockFit, with_roots
 from traceops.across.match import Collective, MatchedCollectives
 
 US = 1000

@@ -23,8 +23,7 @@ from traceops.core.facts import Fact
 from traceops.core.shared_place import shared_place
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
-from traceops.render.report.lead import cure_of, lead_finding
-from traceops.render.report.stragglers import late_together
+from traceops.render.report.lead import cure_of, late_together, lead_finding
 from traceops.rules.stragglers import judge_late
 from traceops.rules.stragglers_claims import Late, Slower
 

@@ -32,12 +32,11 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, findings, hosts_of, program, true_step
 
+from traceops.across.cross_rank import measure_across
 from traceops.across.host_difference import Longer
-from traceops.across.light_window import LightLook, LightRank
-from traceops.across.measure_across import measure_across
-from traceops.across.replay.critical_path import critical_path
+from traceops.across.lateness import critical_path
 from traceops.across.stragglers import chance
-from traceops.across.undisturbed import Undisturbed
+from traceops.across.undisturbed import LightLook, LightRank, Undisturbed
 from traceops.core.claims import claim_of
 from traceops.core.errors import FileError
 from traceops.measure.host_places import CodePlace

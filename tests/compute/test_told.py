@@ -11,7 +11,7 @@ from traceops.compute.model import Cause
 from traceops.pipeline.analyze import analyze, analyze_window, find_traces
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.render.report.card import card_of
-from traceops.render.report.coverage import kernels_sentence
+from traceops.render.report.compute import kernels_sentence
 from traceops.rules.compute import OF_CAUSE, RULES
 from traceops.words.catalogue import texts
 

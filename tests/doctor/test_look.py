@@ -11,8 +11,8 @@ from changed import replace
 from looks_help import HEALTHY, one, put, wrong
 
 from traceops.machine.files import Output
+from traceops.machine.platform import Software
 from traceops.machine.probe import HostFacts, _within, probe
-from traceops.machine.software import Software
 from traceops.rules.machine.host import inspect_host, judge
 
 # From a virtual machine with 4 H200, as it was.

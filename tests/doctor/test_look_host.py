@@ -11,8 +11,14 @@ from looks_help import one, put, wrong
 from traceops.machine.files import cores, listed
 from traceops.machine.limits import Cpus, Limits, Near, read_limits, read_near
 from traceops.machine.network import Interface, Port, Rdma, read_interfaces, read_plugin, read_rdma, taken_by_nccl
-from traceops.machine.platform import PlatformFacts, acs_redirects, read_platform
-from traceops.machine.software import Software, library_version, parse_torch_version
+from traceops.machine.platform import (
+    PlatformFacts,
+    Software,
+    acs_redirects,
+    library_version,
+    parse_torch_version,
+    read_platform,
+)
 from traceops.rules.machine.limits import judge_cpus, judge_limits
 from traceops.rules.machine.network import judge_efa, judge_gdr, judge_interfaces, judge_rdma
 from traceops.rules.machine.platform import judge_container, judge_fabric_manager, judge_pcie_ways, judge_software

@@ -1,4 +1,4 @@
-"""Single lines of NCCL as each version prints them, behind every launcher's prefix, and hostile ones."""
+"""Single lines of NCCL as each version prints them: connections, networks, the machine, and hostile ones."""
 
 from __future__ import annotations
 
@@ -295,3 +295,209 @@ def test_lines_without_a_process_add_nothing_to_those_with_one(tmp_path):
     )
     (communicator,) = read_nccl_log([str(tmp_path / "nccl.log")]).communicators
     assert [(row.source, row.transport) for row in communicator.connections] == [(0, "P2P")]
+
+
+NOT_THERE = "cannot open shared object file: No such file or directory"
+TOO_OLD = "ncclNetPlugin symbols v4 and lower are not supported."
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        # No plugin is installed, in the words of 2.10, 2.12, 2.17, 2.19, 2.21, 2.22, 2.27 and RCCL.
+        ("NET/Plugin : No plugin found (libnccl-net.so), using internal implementation", "no_plugin"),
+        (f"NET/Plugin : Plugin load returned 17 : libnccl-net.so: {NOT_THERE}.", "no_plugin"),
+        # Wrapped by a terminal, or cut off (rwth-i6/returnn issue 1469).
+        (f"NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: {NOT_THERE[:39]}", "no_plugin"),
+        (f"NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: {NOT_THERE[:20]}", "no_plugin"),
+        ("NET/Plugin : No plugin found, using internal implementation", "no_plugin"),
+        (f"NET/Plugin : dlerror=libnccl-net.so: {NOT_THERE} No plugin found (libnccl-net.so), using internal "
+         "implementation",
+         "no_plugin"),
+        ("NET/Plugin: No plugin found (libnccl-net.so)", "no_plugin"),
+        ("NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.", "no_plugin"),
+        ("NET/Plugin: Could not find: libnccl-net.so", "no_plugin"),
+        ("NET/Plugin: Could not find: none libnccl-net-none.so. Using internal network plugin.", "no_plugin"),
+        (f"NET/Plugin: Plugin load returned 2 : librccl-net.so: {NOT_THERE} : when loading librccl-net.so",
+         "no_plugin"),
+        # One was asked for.
+        ("NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so", "plugin_missing"),
+        (f"NET/Plugin : Plugin load returned 2 : libnccl-net-fast.so: {NOT_THERE}.", "plugin_missing"),
+        # It is there and cannot be loaded.
+        (f"NET/Plugin: libfabric.so.1: {NOT_THERE}", "plugin_failed"),
+        ("NET/Plugin: libnccl-net.so: undefined symbol: fi_getinfo", "plugin_failed"),
+        (f"NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). {TOO_OLD}", "plugin_failed"),
+        ("NET/OFI No eligible providers were found", "plugin_failed"),
+        ("Failed to initialize NET plugin AWS Libfabric", "plugin_failed"),
+        ("NET/OFI Failed to initialize sendrecv protocol", "plugin_failed"),
+        ("Failed to initialize NET plugin IBext_v10", "plugin_failed"),  # and it did not say that there is no device
+        ("Failed to initialize NET plugin IB", "disabled"),  # NCCL_IB_DISABLE, where its lines are not printed
+        ("NET/IB : No device found.", "no_device"),
+        ("Failed to open libibverbs.so[.1]", "no_library"),
+    ],
+)  # fmt: skip
+def test_network_events(tmp_path: Path, text: str, kind: str) -> None:
+    (event,) = read(tmp_path, f"vm:7:7 [0] NCCL INFO {text}").network_events
+    assert event.kind == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.",
+        f"NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). {TOO_OLD}".replace("ncclNet", "ncclCollNet"),
+        "NET/Plugin: Loaded net plugin Libfabric (v10)",
+        "NET/OFI Selected Provider is efa (found 4 nics)",
+        "TUNER/Plugin: Could not find: libnccl-tuner.so",
+        "PROFILER/Plugin: Could not find: libnccl-profiler.so",
+        "ENV/Plugin: Could not find: libnccl-env.so",
+        "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:192.0.2.2<0>",
+    ],
+)
+def test_no_events_in_the_noise(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, f"vm:7:7 [0] NCCL INFO {text}").network_events == ()
+
+
+def test_infiniband_that_exists_and_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
+    log = read(
+        tmp_path,
+        "vm:7:7 [0] transport/net_ib.cc:117 NCCL WARN NET/IB : Unable to open device mlx5_0",
+        "vm:7:7 [0] NCCL INFO NET/IB : No device found.",
+        "vm:7:7 [0] NCCL INFO Failed to initialize NET plugin IB",
+        "vm:8:8 [1] NCCL INFO NET/IB : No device found.",  # another process's container has none
+        "vm:8:8 [1] NCCL INFO Failed to initialize NET plugin IB",
+    )
+    assert [(event.kind, event.pid) for event in log.network_events] == [
+        ("device_failed", 7), ("device_failed", 7), ("plugin_failed", 7), ("no_device", 8), ("no_device", 8),
+    ]  # fmt: skip
+    assert [quote.line for quote in log.plugin_failures] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Of 2.30 on machines with older libraries, which it can do without.
+        "misc/ibvwrap.cc:401 (wrap_ibv_query_port_speed) NCCL WARN Call to ibv_query_port_speed failed with error "
+        "Protocol not supported errno 93",
+        "misc/mlx5dvsymbols.cc:55 NCCL WARN dlvsym failed on mlx5dv_is_supported - undefined symbol version MLX5_1.8",
+    ],
+)
+def test_libraries_that_lack_the_latest_are_no_broken_infiniband(tmp_path: Path, text: str) -> None:
+    log = read(
+        tmp_path,
+        f"vm:7:7 [0] {text}",
+        "vm:7:7 [0] NCCL INFO NET/IB : No device found.",
+        "vm:7:7 [0] NCCL INFO Failed to initialize NET plugin IB",
+    )
+    assert log.plugin_failures == ()
+    assert len(log.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "plugin", "kinds"),
+    [
+        ("NET/IB : No device found.", "IBext_v10", ["no_device", "no_device"]),  # NVIDIA's images have it
+        ("NET/IB : No device found.", "SPCX", ["no_device", "no_device"]),
+        ("Failed to open libibverbs.so[.1]", "IB", ["no_library", "no_device"]),
+        ("NCCL_IB_DISABLE set by environment to 1.", "IB", ["disabled"]),
+        ("NET/IB : No device found.", "AWS Libfabric", ["no_device", "plugin_failed"]),
+    ],
+)
+def test_a_plugin_for_infiniband_is_no_failure_where_there_is_none(
+    tmp_path: Path, reason: str, plugin: str, kinds: list[str]
+) -> None:
+    head = "vm:7:7 [0] NCCL INFO "
+    log = read(tmp_path, head + reason, f"{head}Failed to initialize NET plugin {plugin}")
+    assert [event.kind for event in log.network_events] == kinds
+
+
+def test_sockets_over_infiniband_interfaces_are_a_failure_unless_asked_for(tmp_path: Path) -> None:
+    lines = ["NET/IB : No device found.", "NET/Socket : Using [0]ibp24s0:10.100.9.37<0> [1]ibp41s0:10.100.9.38<0>"]
+    lines = [f"vm:7:7 [0] NCCL INFO {line}" for line in lines]
+    assert [quote.line for quote in read(tmp_path, *lines).plugin_failures] == [2]
+    asked = "vm:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1."
+    assert read(tmp_path, asked, *lines).plugin_failures == ()
+    assert read(tmp_path, lines[0], lines[1].replace("ibp", "enp")).plugin_failures == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB ; OOB eth0:192.0.2.2<0>",
+         ((0, "mlx5_0:1/RoCE"), (1, "mlx5_1:1/IB"))),
+        ("NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB ibp25s0:10.20.0.120<0>", ((0, "mlx5_0:1/IB/SHARP"),)),
+        ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [1]mlx5_2:1/IB [RO]; OOB eth0:192.0.2.2<0>",
+         ((0, "[0] mlx5_0:1/IB, [1] mlx5_1:1/IB"), (1, "mlx5_2:1/IB"))),
+    ],
+)  # fmt: skip
+def test_devices_in_use(tmp_path: Path, text: str, devices: tuple[tuple[int, str], ...]) -> None:
+    log = read(
+        tmp_path,
+        f"vm:7:7 [0] NCCL INFO {text}",
+        "vm:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:fe80::42:acff:fe11:2%eth0<0>",
+        "vm:7:7 [0] NCCL INFO Using network IB",
+        "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+        "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)",
+    )
+    (network,) = log.networks
+    assert (network.plugin, network.devices, network.gdr) == ("IB", devices, {"mlx5_0": True, "mlx5_1": False})
+
+
+def test_diverted_paths_of_gpus_on_one_switch(tmp_path: Path) -> None:
+    head = "vm:7:7 [0] NCCL INFO "
+    lines = [
+        "=== System : maxBw 12.0 totalBw 12.0 ===",
+        "CPU/0-1 (1/1/2)",
+        "+ PCI[24.0] - PCI/0-17000 (1000c03015d91d25)",
+        "              + PCI[24.0] - GPU/0-19000 (0)",
+        "              + PCI[24.0] - GPU/0-1a000 (1)",
+        "              + PCI[24.0] - PCI/0-1b000 (1000c03015d91d25)",
+        "                            + PCI[24.0] - GPU/0-1c000 (2)",
+        "+ PCI[24.0] - GPU/0-2d000 (3)",
+        "==========================================",
+        "GPU/0-19000 :GPU/0-1a000 (4/24.0/PHB) GPU/0-1c000 (4/24.0/PHB) GPU/0-2d000 (4/24.0/PHB) ",
+    ]
+    (machine,) = read(tmp_path, *(head + line for line in lines)).machines
+    kinds = {pair: path.kind for pair, path in machine.paths.items()}
+    assert kinds == {("GPU0", "GPU1"): "PIX", ("GPU0", "GPU2"): "PXB", ("GPU0", "GPU3"): "PHB"}
+    assert [gpu.numa for gpu in machine.gpus] == [1, 1, 1, 1]
+
+
+def test_devices_around_gpus(tmp_path: Path) -> None:
+    """From 2.29 on a GPU is inside a device, which has the links."""
+    lines = [
+        "=== System : maxBw 24.0 totalBw 48.0 ===",
+        "CPU/0-0 (1/1/2)",
+        "+ PCI[12.0] - PCI/0-7000 (10b5874710b58747)",
+        "              + PCI[12.0] - DEV/0-b000 (100266a3106b0203)",
+        "                            + LOC[5000.0] - GPU/0-b000",
+        "                            + XGMI[24.0] - DEV/0-e000",
+        "              + PCI[12.0] - DEV/0-e000 (100266a3106b0203)",
+        "                            + LOC[5000.0] - GPU/0-e000",
+        "                            + XGMI[24.0] - DEV/0-b000",
+        "+ PCI[1.5] - NIC/0-3000",
+        "GPU/0-b000 :GPU/0-e000 (3/24.0/XGMI) DEV/0-b000 (1/5000.0/LOC) DEV/0-e000 (2/24.0/XGMI) ",
+    ]
+    (machine,) = read(tmp_path, *(f"vm:7:7 [0] NCCL INFO {line}" for line in lines)).machines
+    assert [(gpu.bus_id, gpu.numa) for gpu in machine.gpus] == [("0000:0b:00.0", 0), ("0000:0e:00.0", 0)]
+    assert {pair: path.kind for pair, path in machine.paths.items()} == {("GPU0", "GPU1"): "XGMI"}
+
+
+def test_amd(tmp_path: Path) -> None:
+    head = "vm:7:7 [0] NCCL INFO "
+    lines = [
+        "=== System : maxBw 96.0 totalBw 144.0 ===",
+        "CPU/0 (1/2/-1)",
+        "+ PCI[24.0] - GPU/C1000 (0)",
+        "              + XGMI[48.0] - GPU/C6000",
+        "+ PCI[24.0] - GPU/C6000 (1)",
+        "              + XGMI[48.0] - GPU/C1000",
+        "GPU/C1000 :GPU/C1000 (0/5000.000000/LOC) GPU/C6000 (1/48.000000/XGMI) CPU/0 (1/24.000000/PHB) ",
+        "Pattern 4, crossNic 0, nChannels 2, bw 48.000000/48.000000, type XGMI/PIX, sameChannels 1",
+    ]
+    init = "comm 0x9e rank 0 nranks 2 cudaDev 0 busId c1000 localSize 2 used 2048 bytes on core 3 - Init COMPLETE"
+    log = read(tmp_path, "RCCL version : 2.21.5-main:a29a210+", *(head + line for line in [*lines, init]))
+    assert log.nccl_versions == ("RCCL 2.21.5-main:a29a210+",)
+    assert log.communicators[0].graphs[0].intra_type == "XGMI"
+    path = log.machines[0].paths["GPU0", "GPU1"]
+    assert (path.kind, path.gbs) == ("XGMI", 48.0)

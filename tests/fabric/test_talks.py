@@ -1,10 +1,17 @@
-"""Healthy jobs over two hosts, as NCCL's own lines and a matrix tell of them: no finding, whatever they are called."""
+"""Which GPUs and NICs talk to each other, by NCCL's own lines and a matrix: a rank counts only what it sees."""
+
+from __future__ import annotations
 
 import pytest
+from changed import replace
 
-from traceops.fabric.alike import alike_connections
-from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances
+from traceops.fabric.model import Gpu, Machine, Path
+from traceops.fabric.nccl import Communicator, NcclLog, RankPlace
+from traceops.fabric.read import merge_machines, named_fabric, run_fabric
+from traceops.fabric.readers.nccl_log import read_nccl_log
+from traceops.fabric.talks import RankGpus
+from traceops.fabric.to_json import alike_connections
 from traceops.rules.fabric.judge import RULES, judge_fabric
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -181,3 +188,158 @@ def test_ranks_of_small_groups_are_named_as_ranks_of_the_job(tmp_path, with_worl
     assert (found.rule, found.ranks) == ("TO-P002", ranks)
     assert found.evidence[0].value == 1
     assert found.evidence[0].unit == "of 2"
+
+
+# Two pairs of GPUs, each with its NIC: NVIDIA/nccl issue 2345.
+TWO_GPUS = """\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1
+GPU0\tX\tNV18\tSYS\tSYS\tPIX\tSYS
+GPU1\tNV18\tX\tSYS\tSYS\tPIX\tSYS
+GPU2\tSYS\tSYS\tX\tNV18\tSYS\tPIX
+GPU3\tSYS\tSYS\tNV18\tX\tSYS\tPIX
+NIC Legend:
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+BUSES = ("17000", "2a000", "b8000", "cb000")
+
+
+def lines(host: str, first: int, buses, ways=(), numbers=None, size: int = 8) -> str:
+    """The log of a host's ranks, `first` and following. ways: what a rank says of a connection."""
+    said = []
+    for at, bus in enumerate(buses):
+        number = at if numbers is None else numbers[at]
+        head = f"{host}:{100 + at}:{200 + at} [{number}] NCCL INFO"
+        device = f"cudaDev {number} nvmlDev {number} busId {bus}"
+        start = f"comm 0x{at + 1}00 rank {first + at} nranks {size} {device} commId 0xabc"
+        said += [
+            f"{head} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+            f"{head} Using network IB",
+            f"{head} ncclCommInitRankConfig {start} - Init START",
+            *(f"{head} Channel 00/0 : {way}" for rank, way in ways if rank == first + at),
+            f"{head} ncclCommInitRankConfig {start} - Init COMPLETE",
+        ]
+    return "\n".join(said) + "\n"
+
+
+def judged(folder, log: str, matrix: str = TWO_GPUS):
+    (folder / "log.txt").write_text(log)
+    (folder / "topo.txt").write_text(matrix)
+    return {verdict.rule: verdict for verdict in judge_fabric(named_fabric([folder]))}["TO-P004"]
+
+
+def test_what_a_run_saved_of_its_host_is_one_machine_with_what_its_ranks_say(tmp_path):
+    """Two ranks on a host of four: beside them nvidia-smi counts as NVML does, in a container and under Slurm too."""
+    evidence = tmp_path / "run" / "evidence"
+    evidence.mkdir(parents=True)
+    (evidence / "topo.a.txt").write_text(TWO_GPUS)
+    (evidence / "nccl.a.100.log").write_text(lines("a", 0, BUSES[2:], numbers=(2, 3), size=2))
+    apart = run_fabric(str(tmp_path / "run"))
+    assert [(machine.host, len(machine.gpus)) for machine in apart.machines] == [(None, 4)]
+    (tmp_path / "run" / "run.json").write_text("{}")
+    [machine] = run_fabric(str(tmp_path / "run")).machines
+    assert machine.host == "a"
+    assert [gpu.bus_id for gpu in machine.gpus] == [None, None, "0000:b8:00.0", "0000:cb:00.0"]
+    other = lines("a", 0, BUSES[:2], numbers=(2, 3), size=2).replace("0xabc", "0xdef")  # of another job
+    (evidence / "nccl.a.300.log").write_text(other)
+    [machine] = run_fabric(str(tmp_path / "run")).machines
+    assert machine.host == "a" and not any(gpu.bus_id for gpu in machine.gpus)
+
+
+def test_number_0_of_a_part_of_a_host_is_any_of_its_gpus(tmp_path):
+    """NVIDIA/nccl-tests issue 311: Slurm gave the job two of eight GPUs; GPU0 was said to be far from its NIC."""
+    ways = [(0, "0[0] -> 4[0] [send] via NET/IB/1")]
+    verdict = judged(tmp_path, lines("a", 0, BUSES[2:], ways))
+    assert verdict.findings == () and "has no bus ids" in verdict.not_evaluated
+    [found] = judged(tmp_path, lines("a", 0, BUSES, ways)).findings  # all four, in order
+    assert "GPU0 sends through NIC1 (mlx5_1), which lies across NUMA nodes" in found.message
+
+
+@pytest.mark.parametrize(
+    ("buses", "numbers"),
+    [
+        (BUSES[::-1], None),  # CUDA_DEVICE_ORDER, or a container that has them in another order
+        (BUSES, (0, 0, 0, 0)),  # each in a container of its own
+        ((*BUSES[:3], BUSES[0]), None),
+        (BUSES, (0, 1, 2, 4)),
+    ],
+)
+def test_numbers_that_are_not_those_of_the_matrix_say_nothing(tmp_path, buses, numbers):
+    verdict = judged(tmp_path, lines("a", 0, buses, [(0, "0[0] -> 4[0] [send] via NET/IB/1")], numbers))
+    assert verdict.findings == () and verdict.not_evaluated
+
+
+def test_cudas_number_of_old_nccl_says_nothing_by_itself():
+    machine = Machine("a", tuple(Gpu(index) for index in range(2)))
+
+    def known(**fields):
+        places = {rank: RankPlace(rank, "a", 7 + rank, cuda_device=rank) for rank in range(2)}
+        places = {rank: replace(place, **{k: v[rank] for k, v in fields.items()}) for rank, place in places.items()}
+        log = NcclLog(("log",), communicators=(Communicator("c", 2, places),))
+        return [RankGpus(log).gpu(machine, place) for place in places.values()]
+
+    buses = ("0000:17:00.0", "0000:65:00.0")
+    assert known() == [None, None]
+    assert known(bus_id=buses) == list(machine.gpus)
+    assert known(bus_id=buses[::-1]) == [None, None]
+    assert known(nvml_device=(0, 1)) == list(machine.gpus)
+
+
+def test_a_machine_with_other_bus_ids_is_another_one():
+    machine = Machine("a", (Gpu(0, bus_id="0000:17:00.0"),))
+    place = RankPlace(0, "a", 7, nvml_device=0, bus_id="0000:65:00.0")
+    log = NcclLog(("log",), communicators=(Communicator("c", 1, {0: place}),))
+    assert RankGpus(log).gpu(machine, place) is None
+
+
+def test_direct_rdma_to_a_far_nic_says_that_the_matrix_is_of_other_gpus(tmp_path):
+    log = lines("a", 0, BUSES, [(0, "0[0] -> 4[0] [send] via NET/IB/1/GDRDMA")])
+    verdict = judged(tmp_path, log)
+    assert verdict.findings == () and "the topology is of other GPUs" in verdict.not_evaluated
+    asked = "a:100:200 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to SYS\n"
+    assert len(judged(tmp_path, asked + log).findings) == 1
+
+
+def test_a_receivers_nic_is_not_the_senders(tmp_path):
+    """Only the receiver's line is there: its NIC is near its own GPU, and of the sender's nothing is told."""
+    ways = [(4, "3[3] -> 4[0] [receive] via NET/IB/0")]
+    verdict = judged(tmp_path, lines("a", 0, BUSES) + lines("b", 4, BUSES, ways))
+    assert verdict.findings == () and verdict.clear.startswith("all NICs in use whose place is known (by 1 connection)")
+    [connection] = read_nccl_log([str(tmp_path / "log.txt")]).communicators[0].connections
+    assert (connection.source, connection.at_device, connection.of_receiver) == (3, 4, True)
+    far = [(4, "3[3] -> 4[0] [receive] via NET/IB/1")]
+    [found] = judged(tmp_path, lines("a", 0, BUSES) + lines("b", 4, BUSES, far)).findings
+    assert "GPU0 receives through NIC1 (mlx5_1), which lies across NUMA nodes" in found.message
+    assert found.ranks == (4,)
+
+
+def test_a_topology_of_a_part_of_a_host_lends_its_bus_ids_to_no_row_of_the_whole():
+    """NCCL's own, of a job with two of four GPUs, counts from 0, too."""
+    matrix = Machine(None, tuple(Gpu(index) for index in range(4)), paths={("GPU0", "GPU1"): Path("NV", 18)})
+    of_job = Machine("a", (Gpu(0, bus_id="0000:b8:00.0"), Gpu(1, bus_id="0000:cb:00.0")))
+    assert len(merge_machines([matrix, of_job])) == 2
+    whole = tuple(Gpu(index, bus_id=f"0000:{index + 1:02x}:00.0") for index in range(4))
+    [one] = merge_machines([matrix, replace(of_job, gpus=whole)])
+    assert [gpu.bus_id for gpu in one.gpus] == [gpu.bus_id for gpu in whole]
+    assert (
+        len(merge_machines([matrix, replace(of_job, gpus=tuple(replace(gpu, index=3 - gpu.index) for gpu in whole))]))
+        == 2
+    )
+
+
+def test_links_between_all_gpus_are_known_whichever_a_job_has(tmp_path):
+    nvlink = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
+        f"GPU{one}\t" + "\t".join("X" if one == other else "NV18" for other in range(4)) + "\n" for one in range(4)
+    )
+    ways = [(0, "0[0] -> 1[1] via SHM/direct/direct"), (1, "1[1] -> 0[0] via SHM/direct/direct")]
+    (tmp_path / "log.txt").write_text(lines("a", 0, BUSES[2:], ways, size=2))
+    (tmp_path / "topo.txt").write_text(nvlink)
+    [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings if f.rule == "TO-P002"]
+    assert "NVLink connects them" in found.message
+
+
+def test_a_log_that_tells_of_other_connections_is_not_asked_for(tmp_path):
+    """NVIDIA/nccl issue 2345 has one rank's lines of the network: 'NCCL's log would say which way it takes'."""
+    (tmp_path / "log.txt").write_text(lines("a", 0, BUSES[:1], [(0, "7[3] -> 0[0] [receive] via NET/IB/1")]))
+    (tmp_path / "topo.txt").write_text(TWO_GPUS)
+    [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
+    assert found.rule == "TO-P001" and "NCCL's log does not tell which way it takes between these" in found.message

@@ -1,19 +1,28 @@
-"""Matrices of ``nvidia-smi topo -m`` as people paste them, and what follows for NICs."""
+"""Matrices of ``nvidia-smi topo -m``, rocm-smi and amd-smi as people paste them, and the fingerprints of machines."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from itertools import combinations
+from pathlib import Path as File
 
 import pytest
+from changed import replace
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.core.errors import InputError
-from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_topo_matrices
+from traceops.fabric.model import Gpu, Machine, Nic, Path, Pcie, Quote
+from traceops.fabric.readers.topo_matrix import (
+    looks_like_rocm_topo,
+    looks_like_topo_matrix,
+    read_rocm_topo,
+    read_topo_matrices,
+)
+from traceops.fabric.reference import fingerprint
 
-DATA = Path(__file__).parents[1] / "data" / "topology"
+DATA = File(__file__).parents[1] / "data" / "topology"
 MATRICES = sorted(DATA.glob("*.txt"))
 FEW = examples(60)
 
@@ -276,7 +285,7 @@ def test_mutated_matrices_are_read_or_refused(seed):
         assert known.issuperset(label for pair in machine.paths for label in pair)
 
 
-def test_a_header_and_rows_that_run_into_the_affinity(tmp_path: Path):
+def test_a_header_and_rows_that_run_into_the_affinity(tmp_path: File):
     """As a narrow terminal gave them (microsoft/msccl issue 60)."""
     text = (
         "        GPU0    GPU1    GPU2CPU Affinity    NUMA Affinity\n"
@@ -330,3 +339,152 @@ def test_the_whole_matrix_of_a_host_replaces_the_one_without_nvlink():
     asked = "nvidia-smi topo {how}\n        GPU0    GPU1    NIC0\nGPU0     X      {way}     PIX\n"
     (machine,) = read_topo_matrices("t", asked.format(how="-mp", way="SYS") + asked.format(how="-m", way="NV4"))
     assert machine.path("GPU0", "GPU1").count == 4
+
+
+def table(title: str, labels: list[str], cell, own: str) -> str:
+    rows = [[one, *(own if one == other else cell(one, other) for other in labels)] for one in labels]
+    return "\n".join([title, "  ".join(["", *labels]), *("  ".join(row) for row in rows), ""])
+
+
+GPUS = [f"GPU{index}" for index in range(4)]
+BUSES = [f"0000:{bus}:00.0" for bus in ("03", "0c", "83", "8C")]
+
+
+def link(one: str, other: str) -> str:
+    return "XGMI" if (one in (*GPUS[:2], *BUSES[:2])) == (other in (*GPUS[:2], *BUSES[:2])) else "PCIE"
+
+
+ROCM_SMI = "\n".join(
+    [
+        "===== ROCm System Management Interface =====",
+        table("========== Weight between two GPUs ==========", GPUS, lambda *_: "15", "0"),
+        table("=========== Hops between two GPUs ===========", GPUS, lambda *_: "1", "0"),
+        table("========= Link Type between two GPUs =========", GPUS, link, "0"),
+        "================= Numa Nodes =================",
+        *(f"GPU[{index}]\t\t: (Topology) Numa Node: {index // 2}" for index in range(4)),
+        *(f"GPU[{index}]\t\t: (Topology) Numa Affinity: {index // 2}" for index in range(4)),
+        "============= End of ROCm SMI Log =============",
+    ]
+)  # fmt: skip
+AMD_SMI = "\n".join(
+    [
+        table("ACCESS TABLE:", BUSES, lambda *_: "ENABLED", "ENABLED"),
+        table("HOPS TABLE:", BUSES, lambda *_: "1", "0"),
+        table("LINK TYPE TABLE:", BUSES, link, "SELF"),
+        table("NUMA BW TABLE:", BUSES, lambda *_: "50000-50000", "N/A"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "buses"),
+    [(ROCM_SMI, [0, 0, 1, 1], [None] * 4), (AMD_SMI, [None] * 4, [bus.lower() for bus in BUSES])],
+    ids=["rocm-smi", "amd-smi"],
+)
+def test_link_types(text, nodes, buses):
+    assert looks_like_rocm_topo(text)
+    assert not looks_like_topo_matrix(text)
+    (machine,) = read_rocm_topo("topo.txt", text)
+    assert [gpu.numa for gpu in machine.gpus] == nodes
+    assert [gpu.bus_id for gpu in machine.gpus] == buses
+    found = {pair: path.kind for pair, path in machine.paths.items()}
+    assert found.pop(("GPU0", "GPU1")) == found.pop(("GPU2", "GPU3")) == "XGMI"
+    assert len(found) == 4
+    assert set(found.values()) == {"PCIE"}
+    quote = machine.path("GPU1", "GPU2").quote
+    assert text.splitlines()[quote.line - 1] == quote.text
+
+
+def test_cut_off_and_without_the_table():
+    cut = ROCM_SMI[: ROCM_SMI.index("GPU2", ROCM_SMI.index("Link Type") + 100)]
+    (machine,) = read_rocm_topo("", cut)
+    assert len(machine.gpus) == 4
+    assert set(machine.paths) == {
+        ("GPU0", "GPU1"),
+        ("GPU0", "GPU2"),
+        ("GPU0", "GPU3"),
+        ("GPU1", "GPU2"),
+        ("GPU1", "GPU3"),
+    }
+    weights = ROCM_SMI[: ROCM_SMI.index("========= Link Type")]
+    assert not looks_like_rocm_topo(weights)
+    with pytest.raises(InputError, match=r"a\.txt holds no table of link types.*rocm-smi --showtopo"):
+        read_rocm_topo("a.txt", weights)
+
+
+def test_one_gpu_has_no_links_and_is_a_machine_all_the_same():
+    """What sglang's check_env prints on a machine with one GPU."""
+    text = table("========= Link Type between two GPUs =========", ["GPU0"], link, "0")
+    assert looks_like_rocm_topo(text)
+    (machine,) = read_rocm_topo("a.txt", text)
+    assert ([gpu.index for gpu in machine.gpus], machine.paths) == ([0], {})
+
+
+KINDS = st.lists(st.sampled_from(["NV", "PHB", "SYS"]), min_size=6, max_size=6)
+PAIRS = list(combinations(range(4), 2))
+
+
+def machine(first: int = 0, names=("NVIDIA H200",) * 4, kinds=("NV",) * 6, counts=(18,) * 6, nics=()) -> Machine:
+    gpus = tuple(Gpu(first + place, name) for place, name in enumerate(names))
+    paths = {
+        (gpus[one].label, gpus[other].label): Path(kind, count)
+        for (one, other), kind, count in zip(PAIRS, kinds, counts, strict=True)
+    }
+    return Machine("a", gpus, nics, paths)
+
+
+NICS = (Nic("NIC0", "mlx5_0", "IB"), Nic("NIC1", "mlx5_1", "IB"))
+
+
+def test_it_is_short_and_does_not_change_between_versions():
+    assert fingerprint(machine()) == "9e6d6514fff7a4d2"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        replace(machine(nics=NICS), host="b", sources=("x.txt",)),
+        machine(first=4, nics=NICS),
+        machine(names=("H200",) * 4, nics=NICS[::-1]),
+        machine(nics=(*NICS, Nic("NIC2", "eth0", "Ethernet"), Nic("NIC3", "lo"))),
+        machine(nics=(replace(NICS[0], label="NIC7", numa=1, up=True), NICS[1])),
+    ],
+)
+def test_what_makes_no_other_machine(same):
+    assert fingerprint(same) == fingerprint(machine(nics=NICS))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        machine(),
+        machine(nics=NICS[:1]),
+        machine(nics=(replace(NICS[0], up=False), NICS[1])),
+        machine(names=("NVIDIA H200",) * 3 + ("NVIDIA H100",), nics=NICS),
+        machine(kinds=("NV",) * 5 + ("SYS",), nics=NICS),
+        machine(counts=(18,) * 5 + (17,), nics=NICS),
+        Machine("a", machine().gpus, NICS),
+    ],
+)
+def test_what_makes_another(other):
+    assert fingerprint(other) != fingerprint(machine(nics=NICS))
+
+
+@examples(60)
+@given(
+    seed=st.randoms(use_true_random=False),
+    kinds=st.lists(st.sampled_from(["NV", "PHB", "SYS"]), min_size=6, max_size=6),
+)
+def test_order_direction_and_sources_do_not_matter(seed, kinds):
+    told = machine(kinds=tuple(kinds), nics=NICS)
+    gpus, nics, paths = list(told.gpus), list(told.nics), list(told.paths.items())
+    for shuffled in (gpus, nics, paths):
+        seed.shuffle(shuffled)
+    turned = {
+        (pair if seed.random() < 0.5 else pair[::-1]): replace(path, gbs=1.0, quote=Quote("a", 1, "b"))
+        for pair, path in paths
+    }
+    gpus = [replace(gpu, bus_id="0000:01:00.0", numa=1, pcie=Pcie(4, 8)) for gpu in gpus]
+    assert fingerprint(Machine(None, tuple(gpus), tuple(nics), turned, ("c",))) == fingerprint(told)
+    nodes = tuple(kind.replace("PHB", "NODE") for kind in kinds)  # what NCCL calls PHB, nvidia-smi may call NODE
+    assert fingerprint(machine(kinds=nodes, nics=NICS)) == fingerprint(told)

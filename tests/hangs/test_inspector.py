@@ -13,7 +13,7 @@ from inspector_lines import coll, dump, p2p
 
 from traceops.cli import main
 from traceops.core.errors import InputError
-from traceops.fabric.discover import named_fabric, run_fabric
+from traceops.fabric.read import named_fabric, run_fabric
 from traceops.fabric.to_json import fabric_json
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import what_would_decide

@@ -16,11 +16,11 @@ import pytest
 import traceops
 from traceops.integrations.loaded_run import LoadedRun
 from traceops.measure.ledger import BUCKETS
-from traceops.render.page import scoped_css
+from traceops.render.writers.html import scoped_css
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
-FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "ledger", "what_if", "roles", "checks")
+FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "operators", "ledger", "what_if", "roles", "checks")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from traceops.core.errors import UsageError
 from traceops.core.rank_files import effective_batches, ranks_replaced
-from traceops.integrations.single_rank import accumulate_more
+from traceops.integrations.held_capture import accumulate_more
 
 
 @pytest.fixture(autouse=True)

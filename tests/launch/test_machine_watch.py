@@ -17,8 +17,16 @@ from traceops.hangs.in_report import diagnosis_of_run
 from traceops.launch import machine_watch
 from traceops.launch.evidence import nccl_log_variables, tidy
 from traceops.launch.machine_watch import FabricEvidence, MachineWatch
-from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms, started_with
+from traceops.machine.usage import (
+    Nvml,
+    Stat,
+    all_processes,
+    cores_ms,
+    descendants,
+    process_time,
+    quota_ms,
+    started_with,
+)
 from traceops.traces.observed import read_machines
 
 STAT = (
@@ -98,7 +106,7 @@ def test_an_older_driver_tells_less():
 
 
 def test_structures_are_laid_out_as_in_c():
-    from traceops.machine import nvml
+    from traceops.machine import usage as nvml
 
     assert ctypes.sizeof(nvml._Process) == 24 and ctypes.sizeof(nvml._ProcessUse) == 32
 

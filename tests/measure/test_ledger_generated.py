@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slow_ledger import slow_ledger
 
-from traceops.across.measure_across import measure_across
+from traceops.across.cross_rank import measure_across
 from traceops.measure.activity import find_activity
 from traceops.measure.ledger import find_lane, ledger_of
 from traceops.measure.steps import find_steps

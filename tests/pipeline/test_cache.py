@@ -330,7 +330,7 @@ def test_nothing_of_the_cache_is_executed(ddp, cache, tmp_path, monkeypatch):
 
     from jinja2.bccache import bc_magic
 
-    from traceops.render import page
+    from traceops.render.writers import html as page
 
     mark = f"open({str(tmp_path / 'executed')!r}, 'w')"
     planted = f"def root(context, *rest):\n    {mark}\n    yield 'mine'\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.csv import render_csv_files
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
+from traceops.render.writers.csv import render_csv_files
 from traceops.render.writers.terminal import write_terminal
 
 DATA = Path(__file__).resolve().parents[1] / "data"

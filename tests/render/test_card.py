@@ -12,8 +12,7 @@ from sample_report import sample_report
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import LONGEST, actions_of, card_lines, card_of, shortened
 from traceops.render.report.terminal import print_report
-from traceops.report.card import Card
-from traceops.report.model import Report
+from traceops.report.model import Card, Report
 
 pytestmark = pytest.mark.usefixtures("kept_summaries")
 DATA = Path(__file__).parents[1] / "data"

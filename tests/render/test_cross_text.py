@@ -7,7 +7,7 @@ from changed import replace
 from sample_report import sample_report, with_tables
 
 from traceops.core.findings import Check
-from traceops.render.report.cross_tables import (
+from traceops.render.report.cross_sections import (
     arrivals_table,
     clocks_sentence,
     lateness_table,

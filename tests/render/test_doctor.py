@@ -27,8 +27,7 @@ from traceops.fabric.model import Measured, Quote
 from traceops.fabric.nccl import NcclLog, NetworkEvent
 from traceops.fabric.reference import references_in
 from traceops.machine.look import Look
-from traceops.render.doctor.files import write_doctor
-from traceops.render.doctor.html import render_doctor_html, sweep_figure
+from traceops.render.doctor.html import render_doctor_html, sweep_figure, write_doctor
 from traceops.render.doctor.rows import attempts, pair_matrices, render_doctor_csv
 from traceops.render.doctor.terminal import print_doctor
 from traceops.render.doctor.text import doctor_verdict

@@ -18,16 +18,15 @@ from sample_report import HOSTILE, sample_report, with_tables
 
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.fabric.alike import MOST_CONNECTIONS, alike_connections, alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
-from traceops.fabric.to_json import fabric_json
+from traceops.fabric.to_json import MOST_CONNECTIONS, alike_connections, alike_machines, fabric_json
 from traceops.render.document import Drawing
-from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.fabric_html import connections_table, fabric_blocks, nccl_sentence, reference_table
 from traceops.render.report.html import render_html
 from traceops.render.report.terminal import print_report
+from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import to_json_object
 from traceops.report.model import Report
 from traceops.report.rows import ReferenceRow

@@ -14,15 +14,14 @@ from sample_report import sample_report, with_tables
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.pipeline.analyze import analyze
-from traceops.render.answer import AlignedSteps, Cost
-from traceops.render.document import Answer, Fold
+from traceops.render.document import AlignedSteps, Answer, Cost, Fold
 from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import aligned_steps, dense_stretches, first_screen
 from traceops.render.report.html import describe, render_html
 from traceops.render.report.lead import cure_of, lead_finding
-from traceops.render.svg.lanes import lanes_plot
+from traceops.render.svg.marks import lanes_plot
 from traceops.render.svg.plot import Note, Rectangle
-from traceops.report.alike import APART_PCT, alike_ranks
+from traceops.report.detail import APART_PCT, alike_ranks
 from traceops.report.model import Report
 from traceops.report.tables import Tables, TimelineRow
 

@@ -16,9 +16,9 @@ from traceops.core.file_formats import FORMATS
 from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_diagnosis, write_report
-from traceops.render.doctor.files import write_doctor
-from traceops.render.report.csv import CSV_FILES, render_csv_files
+from traceops.render.doctor.html import write_doctor
 from traceops.render.runs.files import write_runs
+from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import render_json, to_json_object
 from traceops.report.rows import RankRow
 from traceops.report.tables import Tables

@@ -16,7 +16,7 @@ from sample_report import sample_report
 
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
-from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
+from traceops.render.hang.tables import HANG_CSV_FILES, render_hang_csv_files
 from traceops.report.document import render_json
 from traceops.report.hang_json import hang_document, hang_json
 from traceops.report.write import json_text

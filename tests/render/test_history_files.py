@@ -15,7 +15,7 @@ from sample_captures import capture, commit_of, with_level
 
 from traceops.baseline.history import histories, samples_of
 from traceops.baseline.store import Problem, save, scan
-from traceops.render.history.files import FILES, write_history
+from traceops.render.history.html import FILES, write_history
 from traceops.schemas import schema_path
 
 SCHEMA = json.loads(schema_path("history").read_text())

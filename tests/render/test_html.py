@@ -25,9 +25,9 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.text import short_name
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Column, build_table, number, size
-from traceops.render.page import environment, script_json
 from traceops.render.report.card import card_of
 from traceops.render.report.html import render_html
+from traceops.render.writers.html import environment, script_json
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.rules.registry import RULES

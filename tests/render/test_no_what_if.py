@@ -12,9 +12,9 @@ from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.pipeline.analyze import analyze
+from traceops.render.report.coverage import NO_REPLAY, to_match
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
-from traceops.render.report.then_text import NO_REPLAY, to_match
 from traceops.render.report.whole_run import whole_run_sentence
 from traceops.report.step_times import EndedRow, WholeRunRows
 

@@ -12,12 +12,12 @@ from html_page import Page
 
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.coverage import kernels_sentence
-from traceops.render.report.csv import render_csv_files
+from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.html import render_html
 from traceops.render.report.lead import not_evaluated
 from traceops.render.report.rank_tables import ranks_table
 from traceops.render.report.terminal import describe_summary
+from traceops.render.writers.csv import render_csv_files
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.model import Report
 

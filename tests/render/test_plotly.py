@@ -21,8 +21,8 @@ from traceops.core.installation import bundled
 from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
 from traceops.render.history.html import render_history_html
-from traceops.render.page import plotly_js, plotly_js_source
 from traceops.render.report.html import render_html
+from traceops.render.writers.html import plotly_js, plotly_js_source
 
 README = bundled("templates", "plotly", "README.md").read_text(encoding="utf-8")
 

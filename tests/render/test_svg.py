@@ -15,15 +15,14 @@ from sample_doctor import healthy
 from sample_report import HOSTILE, sample_report
 
 from traceops.core.units import digits_text, us_text
-from traceops.render.answer import AlignedSteps, Mark, StepLane
 from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
+from traceops.render.document import AlignedSteps, Mark, StepLane
 from traceops.render.report.cross_figures import lateness_figure, timeline_figure, what_if_figure
 from traceops.render.report.figures import distribution_figure, idle_figure, laid_out, ledger_figure, steps_figure
 from traceops.render.report.html import describe, render_html
 from traceops.render.svg.figure import TYPES, plot_of
-from traceops.render.svg.lanes import lanes_plot
-from traceops.render.svg.marks import shades_of
+from traceops.render.svg.marks import lanes_plot, shades_of
 from traceops.render.svg.plot import (
     Dot,
     Note,

@@ -14,10 +14,9 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, Network, RankPlace
 from traceops.fabric.talks import talks
-from traceops.render import page
-from traceops.render.topology.figure import Figure, topology_figure
-from traceops.render.topology.layout import Box, FigureDrawing
+from traceops.render.topology.figure import Box, Figure, FigureDrawing, topology_figure
 from traceops.render.topology.shape import Way, near_text, shape_of, ways_on
+from traceops.render.writers import html as page
 
 MACHINES = (
     *(nvswitch(gpus) for gpus in (1, 2, 4)),

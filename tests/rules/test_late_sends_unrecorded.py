@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from changed import replace
 
-from traceops.across.light_window import LightRank
-from traceops.across.measure_across import measure_across
-from traceops.across.undisturbed import Undisturbed
+from traceops.across.cross_rank import measure_across
+from traceops.across.undisturbed import LightRank, Undisturbed
 from traceops.measure.summary import summarize
 from traceops.rules.pipeline import judge_late, without_recording
 from traceops.rules.shared import work_ms

@@ -19,7 +19,7 @@ from traceops.core.facts import Fact
 from traceops.core.step_words import step_words
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
-from traceops.render.report.cross_tables import replay_sentence
+from traceops.render.report.cross_sections import replay_sentence
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
 from traceops.rules.idle_claims import HiddenLoading
 from traceops.rules.stragglers_claims import Late

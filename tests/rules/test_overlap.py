@@ -18,9 +18,8 @@ from generated_run import (
 )
 from measured_runs import BUILDERS, across, program
 
-from traceops.across.light_window import LightRank
 from traceops.across.replay.what_if import NO_COMMUNICATION
-from traceops.across.undisturbed import Undisturbed
+from traceops.across.undisturbed import LightRank, Undisturbed
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small

@@ -5,7 +5,7 @@ from changed import replace
 from generated_run import Collective, Size, ddp, simulate
 from measured_runs import across, program, true_step
 
-from traceops.across.call_times import call_times
+from traceops.across.communication import call_times
 from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.rules.overlap import judge_exposed, judge_small

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 from changed import replace
 
-from traceops.across.light_window import LightRank
 from traceops.across.run_steps import Share
-from traceops.across.undisturbed import Undisturbed
+from traceops.across.undisturbed import LightRank, Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.rules.named_lines import in_each_step, in_plain_steps

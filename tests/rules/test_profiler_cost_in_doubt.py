@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from observed_run import Step, write_rank
 
-from traceops.across.profiler_cost import profiler_cost
+from traceops.across.plain_step import profiler_cost
 from traceops.across.whole_run import whole_run
 from traceops.rules.profiler_cost import judge_profiler
 from traceops.traces.observed import read_observed

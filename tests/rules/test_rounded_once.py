@@ -12,8 +12,8 @@ from measured_runs import program
 from traceops.pipeline.analyze import analyze
 from traceops.render.finding_blocks import evidence_lines
 from traceops.render.report.card import card_of
-from traceops.render.report.csv import findings_csv
 from traceops.render.report.html import describe
+from traceops.render.writers.csv import findings_csv
 from traceops.render.writers.html import write_html
 
 LOADS_US = 5914.9  # 5.91 ms; rounded to the µs first it is 5.915, and then 5.92

@@ -9,7 +9,7 @@ from changed import replace
 from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
-from traceops.across import own_times
+from traceops.across import work as own_times
 from traceops.across.machine_use import CoreWaits
 from traceops.core.claims import claim_of
 from traceops.pipeline import conclude

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.timeline.pieces import CannotWrite, PieceWriter, crc_of_both, join
-from traceops.timeline.placing import place_files
-from traceops.timeline.reader import TimelineHeader
+from traceops.timeline.reader import TimelineHeader, place_files
 from traceops.timeline.times import Shift, format_us, parse_us
 
 

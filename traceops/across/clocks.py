@@ -1,4 +1,8 @@
-"""One clock for all ranks, from the ends of collectives that every member leaves together."""
+"""One clock for all ranks, and when collectives end on it.
+
+Ends of collectives that every member leaves together set the clocks. Where hosts run the collectives, waiting is over
+when the last member came, however late a thread goes on.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from traceops.across.match import MatchedCollectives
-from traceops.core.arrays import Int
+from traceops.across.match import Collective, MatchedCollectives
+from traceops.core.arrays import Int, merge, union
+from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import RankSummary
 
 # All members leave these together; of a broadcast or a reduce the root may leave long before.
@@ -214,3 +220,279 @@ def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> n
             first[number] = min(first.get(number, moment), moment)
             last[number] = max(last.get(number, moment), moment)
     return np.array([last[number] - first[number] for number in first], dtype=float)
+
+
+def without_late_ends(
+    matching: MatchedCollectives, ranks: Sequence[RankSummary], clocks: ClockAlignment
+) -> MatchedCollectives:
+    """The same with waiting on hosts ended where the last member came, on the common clock.
+
+    Kernels of a collective end together, so that what a rank spends beyond the shortest is waiting. A backend's
+    thread on a busy CPU may end milliseconds after the others: that is no waiting for a rank.
+    """
+    on_cpu = {summary.rank for summary in ranks if summary.exchanges_on_host} - set(clocks.unaligned)
+    if not on_cpu:
+        return matching
+    begin = {
+        summary.rank: clocks.fits[summary.rank].correct(summary.comm.start).tolist()
+        for summary in ranks
+        if summary.rank in on_cpu
+    }
+    return replace(
+        matching,
+        collectives=tuple(
+            one if one.links or not on_cpu.issuperset(one.group) else _until_last_came(one, begin)
+            for one in matching.collectives
+        ),
+    )
+
+
+def _until_last_came(collective: Collective, begin: dict[int, list[int]]) -> Collective:
+    came = [begin[rank][position] for rank, position in collective.members]
+    last = max(came)
+    waits = zip(collective.wait_ns, came, strict=True)
+    return replace(
+        collective,
+        wait_ns=tuple(min(wait, last - moment) for wait, moment in waits),
+        came_last=None if collective.is_rooted else collective.members[came.index(last)][0],
+    )
+
+
+# Whether a thread that went on before its collective's recorded end had waited for it: the other ranks tell.
+
+
+def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> list[RankSummary]:
+    """The ranks, with each open spell of a thread decided that the other ranks decide.
+
+    A backend's own thread records a collective's end, and where it gets no core it does so long after the end. A thread
+    that went on once the last member was there, and before that record, had waited for the collective. One that
+    went on while a member was still missing had not: it did something of its own.
+    """
+    asked = {summary.rank: summary for summary in ranks if len(summary.program.spell_comm)}
+    came: dict[int, dict[int, int]] = {rank: {} for rank in asked}  # by position: when the last member had begun
+    for collective in matching.collectives if asked else ():
+        for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
+            if rank in asked:
+                came[rank][position] = int(asked[rank].comm.start[position]) + wait
+    return [_decided(summary, came[summary.rank]) if summary.rank in asked else summary for summary in ranks]
+
+
+def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
+    program = summary.program
+    waited_for = program.spell_comm.tolist()
+    known = np.array([position in came for position in waited_for])
+    there = program.spell_end >= np.array([came.get(position, 0) for position in waited_for])
+    waited, own = known & there, known & ~there
+    start = np.concatenate((program.join_start, program.spell_start[waited]))
+    order = np.argsort(start, kind="stable")
+    return replace(
+        summary,
+        program=replace(
+            program,
+            join_start=start[order],
+            join_end=np.concatenate((program.join_end, program.spell_end[waited]))[order],
+            join_comm=np.concatenate((program.join_comm, program.spell_comm[waited]))[order],
+            unheld=merge(program.unheld, union(program.spell_start[own], program.spell_end[own])),
+        ),
+    )
+
+
+# The collectives in which ranks first met in a window that marks no steps: they show when each began to record.
+
+
+FIRST_MEETING = "the first between its ranks, which shows how far apart they began to record"
+
+
+def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> MatchedCollectives:
+    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run.
+
+    Where there are steps the profiler was at work before the first of them, and ranks had met.
+    """
+    if any((summary.step_numbers != NO_STEP).any() for summary in ranks):
+        return matching
+    ends = {summary.rank: summary.comm.end for summary in ranks}
+    order = sorted(
+        matching.collectives, key=lambda one: max(int(ends[rank][position]) for rank, position in one.members)
+    )
+    root = {summary.rank: summary.rank for summary in ranks}
+
+    def find(rank: int) -> int:
+        while root[rank] != rank:
+            root[rank] = rank = root[root[rank]]
+        return rank
+
+    first = set()
+    for collective in order:
+        apart = {find(rank) for rank, _ in collective.members}
+        if len(apart) > 1:
+            first.add(collective.members)
+            one = apart.pop()
+            for other in apart:
+                root[other] = one
+    if not first:
+        return matching
+    events = sum(len(members) for members in first)
+    return replace(
+        matching,
+        collectives=tuple(one for one in matching.collectives if one.members not in first),
+        unmatched={**matching.unmatched, FIRST_MEETING: events},
+    )
+
+
+# The root of a broadcast, reduce, gather or scatter: traces do not name it, but who waits for whom tells it.
+
+
+_FROM_ROOT = re.compile(r"broadcast|^scatter", re.I)
+_EXPLAINED = 0.9  # of the waiting, that a root must explain
+_NEXT_BEST = 0.5  # of what the root explains: the most that another one may explain
+_ALL = -1  # in place of a root: each member needs all others
+_SOON = 0.2  # of its waiting: a member that waited for another goes on so soon when that has come
+_LEAST_STEPS = 3  # in which a place tells its root
+_EARLY_NS = 200_000  # by so much clocks may let a member end before the root that it waited for has begun
+
+
+def with_roots(
+    matching: MatchedCollectives, ranks: Sequence[RankSummary], clocks: ClockAlignment
+) -> MatchedCollectives:
+    """The same with the root of rooted operations where times tell it, and waiting only for whom it takes.
+
+    Of one group's operations of one kind, a root is whose coming ends the others' waiting (broadcast, scatter), or who
+    alone waits (reduce, gather), each time. No member may end before one that it needs has begun. Where no root
+    explains the waiting and nobody ever ends before the last has come, all wait for the last, as in an all-reduce.
+    Where neither is so, the same is asked of each place in the step: ZeRO's optimizers send from rank after rank.
+    Where that tells nothing either (several in flight, handed on along a tree), but members go on as soon as another
+    has come, each waits for the last that came before it could end.
+    """
+    begin = {s.rank: clocks.fits[s.rank].correct(s.comm.start) for s in ranks}
+    end = {s.rank: clocks.fits[s.rank].correct(s.comm.end) for s in ranks}
+    alike: dict[tuple[tuple[int, ...], str, str], list[int]] = defaultdict(list)
+    for number, one in enumerate(matching.collectives):
+        if one.is_rooted and not set(one.group) & set(clocks.unaligned):
+            alike[one.group, one.description, one.op].append(number)
+    found = dict[int, Collective]()
+    step_of = {s.rank: s.comm.step for s in ranks}
+    for (_, _, op), numbers in alike.items():
+        if not _find(found, op, numbers, matching, begin, end):
+            for of_place in _by_place(numbers, matching, step_of):
+                _find(found, op, of_place, matching, begin, end)
+            left = [number for number in numbers if number not in found]
+            found |= _by_arrival(left, matching, begin, end)
+    return replace(
+        matching, collectives=tuple(found.get(number, one) for number, one in enumerate(matching.collectives))
+    )
+
+
+def _find(
+    found: dict[int, Collective],
+    op: str,
+    numbers: Sequence[int],
+    matching: MatchedCollectives,
+    begin: Mapping[int, Int],
+    end: Mapping[int, Int],
+) -> bool:
+    """Adds these operations to `found` where times tell whom their members wait for; whether they do."""
+    own = [matching.collectives[number] for number in numbers]
+    shape = (len(own), len(own[0].members))
+    begins, ends = (
+        np.array([at[rank][position] for one in own for rank, position in one.members]).reshape(shape)
+        for at in (begin, end)
+    )
+    waits = np.array([one.wait_ns for one in own], dtype=np.int64)
+    root = _root(op, begins, ends, waits)
+    for row, (number, one) in enumerate(zip(numbers, own, strict=True)):
+        if root == _ALL:
+            found[number] = replace(one, came_last=one.members[int(begins[row].argmax())][0])
+        elif root is not None:
+            found[number] = _waiting_for(one, root, begins[row].tolist(), ends[row].tolist())
+    return root is not None
+
+
+def _by_arrival(
+    numbers: Sequence[int], matching: MatchedCollectives, begin: Mapping[int, Int], end: Mapping[int, Int]
+) -> dict[int, Collective]:
+    """Each member waits for those that came before it ended; none where hardly any ends as soon as the last of them."""
+    found, soon, whole = dict[int, Collective](), 0, 0
+    for number in numbers:
+        one = matching.collectives[number]
+        begins = [int(begin[rank][position]) for rank, position in one.members]
+        ends = [int(end[rank][position]) for rank, position in one.members]
+        needs = [[j for j, came in enumerate(begins) if j == i or came <= ends[i]] for i in range(len(begins))]
+        came = [max(begins[j] for j in own) for own in needs]
+        waits = [last - first for last, first in zip(came, begins, strict=True)]
+        whole += sum(one.wait_ns)
+        soon += sum(wait for wait, over, last in zip(waits, ends, came, strict=True) if over - last <= _SOON * wait)
+        found[number] = replace(one, wait_ns=tuple(waits), needs=tuple(map(tuple, needs)))
+    return found if whole and soon >= _EXPLAINED * whole else {}
+
+
+def _by_place(numbers: Sequence[int], matching: MatchedCollectives, step_of: Mapping[int, Int]) -> list[list[int]]:
+    """The operations by their place among these in a step; none where steps have not as many, or but one has any."""
+    by_step: dict[int, list[int]] = defaultdict(list)
+    for number in numbers:
+        rank, position = matching.collectives[number].members[0]
+        by_step[int(step_of[rank][position])].append(number)
+    inside = [own for step, own in by_step.items() if step >= 0]
+    if len(inside) < _LEAST_STEPS or len({len(own) for own in inside}) > 1:
+        return []
+    return [list(of_place) for of_place in zip(*inside, strict=True)]
+
+
+def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
+    """The root's place, _ALL where all wait for the last, None where times tell neither.
+
+    Arrays have the shape (operations, members).
+    """
+    together = _until_came(op, _ALL, begins)
+    whole = _explained(waits, together)
+    if not whole:
+        return None
+    explained = np.zeros(begins.shape[1])
+    for root in range(begins.shape[1]):
+        until = _until_came(op, root, begins)
+        if _possible(until, begins, ends):
+            explained[root] = _explained(waits, until)
+    order = np.argsort(explained, kind="stable")
+    best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
+    if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
+        return int(order[-1])
+    return _ALL if best < _EXPLAINED * whole and _possible(together, begins, ends) else None
+
+
+def _until_came(op: str, root: int, begins: Int) -> Int:
+    """How long each member waits until those that it needs have begun, ns; shape (operations, members)."""
+    last = begins.max(axis=1, keepdims=True)
+    if root == _ALL:
+        until: Int = last - begins
+    elif _FROM_ROOT.search(op):
+        until = np.maximum(begins[:, [root]] - begins, 0)
+    else:
+        until = np.zeros_like(begins)
+        until[:, [root]] = last - begins[:, [root]]
+    return until
+
+
+def _explained(waits: Int, until: Int) -> float:
+    """Waiting that ends with the coming of one that is needed, ns."""
+    return float(np.minimum(waits, until).sum())
+
+
+def _possible(until: Int, begins: Int, ends: Int) -> bool:
+    """Whether no member ends before one that it needs has begun."""
+    return bool((begins + until <= ends + _EARLY_NS).all())
+
+
+def _waiting_for(one: Collective, root: int, begins: Sequence[int], ends: Sequence[int]) -> Collective:
+    """The operation with each member's waiting for those that it needs.
+
+    The side that gives its data needs the other as well where it did not end before that came: it could not hand over.
+    """
+    gives = bool(_FROM_ROOT.search(one.op))
+    of_root = [i for i, begin in enumerate(begins) if i == root or not gives or ends[root] > begin]
+    of_others = [gives or end > begins[root] for end in ends]
+    needs = [of_root if i == root else sorted((i, root)) if needed else [i] for i, needed in enumerate(of_others)]
+    waits = zip(one.wait_ns, needs, begins, strict=True)
+    return replace(
+        one,
+        wait_ns=tuple(min(wait, max(begins[i] for i in own) - begin) for wait, own, begin in waits),
+        needs=tuple(map(tuple, needs)),
+    )

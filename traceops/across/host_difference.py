@@ -1,18 +1,20 @@
-"""What the host of one rank does longer than those of its peers, while they wait for it."""
+"""What the host of one rank does for longer than those of its peers, while they wait for it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.stragglers import Straggler
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.stack_times import LEAST_PCT
 from traceops.measure.summary import RankSummary
+from traceops.traces.collective import is_annotation
 from traceops.traces.frames import LEAST_FRAME_NS
 
 _LEAST_PCT = 5.0  # of the typical step
@@ -173,3 +175,50 @@ def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, s
         idle_ms += float(one.idle_ns.sum(axis=0)[chosen].mean()) / 1e6
         found[one.key] = (one.said, ms, idle_ms)
     return found
+
+
+_LEAST_MS = 0.01  # a step: what a kernel or region must have grown by
+_MOST = 3
+
+
+class Grown(Struct, frozen=True):
+    """A kernel or a region of the host: ms a step on the rank, and on its median peer."""
+
+    name: str
+    ms: float
+    peers_ms: float
+
+
+def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> list[Grown]:
+    """What grew most on this rank: kernels where the GPU or a copy is the cause, regions where host or input is.
+
+    beside: the peers to compare with, all by default.
+    """
+    assert run.graph is not None
+    by_rank = {times.summary.rank: times for times in run.ranks}
+    peers = [by_rank[peer] for peer in beside or run.graph.peers(rank)]
+    if cause in ("gpu_compute", "copy"):
+        return _most_grown(_kernel_ms(by_rank[rank]), [_kernel_ms(peer) for peer in peers])
+    if cause in ("host", "input"):
+        return _most_grown(_region_ms(by_rank[rank]), [_region_ms(peer) for peer in peers])
+    return []
+
+
+def _most_grown(own: Mapping[str, float], peers: Sequence[Mapping[str, float]]) -> list[Grown]:
+    if not peers:
+        return []
+    usual = {name: float(np.median([peer.get(name, 0.0) for peer in peers])) for name in own}
+    more = [name for name, ms in own.items() if usual[name] < ms]
+    most = sorted(more, key=lambda name: usual[name] - own[name])[:_MOST]
+    return [Grown(name, own[name], usual[name]) for name in most if own[name] - usual[name] > _LEAST_MS]
+
+
+def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
+    steps = max(len(times.duration), 1)
+    return {k.name: k.total_us / 1e3 / steps for k in times.summary.kernels if k.kind != "comm"}
+
+
+def _region_ms(times: RankTimes) -> Mapping[str, float]:
+    steps = max(len(times.duration), 1)
+    regions = times.summary.host.regions  # what waits for other ranks is no reason to be late
+    return {name: ms / steps for name, ms in regions if not is_annotation(name)}

@@ -10,11 +10,9 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
-from traceops.across.groups import group_of, only_group, tensor_group
-from traceops.across.messages import Event
+from traceops.across.groups import group_of, only_group, role_of_kernel, tensor_group
 from traceops.across.pair import pair
-from traceops.across.role_names import role_of_kernel
-from traceops.across.send_receive import NO_END, NO_PARTNER, NO_TRACE, OTHER_SIZE, Exchange, match_exchanges
+from traceops.across.send_receive import NO_END, NO_PARTNER, NO_TRACE, OTHER_SIZE, Event, Exchange, match_exchanges
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
-from traceops.across.messages import Event
+from traceops.across.send_receive import Event
 from traceops.core.arrays import Int, Intervals, intersect, subtract, union
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.summary import RankSummary

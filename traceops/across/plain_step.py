@@ -1,8 +1,4 @@
-"""What a step takes that nothing records: of a whole run, the steps that the profiler has not touched yet, or all.
-
-torch's profiler leaves CUPTI attached behind its windows, and that slows hosts for the rest of the process, on two
-H200s by up to 28 %. So where the steps before the first window are shorter than those behind it, they are taken. Where
-CUPTI was ended behind the last window, and without GPUs, what differs is the training's own: all steps count."""
+"""What a step takes that nothing records, and what the profiler costs the steps that it records."""
 
 from __future__ import annotations
 
@@ -14,11 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from traceops.across.machine_use import recorded_waits
 from traceops.across.run_steps import Mask, WholeRun
 from traceops.core.arrays import Int
 from traceops.core.capture_failure import steps_needed
 from traceops.measure.host_places import CodePlace, host_times
-from traceops.measure.recording import SLOWED
+from traceops.measure.recording import SLOWED, profiler_slowdown
 from traceops.measure.steps import usual_steps
 from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import ended_cupti, last_recorded
@@ -273,3 +270,55 @@ def early_place(run: WholeRun, observed: Sequence[Observed], early: EarlyWindow,
             if best is None or ms > best.ms:
                 best = EarlyPlace(one.rank, own.place, ms)
     return best
+
+
+_MANY = 0.2  # of the steps without the profiler
+
+
+class ProfilerCost(Struct, frozen=True):
+    """Profiled ÷ unprofiled step.
+
+    ratio: as the median steps have it; None where one of them is not known, or is no measure. core_pct: the most that a
+    rank waits for a core in the recorded steps, but for the step in which it waited longest. as_long_pct: of the run's
+    steps without the profiler, those that take as long as the recorded ones; None of a run that was not observed, and
+    where CUPTI stays in the process and slows later steps.
+    """
+
+    ratio: float | None
+    core_pct: float = 0.0
+    as_long_pct: float | None = None
+
+    @property
+    def least(self) -> float | None:
+        """What is left of the ratio where recorded steps had never waited for a core; the others may have."""
+        return None if self.ratio is None else self.ratio * (1 - self.core_pct / 100)
+
+    @property
+    def by_cores(self) -> bool:
+        """Whether waiting for cores may be all that makes recorded steps longer."""
+        return self.least is not None and self.ratio is not None and self.least < SLOWED <= self.ratio
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether many steps without the profiler take as long as the recorded ones."""
+        many = self.as_long_pct is not None and self.as_long_pct >= 100 * _MANY
+        return many and self.ratio is not None and self.ratio >= SLOWED
+
+    @property
+    def slowdown(self) -> float | None:
+        """The ratio where it tells what the profiler costs."""
+        return None if self.by_cores or self.by_chance else self.ratio
+
+
+def profiler_cost(
+    manifest: dict[str, Any], observed: Sequence[Observed], whole: WholeRun | None, *, on_gpu: bool
+) -> ProfilerCost:
+    """Of a run whose ranks were observed, or not."""
+    ratio = profiler_slowdown(manifest)
+    waits = recorded_waits(observed)
+    stays = on_gpu and not ended_cupti(manifest)
+    if ratio is None or whole is None or stays or not whole.timed.any():
+        as_long = None
+    else:
+        as_long = 100 * float((whole.step_ms[whole.timed] >= manifest["profiled_step_ms"]).mean())
+    return ProfilerCost(ratio, max((one.beside_pct for one in waits.values()), default=0.0), as_long)

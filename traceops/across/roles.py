@@ -12,10 +12,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from traceops.across.groups import Ranks, group_of, only_group
+from traceops.across.groups import Ranks, group_of, only_group, role_of_kernel, role_of_name
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.pipelines import Pipeline, is_ring
-from traceops.across.role_names import role_of_kernel, role_of_name
 from traceops.core.words import Role, RoleTold
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING, message_bytes
 from traceops.measure.phases import AFTER, UPDATED

@@ -10,13 +10,12 @@ from msgspec import UNSET, Struct
 from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
-from traceops.across.own_times import own_steps, own_time
 from traceops.across.replay.cure import as_peers, median_rank
 from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import Replays, shared_work
 from traceops.across.stragglers import LATE_STEP, Straggler, chance, straggler
-from traceops.across.work import WorkCompared, compare_work
+from traceops.across.work import WorkCompared, compare_work, own_steps, own_time
 from traceops.measure.summary import RankSummary
 
 LEAST_RANKS = 4  # fewer are stragglers each

@@ -45,8 +45,7 @@ from traceops.answers.rows import (
 from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.rank_text import ranks_text
-from traceops.render.answer import Cost
-from traceops.render.document import Answer, Text
+from traceops.render.document import Answer, Cost, Text
 from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow

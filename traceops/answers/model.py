@@ -11,7 +11,7 @@ from traceops.core.documents import Tool
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.words import NoReplay
 from traceops.hangs.model import RankStatus, RootJson, WaitJson
-from traceops.report.card import Card
+from traceops.report.model import Card
 from traceops.report.rows import Count, NotNegative, Number, RankRow, RoleName, RoleRow, WhatIfRow, Whole
 from traceops.report.summary import HostsUnknown, LoadersUnknown
 
@@ -110,6 +110,13 @@ class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
         Number | None, Meta(description="Of the rank that spends least on it, 0 where one does not run it.")
     ]
     grid: Annotated[str, Meta(description="Of its longest launch; on a CPU the input shapes of its longest call.")]
+    flops: Annotated[Number | None, Meta(description="Per step on one rank; null where shapes do not tell.")] = None
+    bytes: Annotated[Number | None, Meta(description="The least that it moves, per step.")] = None
+    attainable_ms: Annotated[Number | None, Meta(description="What its work takes at attainable speed, per step.")] = (
+        None
+    )
+    efficiency_pct: Annotated[Number | None, Meta(description="attainable_ms in percent of its time.")] = None
+    cause: Annotated[str | None, Meta(description="Why it takes longer than its work needs.")] = None
 
 
 class FindingLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,9 +24,8 @@ from traceops.hangs.model import HangDocument, HangJson
 from traceops.render.document import Answer
 from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import answer_of
-from traceops.report.card import Card
 from traceops.report.document import load_object, report_file, report_of
-from traceops.report.model import Report, ReportBase
+from traceops.report.model import Card, Report, ReportBase
 from traceops.report.run import Run
 from traceops.report.tables import read_tables
 from traceops.runs.find import find_runs

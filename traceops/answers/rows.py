@@ -143,6 +143,11 @@ def _kernel(row: KernelRow, uses: Sequence[KernelUse]) -> KernelLine:
         worst_rank_total_ms=row.worst_rank_total_ms,
         least_rank_total_ms=row.least_rank_total_ms,
         grid=row.grid,
+        flops=row.flops,
+        bytes=row.bytes,
+        attainable_ms=row.attainable_ms,
+        efficiency_pct=row.efficiency_pct,
+        cause=row.cause,
     )
 
 

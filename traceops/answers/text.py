@@ -38,7 +38,7 @@ from traceops.render.cells import Cell, Column, build_table, number
 from traceops.render.document import Block, Span, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, shortened
-from traceops.render.report.then_text import NO_REPLAY, why_least
+from traceops.render.report.coverage import NO_REPLAY, why_least
 from traceops.render.writers.terminal import MARK
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
 

@@ -41,6 +41,7 @@ class CaptureSettings:
     default schedule and on machines without a GPU (`FirstWindow`).
     with_memory: record every allocation in the window, and the stack of each from the first use of a GPU on, for a
     snapshot at the window's end and where memory runs out (docs/memory.md).
+    live: write for a monitor beside the training what is seen of it (docs/live.md); needs `observe`.
     samples_per_step: samples of all ranks in a step, where the script does not say; None where nobody does.
     """
 
@@ -62,6 +63,7 @@ class CaptureSettings:
     first_window: bool = True
     samples_per_step: int | None = None
     with_memory: bool = False
+    live: bool = False
 
     def merged(self, overrides: Mapping[str, Any]) -> CaptureSettings:
         """A copy with `overrides`; the key ``schedule`` holds only the schedule fields to change."""

@@ -19,6 +19,7 @@ from traceops.capture.recorder import before_other_profilers
 from traceops.capture.schedule import NEVER, Schedule
 from traceops.capture.settings import CaptureSettings
 from traceops.capture.short_way.ways import LongWay, short_way
+from traceops.core.live_pulses import PULSES_FILE
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
 _FIRST_SNAPSHOT = 16  # steps
@@ -97,7 +98,7 @@ class Watchers:
 
     def remove_files(self) -> None:
         """Take away what was written: another capture has the folder from now on."""
-        for name in (STEPS_FILE, OBSERVED_FILE, LIGHT_FILE, *LATER_LIGHT_FILES, LOADER_GLOB):
+        for name in (STEPS_FILE, OBSERVED_FILE, PULSES_FILE, LIGHT_FILE, *LATER_LIGHT_FILES, LOADER_GLOB):
             for path in self._record.folder.glob(name):
                 path.unlink(missing_ok=True)
 
@@ -105,7 +106,8 @@ class Watchers:
         """Watch the steps and the host; where that cannot begin, nothing else changes."""
         scope.callback(self.end_observing)
         try:
-            self.observer = Observer(self._record.folder, self._record.manifest.rank, way=self._way)
+            rank = self._record.manifest.rank
+            self.observer = Observer(self._record.folder, rank, way=self._way, live=self._settings.live)
         except Exception as error:
             if raised_by_a_handler(error):
                 raise

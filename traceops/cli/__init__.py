@@ -24,10 +24,18 @@ from traceops.version import __version__
 # Each is declared in a table that costs --help nothing, and has a module here, imported only to run it, with
 # main(args) -> exit code.
 COMMANDS = (
-    "run", "capture", "sweep", "scale", "analyze", "compare", "baseline", "diagnose", "doctor", "view", "open", "query",
-    "show", "explain", "demo", "mcp", "memory", "completion",
+    "run", "capture", "live", "top", "sweep", "scale", "analyze", "compare", "baseline", "diagnose", "doctor", "view",
+    "open", "query", "show", "explain", "demo", "mcp", "memory", "completion",
 )  # fmt: skip
-_TRAINING = ("run", "capture", "sweep", "scale", "memory")  # in training_options, all others in reading_options
+_TRAINING = (
+    "run",
+    "capture",
+    "live",
+    "top",
+    "sweep",
+    "scale",
+    "memory",
+)  # in training_options, all others in reading_options
 _EXAMPLES = """  traceops run -- train.py                     record a training, on one GPU or many
   traceops analyze profile/train               where its time goes, and what to change
   traceops compare profile/main profile/pr     did it get slower, and why
@@ -141,7 +149,7 @@ def _take_folders(args: argparse.Namespace) -> None:
     """The run or report folder in place of a file of it that traceops wrote: run.json, summary.html."""
     from traceops.cli.arguments import folder_of  # --help needs none of it
 
-    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture"):
+    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture", "live", "top"):
         for name in ("path", "paths", "base", "head"):
             given = getattr(args, name, None)
             if given:

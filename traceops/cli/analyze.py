@@ -60,8 +60,7 @@ def _run_of(path: str, quiet: bool) -> str:
 
 def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRuns) -> int:
     """A report of each run in a folder of its own, and a table of all. Raises InputError where none can be read."""
-    from traceops.render.runs.files import write_runs
-    from traceops.render.runs.terminal import print_runs
+    from traceops.render.runs.files import print_runs, write_runs
 
     root = _root_of(places) if args.output is None else Path(args.output)
     make_writable(root)
@@ -152,9 +151,9 @@ def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
         import traceops.render  # noqa: F401
 
         if "html" in formats:
-            from traceops.render.writers.html import prepare
+            from traceops.render.writers.html import prepare_pages
 
-            prepare()
+            prepare_pages()
 
     return load_rest
 

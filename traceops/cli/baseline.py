@@ -21,7 +21,6 @@ from traceops.compare.capture import capture_of, report_object
 from traceops.core.errors import InputError, UsageError
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text, number_text
-from traceops.render.history.files import capture_json, write_history
 from traceops.render.history.text import history_verdict
 from traceops.render.printer import Printer
 
@@ -80,6 +79,8 @@ def _show(args: argparse.Namespace, store: str) -> int:
     keys = []
     for key, own in groupby(_samples(store, args.key, problems), key=lambda sample: sample.entry.key):
         samples = list(own)
+        from traceops.render.history.html import capture_json  # what only some actions show
+
         entries = [to_builtins(capture_json(sample)) for sample in samples]
         keys.append({"slug": key.slug, "key": asdict(key), "entries": entries})
         if args.json:
@@ -120,6 +121,8 @@ def _history(args: argparse.Namespace, store: str) -> int:
     found = histories(_samples(store, args.key, problems))
     if not found:
         raise _nothing(store, args.key)
+    from traceops.render.history.html import write_history
+
     written = write_history(found, problems, store, Path(args.output), args.plotlyjs)
     _say(history_verdict(found).sentence)
     _say(f"History: {written[0]}")

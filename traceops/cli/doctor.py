@@ -21,7 +21,6 @@ from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
-from traceops.render.doctor.files import write_doctor
 from traceops.render.doctor.terminal import print_doctor
 from traceops.report.write import json_text
 
@@ -122,6 +121,8 @@ def _beside_measured(folder: Path) -> Path:
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
     checkup = redact_fields(checkup, "looks", "trials", "findings", "checks", "problems")
+    from traceops.render.doctor.html import write_doctor  # not before the tests have run
+
     written = write_doctor(checkup, folder, formats)
     if args.json:
         print(json_for(sys.stdout, json_text(document_of(checkup))), end="")

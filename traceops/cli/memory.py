@@ -13,13 +13,11 @@ from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.launch.launchers import check_script
 from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
-from traceops.memory.gpus import capacity_of, size_of
-from traceops.memory.model import MemoryEstimate
+from traceops.memory.model import MemoryEstimate, capacity_of, size_of
 from traceops.memory.run_memory import read_run
 from traceops.memory.script import AskedScript, estimate_script
 from traceops.pipeline.assemble_whole import memory_rows
-from traceops.render.memory import describe_estimate, describe_snapshots, headline
-from traceops.render.run_memory import describe_run
+from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows
 from traceops.report.write import json_bytes

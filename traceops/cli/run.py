@@ -294,6 +294,10 @@ def _capture_settings(args: argparse.Namespace, schedule: dict[str, int]) -> dic
         settings["overwrite"] = True
     if args.no_observe:
         settings["observe"] = False
+    if args.live:
+        if args.no_observe:
+            raise UsageError("--live watches what --no-observe leaves out; give one of them")
+        settings["live"] = True
     if args.no_light:
         settings["light"] = False
     if args.detach is not None:

@@ -137,6 +137,11 @@ _CAPTURE = Group("capture", (
         help="do not time the steps outside the window, and do not sample what hosts and machine do (docs/observe.md)",
     ),
     flag(
+        "--live",
+        help="watch the run while it trains: changes of pace, ranks that lag, waiting for input, hangs. What is found "
+        "is printed, recorded in the run folder, and shown by traceops top (docs/live.md)",
+    ),
+    flag(
         "--no-light",
         help="on GPUs: do not record the device alone for some steps after the last window. That recording (CUPTI) "
         "disturbs the steps little (docs/observe.md)",
@@ -161,7 +166,7 @@ RUN = Command(
     help="Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS.",
     examples=("traceops run -- torchrun --nproc-per-node 4 train.py", "traceops run --nproc 2 -- train.py --lr 3"),
     shown=("--nproc", "--name", "--out", "--overwrite", "--skip-first", "--active", "--env", "--against", "--dry-run",
-           "--kill-on-hang"),
+           "--kill-on-hang", "--live"),
     options=(
         *RUN_OPTIONS,
         Group("Slurm", (
@@ -301,7 +306,33 @@ MEMORY = Command(
     extend=add_training_arguments,
 )  # fmt: skip
 
-COMMANDS = {"run": RUN, "capture": CAPTURE, "sweep": SWEEP, "scale": SCALE, "memory": MEMORY}
+_WATCHED = "run folder of a job that was started with --live (the only one below profile/)"
+LIVE = Command(
+    help="Watch a running job: changes of pace, ranks that lag, waiting for input, memory, hangs.",
+    examples=("traceops live profile/train", "traceops live profile/train --metrics 9464"),
+    options=(
+        option("path", nargs="?", help=_WATCHED),
+        option("--metrics", metavar="[HOST:]PORT", help="serve metrics for Prometheus there (host: 127.0.0.1)"),
+        option("--webhook", metavar="URL", help="post each detection there as JSON, which Slack takes too"),
+        option(
+            "--windows", type=int, default=4, metavar="N",
+            help="windows to record per hour, each after a detection, with a pause that doubles; 0: none (%(default)s)",
+        ),
+        option("--seconds", type=float, metavar="S", help="end after so long (when the job ends)"),
+    ),
+)  # fmt: skip
+TOP = Command(
+    help="Show a running job in the terminal: pace, lag, input, memory and goodput of each rank.",
+    examples=("traceops top", "traceops top profile/train --sort pace"),
+    options=(
+        option("path", nargs="?", help=_WATCHED),
+        flag("--once", help="print once and end"),
+        option(
+            "--sort", choices=("rank", "step", "pace", "input", "memory"), default="rank", help="order (%(default)s)"
+        ),
+    ),
+)  # fmt: skip
+COMMANDS = {"run": RUN, "capture": CAPTURE, "live": LIVE, "top": TOP, "sweep": SWEEP, "scale": SCALE, "memory": MEMORY}
 
 
 def run_parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, inventories
-from traceops.compare.explanation_text import joined
+from traceops.compare.ledger import joined
 from traceops.compare.model import Change, ChangeKind, Explanation
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, inventories
 from traceops.compare.changes import COPIES, moved_kernels
-from traceops.compare.explanation_text import (
+from traceops.compare.ledger import (
+    LedgerChange,
     bucket_text,
     calls_more_text,
     calls_text,
@@ -18,7 +19,6 @@ from traceops.compare.explanation_text import (
     kernel_text,
     operator_text,
 )
-from traceops.compare.ledger import LedgerChange
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
 from traceops.core.cause_words import CAUSES

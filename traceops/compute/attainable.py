@@ -19,6 +19,17 @@ from traceops.compute.operands import HALVES
 from traceops.compute.uses import Use
 from traceops.compute.work import Attention, Work
 
+
+class Roofs(Struct, frozen=True):
+    """What the GPU attains: operations by unit, TFLOP/s, and memory, TB/s."""
+
+    half: float
+    tf32: float
+    float32: float
+    float64: float
+    memory: float
+
+
 Source = Literal["measured", "scaled", "assumed"]  # assumed: an unknown GPU, taken for an H200
 
 _PEAK_OF_UNIT: dict[Unit, float] = {"tf32": 0.5, "fp8": 2.0}
@@ -121,6 +132,12 @@ def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
 def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
     """Least time to read and write so many bytes."""
     return max(bytes_ / (_MEMORY.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
+
+
+def roofs_of(gpu: Gpu) -> Roofs:
+    """The most that large operators attain."""
+    half = _HALF_PRODUCTS[-1][1] * gpu.tensor
+    return Roofs(half, half * _UNIT_SHARE["tf32"], _SIMT * gpu.simt, _FP64 * gpu.fp64, _MEMORY["product"] * gpu.memory)
 
 
 def times_of_peak(use: Use, work: Work, ns: float, gpu: Gpu) -> tuple[float, bool]:

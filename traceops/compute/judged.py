@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -88,8 +89,17 @@ class Kernels(Struct):
                 tuple(dict.fromkeys(shown_name(one.use) for one in chosen))[:4],
                 sizes,
                 float(more_ns),
+                _place_of(chosen),
             )
         )
+
+
+def _place_of(uses: Sequence[Judged]) -> str:
+    """Where most of their time is spent; '' where that is not known."""
+    ns: defaultdict[str, float] = defaultdict(float)
+    for one in uses:
+        ns[one.use.place.said] += one.ns
+    return max(ns, key=lambda said: ns[said])
 
 
 def shown_name(use: Use) -> str:

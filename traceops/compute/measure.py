@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compute.attainable import Gpu, gpu_of, moved_ns, product_ns, times_of_peak
+from traceops.compute.attainable import Gpu, gpu_of, moved_ns, product_ns, roofs_of, times_of_peak
 from traceops.compute.heavy import (
     find_at_limit,
     find_channels_first,
@@ -22,9 +23,9 @@ from traceops.compute.heavy import (
     find_unfused_attention,
     find_unsized_attention,
 )
-from traceops.compute.judged import Judged, Kernels, judge_uses
+from traceops.compute.judged import Judged, Kernels, judge_uses, shown_name
 from traceops.compute.kernels import maker_of
-from traceops.compute.model import Bound, Impossible, Loss, OperatorTime, RankCompute
+from traceops.compute.model import Bound, Impossible, KernelTime, KernelWork, Loss, OperatorTime, Phase, RankCompute
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -40,7 +41,7 @@ from traceops.compute.passes import (
     find_unfused,
 )
 from traceops.compute.replay import Fix, with_replays
-from traceops.compute.uses import Launched
+from traceops.compute.uses import Launched, Place
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
 _DEVICE_BOUND, _HOST_BOUND = 1.5, 2.0
@@ -252,7 +253,9 @@ def find_causes(kernels: Kernels, has_shapes: bool) -> None:
         find(kernels)
 
 
-_OPERATORS = 40  # that are kept, by their time
+_OPERATORS = 40  # that are kept one by one, by their time
+_KERNELS = 3  # of an operator
+_KERNELS_OF_ALL = 80
 _HOST_CAUSES = frozenset({"many_small_kernels", "optimizer_loop", "too_small_batch"})
 
 
@@ -283,7 +286,9 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         bound=bound,
         rates=gpu.source,
         losses=tuple(losses),
-        operators=tuple(_operator(one) for one in by_time[:_OPERATORS]),
+        operators=tuple(operator_times(by_time)),
+        kernels=tuple(kernel_works(by_time)),
+        roofs=None if gpu.source == "assumed" else roofs_of(gpu),
         has_shapes=has_shapes,
         gpu=device or "",
         maker=maker_of(one.use.main_kernel for one in by_time),
@@ -358,8 +363,21 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
     return device + (spared if loss.cause in _HOST_CAUSES else 0.3 * spared)
 
 
+def operator_times(by_time: Sequence[Judged]) -> list[OperatorTime]:
+    """Those that take most time, and the others of each place together."""
+    rest: defaultdict[tuple[Phase, Place], list[Judged]] = defaultdict(list)
+    for one in by_time[_OPERATORS:]:
+        rest[_phase(one), one.use.place].append(one)
+    return [*map(_operator, by_time[:_OPERATORS]), *(_together(uses, *key) for key, uses in rest.items())]
+
+
+def _phase(one: Judged) -> Phase:
+    return "optimizer" if one.use.optimizing else "backward" if one.use.node else "forward"
+
+
 def _operator(one: Judged) -> OperatorTime:
-    tensors = one.use.inputs.tensors
+    tensors, place, steps = one.use.inputs.tensors, one.use.place, one.use.calls / one.calls
+    kernels = sorted(one.use.kernels.items(), key=lambda item: -item[1][1])[:_KERNELS]
     return OperatorTime(
         one.use.name,
         one.work.kind,
@@ -370,4 +388,53 @@ def _operator(one: Judged) -> OperatorTime:
         -1.0 if one.work.bytes is None else one.work.bytes * one.calls,
         -1.0 if one.attainable_ns is None else one.attainable_ns,
         one.cause,
+        0.0 if one.attainable_ns is None else one.ns,
+        _phase(one),
+        place.module,
+        place.line,
+        tuple(KernelTime(name, count / steps, ns / steps) for name, (count, ns) in kernels),
     )
+
+
+def _together(uses: Sequence[Judged], phase: Phase, place: Place) -> OperatorTime:
+    known = [one for one in uses if one.attainable_ns is not None]
+    return OperatorTime(
+        "",
+        "other",
+        "",
+        sum(one.calls for one in uses),
+        sum(one.ns for one in uses),
+        sum(one.work.flops * one.calls for one in uses),
+        sum((one.work.bytes or 0.0) * one.calls for one in known),
+        sum(one.attainable_ns or 0.0 for one in known),
+        None,
+        sum(one.ns for one in known),
+        phase,
+        place.module,
+        place.line,
+    )
+
+
+def kernel_works(judged: Sequence[Judged]) -> list[KernelWork]:
+    """Kernels by their time, over all operators that launch them."""
+    parts: defaultdict[str, list[tuple[float, Judged]]] = defaultdict(list)
+    for one in judged:
+        for name, (_, ns) in one.use.kernels.items():
+            parts[name].append((ns / one.use.ns if one.use.ns else 0.0, one))
+    found = []
+    for name, own in parts.items():
+        known = [(share, one) for share, one in own if one.attainable_ns is not None]
+        most = max(own, key=lambda part: part[0] * part[1].ns)[1]
+        found.append(
+            KernelWork(
+                name,
+                shown_name(most.use),
+                sum(share * one.ns for share, one in own),
+                sum(share * one.ns for share, one in known),
+                sum(share * one.work.flops * one.calls for share, one in known),
+                sum(share * (one.work.bytes or 0.0) * one.calls for share, one in known),
+                sum(share * (one.attainable_ns or 0.0) for share, one in known),
+                most.cause,
+            )
+        )
+    return sorted(found, key=lambda one: -one.ns)[:_KERNELS_OF_ALL]

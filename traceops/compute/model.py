@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from traceops.compute.attainable import Roofs
 from traceops.compute.kernels import Maker
 from traceops.compute.work import Kind
 
@@ -26,8 +27,8 @@ class Loss(Struct, frozen=True):
 
     device_ns: what the fix saves of the device's time. more_ns: what it may save besides, which the trace does not
     decide. ns: the time of the kernels in question. launches: of kernels that the fix removes. sizes: of the shape in
-    question, by the cause: see `causes`. operators: by their time. node: of autograd, or "". module: where the trace
-    has it.
+    question, by the cause: see `causes`. operators: by their time. place: its module and line, where the trace
+    has them.
     """
 
     cause: Cause
@@ -37,19 +38,55 @@ class Loss(Struct, frozen=True):
     operators: tuple[str, ...]
     sizes: tuple[int, ...] = ()
     more_ns: float = 0.0
-    module: str = ""
+    place: str = ""
     step_after_ns: tuple[float, float] = (0.0, 0.0)
     paced_ns: tuple[tuple[float, ...], ...] = ()  # replayed after the fix, at its best and at its least
 
 
+Phase = Literal["forward", "backward", "optimizer"]
+
+
+class KernelTime(Struct, frozen=True):
+    """A kernel that an operator launches, per step."""
+
+    name: str
+    launches: float
+    ns: float
+
+
 class OperatorTime(Struct, frozen=True):
-    """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known."""
+    """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known.
+
+    name: empty for all that is not listed by itself; known_ns is then the time of those whose work is known. place: as
+    `uses.Place` has it. kernels: those that take most of its time.
+    """
 
     name: str
     kind: Kind
     shape: str
     calls: float
     ns: float
+    flops: float
+    bytes: float
+    attainable_ns: float
+    cause: Cause | None
+    known_ns: float = 0.0
+    phase: Phase = "forward"
+    module: str = ""
+    line: str = ""
+    kernels: tuple[KernelTime, ...] = ()
+
+
+class KernelWork(Struct, frozen=True):
+    """A kernel's share of the work of the operators that launch it, per step, by its share of their time.
+
+    operator: the one that it spends most time for. known_ns: its time in operators whose work is known.
+    """
+
+    name: str
+    operator: str
+    ns: float
+    known_ns: float
     flops: float
     bytes: float
     attainable_ns: float
@@ -77,6 +114,8 @@ class RankCompute(Struct, frozen=True):
     rates: Literal["measured", "scaled", "assumed"]
     losses: tuple[Loss, ...] = ()
     operators: tuple[OperatorTime, ...] = ()
+    kernels: tuple[KernelWork, ...] = ()
+    roofs: Roofs | None = None
     has_shapes: bool = True
     gpu: str = ""  # its name, "" where neither the trace nor the user tells
     maker: Maker | None = None  # by the names of kernels

@@ -19,6 +19,21 @@ _WIDEST = 1 << 62
 _ANCESTORS = 5  # operators around the innermost one that tell what it is for
 
 
+class Place(Struct, frozen=True):
+    """Where in the program: classes of the modules around, as 'GPT/Block/Linear', and file:line, or empty texts."""
+
+    module: str = ""
+    line: str = ""
+
+    @property
+    def said(self) -> str:
+        """'GPT/Block/Linear (model.py:42)'."""
+        return f"{self.module} ({self.line})" if self.module and self.line else self.module or self.line
+
+
+NO_PLACE = Place()
+
+
 class Launched(Struct, frozen=True):
     """What one rank's recorded steps launched, collectives left out, in the order of launch.
 
@@ -39,6 +54,8 @@ class Launched(Struct, frozen=True):
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
     schedule: Schedule
+    place: Int  # by operator: in `places`, -1 for none
+    places: tuple[Place, ...]
 
     @property
     def typical(self) -> int:
@@ -78,6 +95,7 @@ class Use(Struct, dict=True):
     ns: int
     kernels: dict[str, tuple[int, int]]
     blocks: int  # of the kernel that took longest
+    place: Place = NO_PLACE
 
     @property
     def launches(self) -> int:
@@ -111,7 +129,11 @@ def find_uses(launched: Launched) -> Uses:
     events, rows = launched.events, launched.row
     operator = launched.operator
     node, again = _backward(launched)
-    columns = [*_places(launched), *(_of(node, operator), _of(again, operator), launched.optimizing.astype(np.int64))]
+    columns = [
+        *_around(launched),
+        _of(launched.place, operator),
+        *(_of(node, operator), _of(again, operator), launched.optimizing.astype(np.int64)),
+    ]
     known = operator >= 0
     op_rows = launched.operators[np.maximum(operator, 0)] if len(launched.operators) else np.zeros(len(rows), np.int64)
     for inputs in (events.shape, events.types, events.strides, events.concrete):
@@ -148,6 +170,7 @@ def find_uses(launched: Launched) -> Uses:
                 sum(ns for _, ns in parts[group].values()),
                 parts[group],
                 _blocks(events, int(rows[longest[group]])),
+                launched.places[number] if place >= 0 and (number := int(launched.place[place])) >= 0 else NO_PLACE,
             )
         )
     order = which[begins & (launched.step == launched.typical)]
@@ -170,7 +193,7 @@ def _alike(columns: list[Int]) -> tuple[Int, Int]:
     return first, which.reshape(-1)
 
 
-def _places(launched: Launched) -> list[Int]:
+def _around(launched: Launched) -> list[Int]:
     """The names of the innermost operator and of those around it, as columns."""
     names = launched.events.name[launched.operators].astype(np.int64)
     at = launched.operator

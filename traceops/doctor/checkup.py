@@ -26,9 +26,9 @@ from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
 from traceops.doctor.trials import run_job
 from traceops.doctor.try_changes import WORTH_IT
-from traceops.fabric.discover import named_fabric, named_files
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Machine, Reference, same_host
+from traceops.fabric.read import named_fabric, named_files
 from traceops.fabric.reference import fingerprint, kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
 from traceops.machine.probe import nccl_files

@@ -8,8 +8,7 @@ from msgspec import Meta, Struct, field
 
 from traceops.core.findings import Check, Finding
 from traceops.doctor.job import FailureCause
-from traceops.fabric.benchmarks import Benchmark
-from traceops.fabric.inspector import Inspector
+from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import Machine, Measured, Reference
 from traceops.fabric.nccl import NcclLog
 from traceops.machine.look import Look

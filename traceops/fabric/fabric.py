@@ -9,8 +9,7 @@ from msgspec import Struct
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity
 from traceops.core.step_words import STEP, StepWords
-from traceops.fabric.benchmarks import Benchmark
-from traceops.fabric.inspector import Inspector
+from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import Machine, Measured, Quote, Reference
 from traceops.fabric.nccl import GraphBandwidth, NcclLog
 

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.documents import FileProblem
-from traceops.fabric.benchmarks import BenchmarkSize
-from traceops.fabric.inspector import InspectorSpeed
+from traceops.fabric.measured import BenchmarkSize, InspectorSpeed
 from traceops.fabric.model import Measured, Nic, PathKind, Pcie, Quote
 from traceops.fabric.nccl import GraphBandwidth, TunerChoice
 

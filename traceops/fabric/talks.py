@@ -9,9 +9,8 @@ from itertools import combinations
 from msgspec import Struct
 
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path, short_host
+from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path, is_rdma, short_host
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
-from traceops.fabric.nics import is_rdma
 
 # Which GPU of a machine a rank runs on, where that is known: by bus id, or because its ranks have all the GPUs.
 

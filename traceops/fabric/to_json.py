@@ -1,18 +1,23 @@
-"""The fabric's nouns as report.json and doctor.json hold them; no list grows with the ranks beyond a limit."""
+"""The fabric's nouns as report.json and doctor.json hold them.
+
+What is the same on many hosts is there once, so that no list grows with the ranks beyond a limit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from traceops.core.documents import file_problems
-from traceops.fabric.alike import alike_connections, alike_machines
-from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.json_types import (
     BenchmarkJson,
     ChannelsJson,
     CommunicatorJson,
+    ConnectionJson,
     FabricJson,
     GpuJson,
     MachineJson,
@@ -24,8 +29,76 @@ from traceops.fabric.json_types import (
     PathJson,
     ReferenceJson,
 )
+from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Path, Quote, Reference
 from traceops.fabric.nccl import Communicator, NcclLog, Network
+from traceops.fabric.talks import is_inside, names_are_of_several
+
+MOST_CONNECTIONS = 200  # a job of 1,024 ranks has 100,000 and more
+
+
+class _Kind(NamedTuple):
+    from_host: str | None
+    to_host: str | None
+    within_host: bool | None
+    transport: str
+    detail: str
+    gdr: bool
+    device: int | None
+
+
+def alike_machines(machines: Iterable[Machine]) -> list[tuple[Machine, tuple[str, ...]]]:
+    """Each make of machine once, with the names of the other hosts that have the same devices and paths."""
+    found: dict[Hashable, tuple[Machine, list[str]]] = {}
+    for machine in machines:
+        key = _make(machine)
+        if key not in found:
+            found[key] = machine, []
+        elif machine.host is not None:
+            found[key][1].append(machine.host)
+    return [(machine, tuple(hosts)) for machine, hosts in found.values()]
+
+
+def alike_connections(communicators: Sequence[Communicator]) -> list[ConnectionJson]:
+    """Connections counted by the hosts they join, transport and detail; hosts left out where there are too many.
+
+    The most frequent first. quote: of the first in the log.
+    """
+    found = _counted(communicators, by_host=True)
+    if len(found) > MOST_CONNECTIONS:
+        found = _counted(communicators, by_host=False)
+    return found[:MOST_CONNECTIONS]
+
+
+def _make(machine: Machine) -> Hashable:
+    return (
+        tuple(replace(gpu, uuid=None, bus_id=None) for gpu in machine.gpus),
+        tuple(replace(nic, bus_id=None) for nic in machine.nics),
+        frozenset((devices, path.kind, path.count, path.gbs) for devices, path in machine.paths.items()),
+    )
+
+
+def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[ConnectionJson]:
+    count: Counter[_Kind] = Counter()
+    channels: Counter[_Kind] = Counter()
+    first: dict[_Kind, Quote] = {}
+    for communicator in communicators:
+        hosts = {rank: place.host for rank, place in communicator.places.items()}
+        of_several = names_are_of_several(communicator)
+        for one in communicator.connections:
+            ends = (hosts.get(one.source), hosts.get(one.destination)) if by_host else (None, None)
+            places = communicator.places.get(one.source), communicator.places.get(one.destination)
+            within = is_inside(*places, one, of_several)
+            device = None if one.of_receiver else one.device  # the sender's, as the hosts' order has it
+            kind = _Kind(*ends, within, one.transport, one.detail, one.gdr, device)
+            count[kind] += 1
+            channels[kind] += one.channels
+            first.setdefault(kind, one.quote)
+    return [
+        ConnectionJson(**kind._asdict(), count=pairs, channels=channels[kind], quote=first[kind])
+        for kind, pairs in count.most_common()
+    ]
+
 
 MOST_MACHINES = 32  # different ones
 MOST_ROWS = 200  # of settings, communicators, quotes

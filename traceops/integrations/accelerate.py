@@ -10,7 +10,7 @@ from accelerate.tracking import GeneralTracker
 
 from traceops.capture.schedule import Schedule
 from traceops.capture.settings import CaptureSettings
-from traceops.integrations.automatic import AutomaticCapture
+from traceops.integrations.held_capture import AutomaticCapture
 
 
 class TraceopsTracker(GeneralTracker):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A capture that a trainer's callback holds open while it trains."""
+"""Captures that a trainer's callback or tracker holds open while it trains, and more accumulation on a lone rank."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import say
 from traceops.capture.schedule import Schedule
-from traceops.capture.session import Capture, capture
-from traceops.capture.settings import ENV
+from traceops.capture.session import Capture, capture, capture_here
+from traceops.capture.settings import ENV, CaptureSettings, from_environment
+from traceops.capture.steps import on_training_step
 from traceops.core.errors import UsageError
+from traceops.core.rank_files import RANKS_ENV, effective_batches, ranks_replaced
 
 
 class HeldCapture:
@@ -63,6 +66,77 @@ class HeldCapture:
         held, self._capture = self._capture, None
         if held is not None:
             atexit.unregister(self._leave)
+            held.close(error)
+
+    def _leave(self) -> None:
+        self.close(getattr(sys, "last_value", None))
+
+
+MULTIPLY = f"multiply in the script by {RANKS_ENV}"
+_DONE = "_traceops_fallback"  # on the trainer's object: it was decided once, and stays
+
+
+def accumulate_more(
+    holder: Any, option: str, *, asked: bool | None, batch: int | None = None, obstacle: str | None = None
+) -> None:
+    """Multiply the option of `holder` by the ranks that this one stands for, and say so; else do nothing.
+
+    holder: what the trainer reads the option from, changed once only. asked: the callback's `accumulate`; with None
+    a script whose own file names RANKS_ENV is left alone, because it multiplies itself. batch: samples of a
+    micro-batch. obstacle: why it stays, which is said in place of the table.
+    """
+    ranks = ranks_replaced()
+    if ranks is None or asked is False or getattr(holder, _DONE, False):
+        return
+    setattr(holder, _DONE, True)
+    if asked is None and _script_reads_it():
+        _say(f"fallback: {option} stays {getattr(holder, option)}, because {sys.argv[0]} reads {RANKS_ENV} itself")
+        return
+    before = int(getattr(holder, option))
+    if obstacle is not None:
+        _say(f"fallback: {option} stays {before}: {obstacle}")
+        return
+    setattr(holder, option, before * ranks)
+    _say(f"fallback: one rank in the place of {ranks}: {option} is {before * ranks} instead of {before}")
+    for line in effective_batches(ranks, before, batch):
+        _say(line)
+
+
+def _script_reads_it() -> bool:
+    try:
+        return RANKS_ENV in Path(sys.argv[0]).read_text(errors="replace")
+    except (OSError, IndexError):
+        return False
+
+
+def _say(line: str) -> None:
+    print(f"traceops: {line}", file=sys.stderr, flush=True)
+
+
+class AutomaticCapture:
+    """Open from `open` to `close`. Under ``traceops run`` it leaves the work to the capture that is there."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._settings = from_environment(settings)
+        self._capture: Capture | None = None
+
+    def open(self) -> None:
+        """Begin; does nothing where a capture is open in this process."""
+        if capture_here() is not None:
+            return
+        session = Capture(self._settings, automatic=True).__enter__()
+        boundary = on_training_step(session.step, session.guard, session.skipped, self._settings.step_on)
+        session.on_failure(boundary.remove)
+        session.ends_of_steps = boundary.ends
+        self._capture, self._boundary = session, boundary
+        atexit.register(self._leave)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End it, because of `error` if there is one."""
+        held, self._capture = self._capture, None
+        if held is not None:
+            atexit.unregister(self._leave)
+            self._boundary.remove()
             held.close(error)
 
     def _leave(self) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from traceops.capture.schedule import Schedule
-from traceops.integrations.held_capture import HeldCapture
-from traceops.integrations.single_rank import MULTIPLY, accumulate_more
+from traceops.integrations.held_capture import MULTIPLY, HeldCapture, accumulate_more
 
 
 class TraceopsCallback(TrainerCallback):  # type: ignore[misc]

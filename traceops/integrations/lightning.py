@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from traceops.capture.schedule import Schedule
-from traceops.integrations.held_capture import HeldCapture
-from traceops.integrations.single_rank import MULTIPLY, accumulate_more
+from traceops.integrations.held_capture import MULTIPLY, HeldCapture, accumulate_more
 
 
 def _callback_class() -> Any:

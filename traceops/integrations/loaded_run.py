@@ -40,9 +40,9 @@ from traceops.render.document import Document, soft
 from traceops.render.report.card import headline
 from traceops.render.report.html import describe
 from traceops.render.writers.html import write_fragment, write_html
-from traceops.report.card import Card
 from traceops.report.document import to_json_object
-from traceops.report.model import Report
+from traceops.report.inventory import OperatorRow
+from traceops.report.model import Card, Report
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
 from traceops.traces.kineto import load_trace
 
@@ -165,6 +165,12 @@ class LoadedRun:
     def kernels(self) -> pd.DataFrame:
         """A row a kernel over all ranks, most time first."""
         return _frame(kernel_lines(self.report), KernelLine)
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """A row an operator on one set of inputs, on the rank that stands for all: its work, and what it could take."""
+        compute = self.report.compute
+        return _frame(compute.operators if compute else (), OperatorRow)
 
     @property
     def ledger(self) -> pd.DataFrame:

@@ -18,8 +18,16 @@ from traceops.core.rank_files import machine_file
 from traceops.core.redaction import redact_text
 from traceops.fabric.reference import references_here
 from traceops.machine.files import output
-from traceops.machine.nvml import Nvml
-from traceops.machine.pressure import Stat, all_processes, cores_ms, descendants, process_time, quota_ms, started_with
+from traceops.machine.usage import (
+    Nvml,
+    Stat,
+    all_processes,
+    cores_ms,
+    descendants,
+    process_time,
+    quota_ms,
+    started_with,
+)
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
 _WAITS = 0.05  # of the time

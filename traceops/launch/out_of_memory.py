@@ -20,8 +20,7 @@ from traceops.launch.plan import Plan
 from traceops.memory.estimate import NOT_FAKED, EstimateRequest, estimate, worker
 from traceops.memory.model import MemoryEstimate
 from traceops.render.document import Block, text
-from traceops.render.memory import describe_changes, headline
-from traceops.render.out_of_memory import describe_ran_out
+from traceops.render.memory import describe_changes, describe_ran_out, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.traces.ran_out import RanOut, ranks_that_ran_out
 from traceops.train.config import TrainConfig

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +40,13 @@ from traceops.launch.gather.gathering import Gathering
 from traceops.launch.hangs import HangWatch
 from traceops.launch.machine_watch import FabricEvidence, MachineWatch
 from traceops.launch.on_demand import OnDemand
-from traceops.launch.plan import Plan, rank_of
+from traceops.launch.plan import Plan, python_path, rank_of
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.signals import Received, held_signals
 from traceops.launch.telling import tell
 from traceops.traces.summary_header import SUFFIX
+
+_MONITOR_ENDS_S = 3.0
 
 
 class _Launched(Struct, frozen=True):
@@ -54,6 +59,36 @@ class _Launched(Struct, frozen=True):
     started: int
     fabric: FabricEvidence | None
     gathering: Gathering | None
+
+
+class _Monitor:
+    """`traceops live` in a process of its own beside the run: what it finds is said with the run's own lines."""
+
+    def __init__(self, out: Path, screen: Screen) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "traceops", "live", os.fspath(out)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": python_path(os.environ) or os.environ.get("PYTHONPATH", "")},
+        )  # fmt: skip
+        self._screen = screen
+        self._reader = threading.Thread(target=self._tell, name="traceops-monitor", daemon=True)
+        self._reader.start()
+
+    def _tell(self) -> None:
+        with suppress(OSError, ValueError):
+            for line in self._process.stdout or ():
+                self._screen.say(line.decode(errors="replace").rstrip())
+
+    def finish(self) -> None:
+        """Have it take in the rest, and end it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_MONITOR_ENDS_S)
+        self._process.terminate()
+        try:
+            self._process.wait(_MONITOR_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reader.join(1.0)
 
 
 def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> int:
@@ -132,6 +167,10 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             if plan.capture.get("observe", True):
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
+        monitor: _Monitor | None = None
+        with aside("starting the monitor"):
+            if plan.capture.get("live") and not plan.cluster.node_rank:
+                monitor = _Monitor(plan.out, screen)
         on_demand = OnDemand(plan.out, Path(progress), screen.say)
         ended = run(
             plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
@@ -142,6 +181,9 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         )  # fmt: skip
         with aside("asking for a window"):
             on_demand.close()
+        with aside("ending the monitor"):
+            if monitor is not None:
+                monitor.finish()
         with aside("looking at the machine"):
             if machine is not None:
                 machine.finish()

@@ -20,9 +20,8 @@ from traceops.fabric.readers.topo_matrix import read_topo_matrices
 from traceops.machine.files import NO_ANSWER, Output, listed, output, text
 from traceops.machine.limits import Cpus, Limits, Near, read_cpus, read_limits, read_near
 from traceops.machine.network import Interface, Plugin, Rdma, can_open, nics, read_interfaces, read_plugin, read_rdma
-from traceops.machine.platform import Links, PlatformFacts, parse_nvlink_status, read_platform
+from traceops.machine.platform import Links, PlatformFacts, Software, parse_nvlink_status, read_platform, read_software
 from traceops.machine.smi import Smi, SmiGpu, parse_smi
-from traceops.machine.software import Software, read_software
 from traceops.machine.xids import DriverLog, parse_driver_log
 
 # The files by which NCCL sets variables that the environment does not show.

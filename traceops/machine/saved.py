@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from traceops.core.errors import InputError
 from traceops.core.regular_file import LARGEST_DOCUMENT
 from traceops.fabric.model import Machine, normal_bus_id
-from traceops.machine.bug_report import is_bug_report
-from traceops.machine.saved_programs import Outputs, read_programs
+from traceops.machine.saved_programs import Outputs, is_bug_report, read_programs
 from traceops.machine.smi import SmiGpu
 from traceops.traces.text_lines import whole_text
 

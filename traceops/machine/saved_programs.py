@@ -1,4 +1,4 @@
-"""Reads what a text holds of the programs that tell of a host's GPUs, and says what of it cannot be used."""
+"""Reads what a text holds of the programs that show a host's GPUs, and reports what of it cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from traceops.machine.bug_report import driver_log, is_bug_report
 from traceops.machine.platform import Links, named_gpus, p2p_matrices, parse_nvlink_status
 from traceops.machine.smi import Smi, SmiGpu, fabric_states, listed_gpus, parse_parts, parse_smi, waiting
 from traceops.machine.smi_table import (
@@ -21,6 +20,43 @@ from traceops.machine.smi_table import (
     the_same_gpus,
 )
 from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
+
+_TITLE = "NVIDIA bug report log file"
+_RULE = "____"
+_JOURNAL = re.compile(r"\s{0,8}journalctl -b -(\d)")
+_FILE = re.compile(r"\s{0,8}(?:\*\*\* )?/var/log/\S{1,80}\s{0,8}$")  # of any boots
+_REBOOT = "-- Reboot --"
+
+
+def is_bug_report(text: str) -> bool:
+    return _TITLE in text
+
+
+def driver_log(report: str) -> str:
+    """The driver's lines, each once: those of earlier boots, and after a line as of journalctl those of this one.
+
+    What only files of /var/log have is of an earlier boot where the journal of this one is there.
+    """
+    now: dict[str, str] = {}
+    before: dict[str, str] = {}
+    filed: dict[str, str] = {}
+    section, journal = now, False
+    for line in report.splitlines():
+        if line.startswith(_RULE):
+            section = now
+        elif (match := _JOURNAL.match(line)) is not None:
+            section = now if match[1] == "0" else before
+            journal |= match[1] == "0"
+        elif _FILE.match(line) is not None:
+            section = filed
+        elif "NVRM: " in line:
+            section.setdefault(line[line.index("NVRM: ") :].strip(), line)
+    (before if journal else now).update(
+        {said: line for said, line in filed.items() if said not in now and said not in before}
+    )
+    earlier = [line for said, line in before.items() if said not in now]
+    return "\n".join([*earlier, *([_REBOOT] if earlier else []), *now.values()])
+
 
 # Reads what ``python -m torch.utils.collect_env``, and vLLM's program of that name, print of torch.
 

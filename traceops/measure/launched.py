@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.compute.uses import Launched, Schedule
+from traceops.compute.uses import Launched, Place, Schedule
 from traceops.core.arrays import Int, union
 from traceops.measure.activity import COMM, Activity
+from traceops.measure.host_places import is_own
 from traceops.measure.host_rows import OPTIMIZER_NAME, rows_named
-from traceops.measure.nesting import begin_inside
+from traceops.measure.nesting import Nesting, begin_inside
+from traceops.measure.stack_times import frame_of
 from traceops.measure.steps import StepBounds
+from traceops.traces.frames import MODULE, NO_FRAMES, Frames
 from traceops.traces.model import Events
 
 _LONG_CALL_NS = 500_000  # from which a launch has waited for the device
 _SHORT_WAIT_NS = 5_000  # up to which the device had nothing left to do
+_TOUCHES_NS = 1_000  # a frame that begins this shortly before another ends follows it
+_DEEPEST = 64  # operators around one
 
 
-def find_launched(events: Events, activity: Activity, steps: StepBounds) -> Launched:
+def find_launched(events: Events, activity: Activity, steps: StepBounds, frames: Frames = NO_FRAMES) -> Launched:
     """Kernels, copies and fills of the recorded steps with their operators; no collectives."""
     step = steps.of_activity
     order = activity.by_launch
@@ -50,6 +57,7 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds) -> Laun
         occupied / len(steps),
         len(steps),
         _schedule(events, activity, steps, kept),
+        *module_places(frames, nesting),
     )
 
 
@@ -105,3 +113,84 @@ def _waited(events: Events, activity: Activity, steps: StepBounds) -> Int:
     inside = (step >= 0) & (events.ts[calls] < steps.host_end[np.maximum(step, 0)])
     waited: Int = np.bincount(step[inside], events.dur[calls][inside], minlength=len(steps)).astype(np.int64)
     return waited
+
+
+# Where in the program an operator is called, from the Python frames of a trace that was recorded with them.
+
+
+def module_places(frames: Frames, nesting: Nesting) -> tuple[Int, tuple[Place, ...]]:
+    """By the operator's position a position in the places, -1 for none; in backward that of the forward operator."""
+    rows, events = nesting.rows, nesting.events
+    found = np.full(len(rows), -1, dtype=np.int64)
+    if not len(rows) or not any(name.startswith(MODULE) for name in frames.names):
+        return found, ()
+    places: dict[Place, int] = {}
+    for thread in np.unique(frames.tid).tolist():
+        moments, inside = _changes(frames, np.flatnonzero(frames.tid == thread), places)
+        mine = np.flatnonzero(events.tid[rows] == thread)
+        at = np.searchsorted(moments, events.ts[rows[mine]], side="right") - 1
+        found[mine] = np.where(at >= 0, inside[np.maximum(at, 0)], -1)
+    _of_backward(found, events.sequence[rows], nesting.parent)
+    return found, tuple(places)
+
+
+def _changes(frames: Frames, rows: Int, places: dict[Place, int]) -> tuple[Int, Int]:
+    """When a thread enters which place, -1 for none; new places are added to `places`."""
+    rows = rows[np.lexsort((-frames.dur[rows], frames.ts[rows]))]
+    read = [_steps_into(name) for name in frames.names]
+    moments, inside = [np.iinfo(np.int64).min], [-1]
+    open_: list[tuple[int, Place | None]] = []
+
+    def enter(moment: int, place: Place | None) -> None:
+        moments.append(moment)
+        inside.append(-1 if place is None else places.setdefault(place, len(places)))
+
+    def close(until: int) -> None:
+        while open_ and open_[-1][0] <= until:
+            end, _ = open_.pop()
+            enter(end, open_[-1][1] if open_ else None)
+
+    columns = (frames.name[rows].tolist(), frames.ts[rows].tolist(), frames.dur[rows].tolist())
+    for name, start, took in zip(*columns, strict=True):
+        close(start + _TOUCHES_NS)
+        around = open_[-1][1] if open_ else None
+        module, line = read[name]
+        place = around
+        if module:
+            path = module if around is None or not around.module else f"{around.module}/{module}"
+            place = Place(path, "" if around is None else around.line)
+        elif line:
+            place = Place("" if around is None else around.module, line)
+        if place != around:
+            enter(start, place)
+        end = start + took if not open_ else min(start + took, open_[-1][0])
+        open_.append((end, place))
+    close(np.iinfo(np.int64).max)
+    order = np.argsort(np.array(moments), kind="stable")
+    return np.array(moments)[order], np.array(inside)[order]
+
+
+def _steps_into(name: str) -> tuple[str, str]:
+    """A module's class, or the line of a function of the program's own; two empty texts for other frames."""
+    if name.startswith(MODULE):
+        return name.removeprefix(MODULE).rpartition("_")[0] or name.removeprefix(MODULE), ""
+    frame = frame_of(name)
+    return "", f"{PurePosixPath(frame.file).name}:{frame.line}" if is_own(frame) and frame.line else ""
+
+
+def _of_backward(found: Int, sequence: Int, parent: NDArray[np.int32]) -> None:
+    """Operators without a place get that of the forward operator with the sequence number of their node."""
+    around = sequence.copy()
+    for _ in range(_DEEPEST):
+        longer = np.where((around < 0) & (parent >= 0), around[parent], around)
+        if (longer == around).all():
+            break
+        around = longer
+    forward = np.flatnonzero((found >= 0) & (sequence >= 0))
+    numbers, first = np.unique(sequence[forward], return_index=True)
+    lost = np.flatnonzero((found < 0) & (around >= 0))
+    if not len(numbers) or not len(lost):
+        return
+    at = np.minimum(np.searchsorted(numbers, around[lost]), len(numbers) - 1)
+    hit = numbers[at] == around[lost]
+    found[lost[hit]] = found[forward[first[at[hit]]]]

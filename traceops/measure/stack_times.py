@@ -127,7 +127,7 @@ def _main_thread(host: HostRows) -> int:
 def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:
     """When the innermost frame has which label, and how long calls take; a frame ends with the one that it is in."""
     rows = rows[np.lexsort((-frames.dur[rows], frames.ts[rows]))]
-    read = [_frame(name) for name in frames.names]
+    read = [frame_of(name) for name in frames.names]
     labels: dict[tuple[_Label, int, bool], _Label] = {}
     parts: dict[_Label, list[tuple[int, int]]] = defaultdict(list)
     calls: dict[CodePlace, list[int]] = defaultdict(list)
@@ -166,7 +166,7 @@ def _union(pairs: list[tuple[int, int]]) -> Intervals:
     return union(start, end)
 
 
-def _frame(name: str) -> SampledFrame:
+def frame_of(name: str) -> SampledFrame:
     """A frame as the samples of hosts have them: files of libraries lie in a folder of packages."""
     read = _FRAME.fullmatch(name)
     if read is None:

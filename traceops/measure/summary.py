@@ -175,11 +175,11 @@ def summarize(
         flops=measure_flops(events, activity, steps),
         detail=measure_detail(events, activity, steps),
         pid=_process(events),
-        stacks=stack_times(trace.frames, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
+        stacks=stack_times(trace.frames.long, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
         if len(trace.frames)
         else (),
         anomaly=measure_anomaly(activity.host, steps),
-        compute=measure_compute(find_launched(events, activity, steps), gpu or trace.meta.device)
+        compute=measure_compute(find_launched(events, activity, steps, trace.frames), gpu or trace.meta.device)
         if activity.on_gpu
         else None,
         held=measure_held(activity, steps, lane),

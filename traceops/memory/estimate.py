@@ -17,8 +17,16 @@ from msgspec import Struct
 from traceops.core.as_module import command_of
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
-from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, workspaces_of
-from traceops.memory.model import CategoryMemory, MemoryChange, MemoryEstimate, RankMemory, Verdict
+from traceops.memory.model import (
+    CONTEXT_BYTES,
+    NCCL_BYTES,
+    CategoryMemory,
+    MemoryChange,
+    MemoryEstimate,
+    RankMemory,
+    Verdict,
+    workspaces_of,
+)
 from traceops.memory.worker import DryRunAnswer, DryRunRequest
 from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv

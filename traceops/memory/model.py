@@ -1,11 +1,14 @@
-"""What `traceops memory` says before a run, as data: memory.json (docs/formats.md)."""
+"""What `traceops memory` says before a run, as data: memory.json (docs/formats.md), and what its processes exchange."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from traceops.core.errors import UsageError
 
 Bytes = Annotated[int, Meta(ge=0)]
 Verdict = Literal["fits", "does_not_fit", "too_close", "unknown"]
@@ -80,3 +83,118 @@ class MemoryEstimate(msgspec.Struct):
     changes: list[MemoryChange]
     assumptions: list[str]
     seconds: float
+
+
+_MIB, _GIB = 1 << 20, 1 << 30
+
+# As the driver tells torch (total_memory), which is less than the name says. From nvidia-smi's tables of these cards.
+GPUS: dict[str, int] = {
+    "H200": 150_109_880_320,
+    "H100": 85_029_158_912,
+    "A100-80": 85_094_825_984,
+    "A100-40": 42_298_834_944,
+    "L40S": 47_697_362_944,
+    "A6000": 50_896_633_856,
+    "A10": 23_609_475_072,
+    "RTX4090": 25_252_789_248,
+    "RTX3090": 25_438_126_080,
+    "V100-32": 34_079_899_648,
+    "T4": 15_655_829_504,
+}
+_HOPPER = ("H100", "H200")
+
+# Measured on H200 (CUDA 13.0, NCCL 2.28): a process with a context alone, and one that has used a communicator of
+# two ranks. On an A6000 a failed training told of 0.48 GiB outside of torch, without NCCL.
+CONTEXT_BYTES = 520 * _MIB
+NCCL_BYTES = 1_076 * _MIB
+
+_LARGEST = 1e18  # of the number in a size
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
+
+
+def capacity_of(gpu: str) -> int:
+    """The bytes of a GPU in `GPUS`, however its name is written. Raises UsageError."""
+    plain = re.sub(r"[^A-Z0-9]", "", gpu.upper())
+    for name, size in GPUS.items():
+        card = name.replace("-", "")
+        if plain.endswith(card) and not plain.endswith("G" + card):  # a GH200 is no H200
+            return size
+    raise UsageError(f"--gpu {gpu}: not one of {', '.join(GPUS)}; give its memory with --capacity, such as 47.4GiB")
+
+
+def workspaces_of(gpu: str | None) -> dict[str, int]:
+    """What matrix products take of a GPU: cuBLAS for each thread, cuBLASLt once. Without a name as on Hopper."""
+    hopper = gpu is None or any(name in gpu.upper() for name in _HOPPER)
+    return {"cublas": 32 * _MIB if hopper else 8_519_680, "cublaslt": _MIB}
+
+
+def size_of(text: str) -> int:
+    """``47.4GB`` or ``44.1GiB`` in bytes. Raises UsageError."""
+    match = _SIZE.fullmatch(text)
+    if match is None or not 0 < float(match[1]) < _LARGEST:
+        raise UsageError(f"{text}: give a size such as 47.4GiB or 80GB")
+    unit = _UNITS[match[2].upper()]
+    if match[3]:
+        unit = 1 << {1: 0, 1000: 10, 1000**2: 20, 1000**3: 30, 1000**4: 40}[unit]
+    size = round(float(match[1]) * unit)
+    if size < _MIB:
+        raise UsageError(f"{text}: that is {size:,} bytes, too few for a GPU; give a unit, such as 80GB")
+    return size
+
+
+# What of the script was left out or done otherwise; words for it are in script.py.
+Note = Literal["compiled", "saved", "workers", "network", "ended_early", "hooked"]
+# Why it could not be run: a shape that depends on values, an operator without a fake kernel, data that is not there,
+# the network, no GPU used, no step of an optimizer, the script's own end, no code to run, another error.
+Trouble = Literal["shape", "operator", "data", "network", "no_gpu", "no_step", "left", "not_loaded", "raised"]
+
+
+class ScriptRequest(msgspec.Struct):
+    """Run ``SCRIPT ARGS`` or ``-m MODULE ARGS`` as `rank` of `world_size` until `steps` training steps are over.
+
+    gpus: of a host. memory: of each, in bytes. answer: the file for a `ScriptAnswer` in JSON.
+    """
+
+    words: list[str]
+    rank: int
+    world_size: int
+    gpus: int
+    memory: int
+    steps: int
+    workspaces: dict[str, int]
+    answer: str
+
+
+class ScriptProblem(msgspec.Struct):
+    """`place` is FILE:LINE of the script, "" where it has none in the trace; `said` the error's own first line."""
+
+    trouble: Trouble
+    place: str = ""
+    source: str = ""
+    said: str = ""
+
+
+class ScriptAnswer(msgspec.Struct):
+    """Peaks of the rank, or why there are none."""
+
+    rank: RankMemory | None = None
+    parameters: int = 0
+    steps: int = 0
+    values_read: int = 0
+    notes: list[Note] = []
+    problem: ScriptProblem | None = None
+
+
+def environment(request: ScriptRequest) -> dict[str, str]:
+    """What torchrun would set for the rank."""
+    local = request.rank % request.gpus
+    hosts = -(-request.world_size // request.gpus)
+    return {
+        "RANK": str(request.rank), "WORLD_SIZE": str(request.world_size),
+        "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(min(request.gpus, request.world_size)),
+        "GROUP_RANK": str(request.rank // request.gpus), "GROUP_WORLD_SIZE": str(hosts),
+        "ROLE_RANK": str(request.rank), "ROLE_WORLD_SIZE": str(request.world_size), "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_RUN_ID": "memory",
+    }  # fmt: skip

@@ -16,9 +16,16 @@ from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
 from traceops.core.torch_here import require_torch
 from traceops.memory.estimate import NEEDS_TORCH, estimate_of, judge, outside_torch
-from traceops.memory.gpus import capacity_of, workspaces_of
-from traceops.memory.model import MemoryEstimate
-from traceops.memory.script_model import Note, ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
+from traceops.memory.model import (
+    MemoryEstimate,
+    Note,
+    ScriptAnswer,
+    ScriptProblem,
+    ScriptRequest,
+    Trouble,
+    capacity_of,
+    workspaces_of,
+)
 
 GPUS_A_HOST = 8
 _MOST_PRINTED = 300  # characters of a line

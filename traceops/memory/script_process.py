@@ -8,7 +8,7 @@ from typing import NoReturn
 import msgspec
 
 from traceops.core.installation import uncollected
-from traceops.memory.script_model import ScriptRequest
+from traceops.memory.model import ScriptRequest
 
 
 def main() -> NoReturn:

@@ -28,14 +28,12 @@ from traceops.capture.run_as_main import run_as_main
 from traceops.capture.step_detector import StepDetector
 from traceops.core.files import write_whole
 from traceops.memory.allocator import Category, expandable_segments, summarize
-from traceops.memory.fake_autocast import faked_autocast
 from traceops.memory.fake_cuda import Device, faked_gpus
-from traceops.memory.fake_ranks import faked_ranks
-from traceops.memory.fake_surroundings import NoNetworkError, Surroundings, followed_threads
+from traceops.memory.fake_surroundings import NoNetworkError, Surroundings, faked_ranks, followed_threads
 from traceops.memory.fake_tensors import GpuMode, hidden_from_cpp
 from traceops.memory.fakes import faked
-from traceops.memory.redirect import Redirect
-from traceops.memory.script_model import ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
+from traceops.memory.model import ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
+from traceops.memory.redirect import Redirect, faked_autocast
 from traceops.memory.tracker import Tracker
 
 # Which module runs, by its path in the outermost one, for every module that a script calls.
@@ -89,8 +87,10 @@ class ModuleNames:
 
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
-_LIBRARIES = tuple(str(Path(path)) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent)))
-_OURS = str(Path(__file__).parents[1])
+_LIBRARIES = tuple(
+    str(Path(path).resolve()) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent))
+)
+_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Rehearsal:

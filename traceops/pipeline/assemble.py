@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from traceops.across.cross_rank import CrossRank, RankTimes, no_replay
-from traceops.across.plain_step import PlainStep
-from traceops.across.profiler_cost import profiler_cost
+from traceops.across.cross_rank import CrossRank, no_replay
+from traceops.across.plain_step import PlainStep, profiler_cost
+from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import mean_ms

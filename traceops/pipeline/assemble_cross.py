@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.groups import Ranks
-from traceops.across.lateness import CAUSES
+from traceops.across.lateness import CAUSES, critical_path
 from traceops.across.links import (
     LARGE_BYTES,
     LinkReference,
@@ -21,10 +21,9 @@ from traceops.across.links import (
     reference_transfer_ns,
 )
 from traceops.across.match import Collective, waits_by_rank
-from traceops.across.replay.critical_path import critical_path
+from traceops.across.rank_times import RankTimes, RoleTimes
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.across.replay.what_if import role_change
-from traceops.across.role_times import RoleTimes
 from traceops.across.roles import ROLE_ORDER, GroupRole
 from traceops.core.arrays import Int, mean_ms, subtract, union
 from traceops.core.units import stored

@@ -8,16 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective
+from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import Bars, Int, fewer, shares
 from traceops.core.findings import Finding
 from traceops.core.words import Role
 from traceops.measure.detail import DetailRow, unpack_detail
 from traceops.measure.exchanges import message_bytes
-from traceops.report.alike import alike_ranks
-from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
+from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer, alike_ranks
 from traceops.report.rows import RankRow
 from traceops.traces.model import CommArgs
 

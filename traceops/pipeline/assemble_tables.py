@@ -9,11 +9,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.experts import Experts
 from traceops.across.inference import Passes
+from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.compute.model import Loss, OperatorTime, RankCompute, judged_rank
+from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
@@ -21,8 +22,18 @@ from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
-from traceops.report.compute import ComputeRows, LossRow, OperatorRow
-from traceops.report.inventory import CallUse, CollectiveUse, Inventory, KernelUse, OperatorUse
+from traceops.report.inventory import (
+    CallUse,
+    CollectiveUse,
+    ComputeRows,
+    Inventory,
+    KernelUse,
+    LossRow,
+    OperatorKernel,
+    OperatorRow,
+    OperatorUse,
+    RoofRows,
+)
 from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, StepImbalance, UnprofiledStep
 from traceops.report.run import Run
 from traceops.report.summary import Flops, Summary
@@ -348,6 +359,8 @@ def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
     total = sum(kernel.total_us for same in merged.values() for _, kernel in same) or 1.0
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
     ranks = len(run.ranks)
+    judged = _judged(run)
+    works = {} if judged is None else {one.name: one for one in judged[1].kernels}
     rows = []
     for (name, kind), same in merged.items():
         spent = sum(kernel.total_us for _, kernel in same)
@@ -368,9 +381,26 @@ def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
                 worst_rank_total_ms=stored(worst.total_us / 1000.0),
                 least_rank_total_ms=stored(min(k.total_us for _, k in same) / 1000.0) if len(same) == ranks else 0.0,
                 grid=max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us).grid,
+                **_work(works.get(name)),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.share_pct))
+
+
+def _work(one: KernelWork | None) -> dict[str, Any]:
+    """What KernelRow has of a kernel's work."""
+    if one is None:
+        return {}
+    if one.known_ns <= 0:
+        return {"operator": one.operator, "cause": one.cause}
+    return {
+        "operator": one.operator,
+        "flops": one.flops,
+        "bytes": one.bytes,
+        "attainable_ms": _ns_ms(one.attainable_ns),
+        "efficiency_pct": stored(min(100 * one.attainable_ns / one.known_ns, 100.0)),
+        "cause": one.cause,
+    }
 
 
 def blocking_rows(run: CrossRank) -> tuple[BlockingCallRow, ...]:
@@ -442,6 +472,14 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
     """Of the rank that stands for all; None where none is, or no trace has shapes and nothing is found."""
+    judged = _judged(run)
+    if judged is None or (not judged[1].has_shapes and not judged[1].losses):
+        return None
+    return _compute_rows(*judged)
+
+
+def _judged(run: CrossRank) -> tuple[int, RankCompute] | None:
+    """The rank whose kernels stand for all, with what is known of them."""
     known = {
         times.summary.rank: compute
         for times in run.ranks
@@ -450,10 +488,7 @@ def compute_rows(run: CrossRank) -> ComputeRows | None:
     if not known:
         return None
     rank = judged_rank(known)
-    compute = known[rank]
-    if not compute.has_shapes and not compute.losses:
-        return None
-    return _compute_rows(rank, compute)
+    return rank, known[rank]
 
 
 def _compute_rows(rank: int, compute: RankCompute) -> ComputeRows:
@@ -467,6 +502,16 @@ def _compute_rows(rank: int, compute: RankCompute) -> ComputeRows:
         bound=compute.bound,
         losses=tuple(_loss_row(loss) for loss in compute.losses),
         operators=tuple(_operator_row(one) for one in compute.operators),
+        gpu=compute.gpu,
+        roofs=None
+        if compute.roofs is None
+        else RoofRows(
+            half_tflops=stored(compute.roofs.half),
+            tf32_tflops=stored(compute.roofs.tf32),
+            float32_tflops=stored(compute.roofs.float32),
+            float64_tflops=stored(compute.roofs.float64),
+            memory_tbs=stored(compute.roofs.memory),
+        ),
     )
 
 
@@ -479,7 +524,7 @@ def _loss_row(loss: Loss) -> LossRow:
         kernels_ms=_ns_ms(loss.ns),
         launches=stored(loss.launches),
         step_after_ms=(_ns_ms(least), _ns_ms(most)),
-        where=loss.operators,
+        where=(*loss.operators, loss.place) if loss.place else loss.operators,
         sizes=loss.sizes,
     )
 
@@ -496,6 +541,14 @@ def _operator_row(one: OperatorTime) -> OperatorRow:
         bytes=one.bytes if one.bytes >= 0 else None,
         attainable_ms=_ns_ms(one.attainable_ns) if known else None,
         cause=one.cause,
+        known_ms=_ns_ms(one.known_ns),
+        phase=one.phase,
+        module=one.module,
+        line=one.line,
+        kernels=tuple(
+            OperatorKernel(name=kernel.name, launches=stored(kernel.launches), ms=_ns_ms(kernel.ns))
+            for kernel in one.kernels
+        ),
     )
 
 

@@ -8,13 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.agreed_steps import with_agreed_steps
-from traceops.across.cross_rank import CrossRank
-from traceops.across.loader_pace import loader_paces
-from traceops.across.measure_across import measure_across
+from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.loading import loader_paces
 from traceops.across.plain_step import plain_step
 from traceops.compute.replay import at_pace
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
-from traceops.fabric.discover import run_fabric
+from traceops.fabric.read import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.assemble import assemble

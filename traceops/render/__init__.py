@@ -10,7 +10,7 @@ from traceops.core.errors import InputError
 from traceops.core.file_formats import FORMATS
 from traceops.core.files import locked_folder, write_all_whole
 from traceops.core.rule import Verdict
-from traceops.render.report.csv import CSV_FILES, render_csv_files
+from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import render_json
 from traceops.report.model import Report
 from traceops.report.write import json_text
@@ -53,7 +53,7 @@ def write_diagnosis(
 
     `verdicts` are those of `judge_diagnosis`.
     """
-    from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
+    from traceops.render.hang.tables import HANG_CSV_FILES, render_hang_csv_files
 
     found = [*in_order_of_roots(diagnosis, verdicts), *diagnosis.machine, *fabric_findings(verdicts)]
     checked = judged_checks(verdicts)

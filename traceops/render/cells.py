@@ -120,6 +120,11 @@ def name(text: str, limit: int = 72) -> Cell:
     return Cell(short, text, "name", text if short != text else "")
 
 
+def word(value: Any) -> Cell:
+    """A fact; one that is not known is a dash that says so."""
+    return Cell(UNKNOWN, "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))
+
+
 def bar_fill(pct: Any, colour: str) -> str:
     """CSS background for a bar of so many percent behind a number."""
     if pct is None or not colour:

@@ -1,17 +1,22 @@
-"""An estimate of memory, for people at a terminal."""
+"""GPU memory for people at a terminal: an estimate, a run, a snapshot, and why an allocation failed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from traceops.core.units import gib_text
+from traceops.across.memory_use import MemoryUse
+from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
+from traceops.memory.run_memory import RunMemory
+from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.report.memory import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
+from traceops.traces.ran_out import RanOut
+from traceops.traces.snapshot_places import NO_STACK
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _SMALL = _GIB / 10  # below it two decimals of a GiB say too little
@@ -316,3 +321,144 @@ def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, sig
             (f"{size:{'+' if signed else ''},.1f}", str(sum(held.blocks for held in left)), f"{len(left)} others")
         )
     return plain_table(caption, ("MiB", "blocks", "made by"), shown)
+
+
+_KEPT_KINDS = ("parameters", "gradients", "optimizer_state")
+_FEW_PLACES = 6
+_OTHERS = 0.15  # of the device
+_WORTH = 0.02  # share of what tensors hold that a line has at least
+
+
+def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = False) -> list[Block]:
+    """What tensors held, by kind and, where a history was recorded, by line; what was free, and why it was no use.
+
+    phase: of the step, where a stack tells. named: the rank is, because no sentence before has done so.
+    """
+    where = f"step {found.step}" + (f", in {phase}" if phase else "")
+    subject = f"Rank {found.rank} ran out of memory in {where}. It" if named else f"In {where} it"
+    blocks: list[Block] = [
+        text(
+            f"{subject} asked for {gib_text(found.asked)}. Tensors held {gib_text(found.allocated)}{_kinds(found)}. "
+            f"Torch had {gib_text(found.unused)} more reserved, and {_left(found)}.",
+            indent=(2, 2),
+        ),
+        text(_why(found), indent=(2, 2)),
+    ]
+    if found.snapshot is not None:
+        lines = [own for own in found.snapshot.held if own.place != NO_STACK]
+        lines = [own for own in lines if own.bytes >= _WORTH * found.allocated]
+        if lines:
+            blocks.append(
+                TableBlock(places_table("Held then, by the line that made it", found.snapshot.held, _FEW_PLACES))
+            )
+        else:
+            blocks.append(
+                text("With --with-memory the lines that made what was held are told.", look="soft", indent=(2, 2))
+            )
+    return blocks
+
+
+def _kinds(found: RanOut) -> str:
+    if not found.held:
+        return ""
+    told = [f"{gib_text(found.held[name])} {_NAMES[name]}" for name in _KEPT_KINDS if found.held.get(name)]
+    return f": {', '.join([*told, f'{gib_text(found.rest)} activations, temporaries and all else'])}"
+
+
+def _left(found: RanOut) -> str:
+    if found.limited:
+        return f"may have {gib_text(found.total)} in all"
+    return f"{gib_text(found.free)} of {gib_text(found.total)} were free on the device"
+
+
+def _why(found: RanOut) -> str:
+    """Too large, in pieces, or held by others."""
+    others = 0 if found.limited else found.total - found.free - found.reserved
+    own = found.snapshot
+    if own is not None and own.free_between >= found.asked > own.largest_free:
+        return (
+            f"The memory is fragmented: {gib_text(own.free_between)} lay free between blocks in use, in pieces of at "
+            f"most {gib_text(own.largest_free)}."
+        )
+    if others >= found.asked and others > _OTHERS * found.total:
+        return (
+            f"{gib_text(others)} of the device were held by neither this process's tensors nor its cache: see who else "
+            "is on it."
+        )
+    if found.left >= found.asked:
+        return (
+            "As much was free when this was written: another process gave memory back meanwhile, or the driver "
+            "refused it."
+        )
+    if own is not None and own.largest_free >= found.asked:
+        return (
+            f"A piece of {gib_text(own.largest_free)} lay free in torch's cache, and torch may not use it for this: "
+            "it is of another stream, of a CUDA graph, or above max_split_size_mb."
+        )
+    if found.unused >= found.asked:
+        return "The memory is fragmented: enough was reserved and unused, in pieces that were too small."
+    if found.unused + found.left >= found.asked:
+        return (
+            f"The memory is fragmented: {gib_text(found.unused)} reserved and unused and {gib_text(found.left)} not "
+            "reserved would do together, and neither alone."
+        )
+    lacked = found.asked - found.unused - found.left
+    return f"It is too large: {gib_text(lacked)} more than all that was free, torch's cache included."
+
+
+_MOST_ROWS = 32
+_MOST_RAN_OUT = 4
+_COLUMNS = ("rank", "peak", "reserved", "GPU", "between steps", "parameters", "gradients", "optimizer", "a step")
+
+
+def describe_run(found: RunMemory) -> list[Block]:
+    """Peaks by rank, where memory ran out, and what a snapshot says of the rank that held most."""
+    blocks: list[Block] = []
+    if found.uses:
+        most = max(found.uses, key=lambda use: use.peak or 0)
+        of = "" if most.capacity is None else f" of {gib_text(most.capacity)}"
+        blocks.append(text(bold(f"Tensors held {gib_text(most.peak or 0)}{of} at the most, on rank {most.rank}.")))
+        blocks.append(TableBlock(_table(found.uses)))
+    for one in found.ran_out[:_MOST_RAN_OUT]:
+        blocks += describe_ran_out(one, named=True)
+    if len(found.ran_out) > _MOST_RAN_OUT:
+        blocks.append(soft(f"Memory ran out on {len(found.ran_out) - _MOST_RAN_OUT} further ranks."))
+    if found.recorded is not None:
+        rows = recorded_memory(*found.recorded)
+        blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
+    blocks += _snapshots(found)
+    blocks += [soft(problem) for problem in found.problems]
+    return blocks
+
+
+def _snapshots(found: RunMemory) -> list[Block]:
+    """Of the rank that held most, and what it holds more than the one that held least."""
+    if not found.snapshots:
+        return []
+    ranks = sorted(found.snapshots, key=lambda rank: found.snapshots[rank].peak)
+    most, least = ranks[-1], ranks[0]
+    blocks = describe_device(f"rank {most}", found.snapshots[most])
+    if most != least and found.snapshots[most].peak > 1.1 * found.snapshots[least].peak:
+        blocks.append(text(f"Beside rank {least}:"))
+        blocks.append(compared(found.snapshots[least], found.snapshots[most]))
+    return blocks
+
+
+def _table(uses: Sequence[MemoryUse]) -> Table:
+    """GiB; the ranks with the highest peaks where there are many."""
+    shown = sorted(sorted(uses, key=lambda use: -(use.peak or 0))[:_MOST_ROWS], key=lambda use: use.rank)
+    columns = tuple(Column(name, name, number=True) for name in _COLUMNS)
+    rows = tuple(tuple(map(Cell, _row(use))) for use in shown)
+    left = len(uses) - len(shown)
+    caption = "By rank, GiB" + (f" ({left} ranks with less left out)" if left else "")
+    return Table(caption, columns, rows)
+
+
+def _row(use: MemoryUse) -> tuple[str, ...]:
+    grows = "" if use.growth is None else f"+{use.growth.per_step / (1 << 20):,.1f} MiB"
+    held = (use.held.get(name) for name in ("allocated", "parameters", "gradients", "optimizer_state"))
+    return (str(use.rank), *map(_gib, (use.peak, use.reserved, use.capacity, *held)), grows)
+
+
+def _gib(size: int | None) -> str:
+    return UNKNOWN if size is None else f"{size / _GIB:.2f}"

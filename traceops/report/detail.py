@@ -1,11 +1,17 @@
-"""What a few ranks did in each step, as drawn by a page: not part of report.json, for the traces hold it all."""
+"""Ranks that are alike, and what a few of them did in each step for the page's timeline: not part of report.json."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from traceops.core.arrays import Bars
 from traceops.core.words import Role
+from traceops.measure.ledger import BUCKETS
+from traceops.report.rows import RankRow
 
 
 class DetailLane(Struct, frozen=True):
@@ -65,3 +71,75 @@ class Detail(Struct, frozen=True):
     names: tuple[str, ...]
     steps: tuple[DetailStep, ...]
     aligned: bool = True
+
+
+APART_PCT = 5.0  # of the step: ranks that spend less of it otherwise are alike
+MOST_KINDS = 12
+_WIDER = 1.5  # times as far apart, where there would be more kinds
+_PASSES = 2
+
+
+class Alike(Struct, frozen=True):
+    """Ranks whose ledgers differ by at most `apart_pct` of the step from the middle one's, which is `example`."""
+
+    ranks: tuple[int, ...]
+    example: int
+    apart_pct: float
+
+
+def alike_ranks(rows: Sequence[RankRow], most: int = MOST_KINDS) -> tuple[Alike, ...]:
+    """The ranks by kind, the largest kind first, at most so many: from `APART_PCT` apart, or as far as that takes.
+
+    Two ranks are as far apart as the time that one spends in other buckets of the ledger than the other, in percent of
+    the median step. Every rank is in one kind; what is not known counts as no time.
+    """
+    return alike_spent({row.rank: [row.bucket_ms(bucket) or 0.0 for bucket in BUCKETS] for row in rows}, most)
+
+
+def alike_spent(spent_ms: Mapping[int, Sequence[float]], most: int = MOST_KINDS) -> tuple[Alike, ...]:
+    """The same of what each rank spends in each bucket."""
+    if not spent_ms:
+        return ()
+    ranks, spent = list(spent_ms), np.array(list(spent_ms.values()), dtype=float)
+    step = float(np.median(spent.sum(axis=1))) or 1.0
+    apart = APART_PCT
+    while True:
+        kinds = _kinds(spent, apart / 100 * step)
+        if len(kinds) <= most:
+            break
+        apart *= _WIDER
+    made = [
+        Alike(tuple(sorted(ranks[place] for place in kind)), ranks[_middle(spent, kind)], round(apart, 1))
+        for kind in kinds
+    ]
+    return tuple(sorted(made, key=lambda kind: (-len(kind.ranks), kind.ranks)))
+
+
+def _kinds(spent: NDArray[np.float64], apart: float) -> list[list[int]]:
+    """Places of rows by kind: each joins the nearest leader, leaders move to the middle of theirs."""
+    leaders: list[NDArray[np.float64]] = []
+    for row in spent:
+        if not leaders or float(_distances(np.array(leaders), row).min()) > apart:
+            leaders.append(row)
+    for _ in range(_PASSES):
+        groups = _groups(spent, leaders)
+        leaders = [np.median(spent[group], axis=0) for group in groups]
+    return _groups(spent, leaders)
+
+
+def _groups(spent: NDArray[np.float64], leaders: Sequence[NDArray[np.float64]]) -> list[list[int]]:
+    nearest = np.array([_distances(spent, leader) for leader in leaders]).argmin(axis=0)
+    return [np.flatnonzero(nearest == place).tolist() for place in range(len(leaders)) if (nearest == place).any()]
+
+
+def _distances(spent: NDArray[np.float64], one: NDArray[np.float64]) -> NDArray[np.float64]:
+    more = spent - one
+    longer, shorter = np.maximum(more, 0).sum(axis=1), np.maximum(-more, 0).sum(axis=1)
+    result: NDArray[np.float64] = np.maximum(longer, shorter)
+    return result
+
+
+def _middle(spent: NDArray[np.float64], kind: Sequence[int]) -> int:
+    """The place of the row that is nearest to the median of its kind."""
+    own = spent[list(kind)]
+    return kind[int(_distances(own, np.median(own, axis=0)).argmin())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text, size_range_text
-from traceops.fabric.inspector import Inspector
+from traceops.fabric.measured import Inspector
 
 
 def inspector_text(inspector: Inspector) -> str:

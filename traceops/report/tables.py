@@ -103,6 +103,13 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
     worst_rank_total_ms: float
     least_rank_total_ms: float | None = None  # of the rank that spends least on it, 0 where one does not run it
     grid: str = ""  # of its longest launch; on a CPU the input shapes of its longest call
+    # Of the rank that `compute` is of, per step, in operators whose work is known; None where it is not:
+    operator: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    attainable_ms: float | None = None
+    efficiency_pct: float | None = None
+    cause: str | None = None
 
 
 class BlockingCallRow(msgspec.Struct, frozen=True, kw_only=True):

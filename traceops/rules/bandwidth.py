@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import UNSET
 
+from traceops.across.communication import SLOWER, SlowSibling, slow_siblings
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import (
     LARGE_BYTES,
@@ -19,7 +20,6 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
-from traceops.across.sibling_groups import SLOWER, SlowSibling, slow_siblings
 from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of

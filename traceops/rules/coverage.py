@@ -7,7 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
+from traceops.across.rank_times import RankTimes
 from traceops.core.findings import Check
 from traceops.core.rule import Rule
 from traceops.core.units import stored

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank, RankTimes
-from traceops.across.loader_pace import has_workers
+from traceops.across.cross_rank import CrossRank
+from traceops.across.loading import has_workers
+from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import restated

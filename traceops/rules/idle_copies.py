@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from traceops.across.copies import CHANGES, PURPOSES, ExposedCopies, Purpose
-from traceops.across.cross_rank import RankTimes
+from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import RankTimes
+from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import restated
 from traceops.core.facts import Fact

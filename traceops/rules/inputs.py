@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse
 from traceops.across.memory_use import MemoryUse
-from traceops.across.plain_step import PlainStep
-from traceops.across.profiler_cost import ProfilerCost, profiler_cost
+from traceops.across.plain_step import PlainStep, ProfilerCost, profiler_cost
+from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
-from traceops.across.call_times import CallTimes, call_times
-from traceops.across.communication import exposed_shares
+from traceops.across.communication import CallTimes, call_times, exposed_shares
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from traceops.across.plain_step import PlainStep
-from traceops.across.profiler_cost import ProfilerCost
+from traceops.across.plain_step import PlainStep, ProfilerCost
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of

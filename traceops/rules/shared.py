@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse, recorded_waits
-from traceops.across.role_times import role_of_groups, waiting_role
+from traceops.across.rank_times import RankTimes, role_of_groups, waiting_role
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of

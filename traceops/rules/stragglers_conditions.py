@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.grown import grown
+from traceops.across.host_difference import grown
 from traceops.across.machine_use import CoreWaits, beyond_peers
-from traceops.across.own_times import far_beyond, own_time
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
 from traceops.across.stragglers import LATE_STEP, Straggler
+from traceops.across.work import far_beyond, own_time
 from traceops.rules.inputs import why_incomplete
 from traceops.rules.shared import IMPACT_BOUNDS, OUT_OF_STEP, ends_fit
 

@@ -10,10 +10,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.grown import grown
-from traceops.across.host_difference import with_cause
+from traceops.across.host_difference import grown, with_cause
 from traceops.across.lateness import CAUSES, least_share
-from traceops.across.loader_pace import slowest_other
+from traceops.across.loading import slowest_other
 from traceops.across.replay.graph import Steps
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.across.stragglers import Straggler

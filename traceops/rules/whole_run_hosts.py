@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.host_difference import Longer, longer_on_one
-from traceops.across.loader_pace import slowest_other
+from traceops.across.loading import slowest_other
 from traceops.across.machine_use import unfair_waits
+from traceops.across.rank_times import RankTimes
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict, described

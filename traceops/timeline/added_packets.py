@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs
 from traceops.across.match import MatchedCollectives
+from traceops.across.rank_times import RankTimes
 from traceops.across.roles import ROLE_ORDER
 from traceops.core.findings import Finding
 from traceops.core.words import ROLES, Role

@@ -15,9 +15,9 @@ from traceops.core.arrays import Int
 from traceops.core.errors import InputError, problem_of
 from traceops.core.units import events_text
 from traceops.timeline.keep import StepFilter, Timed
+from traceops.timeline.packets import RankPackets
 from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
 from traceops.timeline.processes import Ids, Processes
-from traceops.timeline.rank_packets import RankPackets
 from traceops.timeline.reader import WholeEvent, read_whole_events
 from traceops.timeline.times import LONGEST_NS, Placement, format_us, parse_us
 from traceops.traces.source import chunks, open_binary

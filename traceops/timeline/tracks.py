@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.match import Collective, MatchedCollectives
+from traceops.across.rank_times import RankTimes
 from traceops.core.units import size_text
 from traceops.measure.steps import NO_STEP
 from traceops.timeline.keep import overlaps

@@ -25,8 +25,7 @@ from traceops.timeline.added_packets import findings_track, stream_words, write_
 from traceops.timeline.choose import FILE_NAME, around_finding, choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.part import Form, PartTask, RankPart, write_part
 from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
-from traceops.timeline.placing import place_files
-from traceops.timeline.reader import TimelineHeader, read_header
+from traceops.timeline.reader import TimelineHeader, place_files, read_header
 from traceops.timeline.tracks import ShownRank, rank_tracks, well_formed
 from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote

@@ -14,7 +14,7 @@ from traceops.traces.batch import decode_events
 from traceops.traces.collective import collective_of, collective_of_annotation, is_annotation
 from traceops.traces.columns import NARROW, Columns, PlainColumns, dtype_of, native_columns
 from traceops.traces.event import ExactEvent, RawEvent, decode_event
-from traceops.traces.frames import CAT, Frames, frames_of, long_frames
+from traceops.traces.frames import CAT, Frames, frames_of, kept_frames
 from traceops.traces.model import CommArgs, Events
 from traceops.traces.scan import ODD
 from traceops.traces.times import LONGEST_NS, floats_to_ns, texts_to_ns
@@ -102,7 +102,7 @@ class EventColumns:
         )
 
     def frames(self, base_ns: int) -> Frames:
-        """Python frames that last long; `base_ns` as in `finish`, behind which this stands."""
+        """Python frames of modules, and those that last long; `base_ns` as in `finish`, behind which this stands."""
         texts = [one for one in self._frames if isinstance(one, bytes)]
         try:  # all at once takes a fraction of the time
             events: Sequence[RawEvent | None] = self._decode(b"[" + b",".join(texts) + b"]")
@@ -138,7 +138,7 @@ class EventColumns:
         ]
         if frames := [event for event in batch if event.cat == CAT]:
             columns.with_stack = 1
-            self._frames += long_frames(frames, self._to_ns)
+            self._frames += kept_frames(frames, self._to_ns)
         columns.seen += len(batch)
         ts, ts_valid = self._to_ns([event.ts for _, event in kept])
         dur, dur_valid = self._to_ns([event.dur for _, event in kept])

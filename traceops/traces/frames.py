@@ -1,4 +1,4 @@
-"""Python frames of a trace that was recorded with stacks: those that last long, beside its activities."""
+"""Python frames of a trace that was recorded with stacks: calls of modules, and those that last long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from traceops.traces.event import RawEvent
 from traceops.traces.times import LONGEST_NS, Times
 
 CAT = "python_function"
-LEAST_FRAME_NS = 500_000  # of many thousands a step, some hundreds last so long; events.c has it too
+LEAST_FRAME_NS = 500_000  # of many thousands a step, some hundreds last so long; events.c has both, too
+MODULE = "nn.Module: "  # begins the names of calls of modules, all of which are kept
 
 
 def _none() -> Int:
@@ -22,7 +23,7 @@ def _none() -> Int:
 
 
 class Frames(Struct, frozen=True):
-    """Calls of Python functions that last LEAST_FRAME_NS or longer, in file order; times as those of Events."""
+    """Calls of modules, and of functions that last LEAST_FRAME_NS or longer, in file order, timed like Events."""
 
     name: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))  # into `names`
     ts: Int = field(default_factory=_none)
@@ -33,15 +34,22 @@ class Frames(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.ts)
 
+    @property
+    def long(self) -> Frames:
+        """Those that last LEAST_FRAME_NS or longer, modules or not."""
+        kept = self.dur >= LEAST_FRAME_NS
+        return Frames(self.name[kept], self.ts[kept], self.dur[kept], self.tid[kept], self.names)
+
 
 NO_FRAMES = Frames()
 
 
-def long_frames(frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times]) -> list[RawEvent]:
-    """Those of a batch of frames that last long."""
+def kept_frames(frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times]) -> list[RawEvent]:
+    """Those of a batch of frames that are a module's, or last long."""
     dur, valid = to_ns([event.dur for event in frames])
-    long = valid & (dur >= LEAST_FRAME_NS) & (dur < LONGEST_NS)
-    return [frames[at] for at in np.flatnonzero(long).tolist() if frames[at].ph == "X"]
+    modules = np.array([event.name.startswith(MODULE) for event in frames], dtype=bool)
+    kept = valid & (dur >= np.where(modules, 0, LEAST_FRAME_NS)) & (dur < LONGEST_NS)
+    return [frames[at] for at in np.flatnonzero(kept).tolist() if frames[at].ph == "X"]
 
 
 def frames_of(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import resource
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,20 @@ from traceops.capture.observing.step_clock import (
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
+from traceops.core.live_pulses import (
+    CLOSER,
+    CLOSER_S,
+    ENDED,
+    EVERY_S,
+    HEAD,
+    KINDS,
+    PULSES_FILE,
+    SIZE,
+    Pulse,
+    new_file,
+    place_of,
+)
+from traceops.core.live_pulses import MAGIC as PULSES_MAGIC
 from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
 
 _WAKING_NS = 170_000  # what being woken for a look costs the thread that trains, beside the look
@@ -97,10 +115,12 @@ class Observer:
     """One rank's; made where its first step begins, on the thread that trains.
 
     folder: of the rank, in the run folder. None of its errors reaches the training or ends the capture: it ends
-    itself, and `trouble` says why.
+    itself, and `trouble` says why. live: write pulses for a monitor too (`core/live_pulses.py`).
     """
 
-    def __init__(self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None) -> None:
+    def __init__(
+        self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None, *, live: bool = False
+    ) -> None:
         self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
         header = {"rank": rank, "started_ns": time.time_ns(), "first": first, "core_waits": tells_core_waits()}
         self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
@@ -111,6 +131,7 @@ class Observer:
         self._device: int | None = None
         self._looking = False  # until the first step is over: what comes before it is the program's start
         self._clock = StepClock(self._way)
+        self._pulses = Pulses(folder, rank, self._way, first) if live else None
         self._pace = Pace(self._way.begun_ns)
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
@@ -205,7 +226,7 @@ class Observer:
         try:
             self._look()
             if self.trouble is None:
-                self._write()
+                self._pulse(ended=True)
         except Exception as error:
             self._give_up(error)
 
@@ -216,12 +237,22 @@ class Observer:
         while True:
             now = time.perf_counter_ns()
             wait_ns = self._pace.pause_ns(self._stacks.count)
+            if self._pulses is not None:
+                wait_ns = self._pulses.pause_ns(wait_ns)
             if due <= now:
                 # Looks at even intervals would see an even program always at the same places.
                 drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
                 due = now + wait_ns * (0.5 + drawn / 0x7FFFFFFF)
-            if self._looks.wait(max(self._wake_ns(now, due) - now, 0.0) / 1e9, self._looking):
+            wake = self._wake_ns(now, due)
+            pulse = self._pulses is not None and self._pulses.due_ns < wake
+            if pulse and self._pulses is not None:
+                wake = self._pulses.due_ns
+            if self._looks.wait(max(wake - now, 0.0) / 1e9, self._looking and not pulse):
                 return
+            if pulse:
+                if self._pulse():
+                    due = 0.0
+                continue
             begin = time.perf_counter_ns()
             look = self._looks.take()
             at, step_begun, count = (begin, self._way.begun_ns, self._way.count) if look is None else look[:3]
@@ -242,6 +273,15 @@ class Observer:
             if begin - flushed > _FLUSH_S * 1e9:
                 flushed = begin
                 self._write()
+
+    def _pulse(self, *, ended: bool = False) -> bool:
+        """Write what there is for a monitor; True where it wants more looks. What fails there ends only that."""
+        self._write()
+        try:
+            return self._pulses is not None and self._pulses.write(self._device, ended=ended)
+        except OSError:
+            self._pulses = None
+            return False
 
     def _slow(self, now: int, begun: int) -> bool:
         """Whether the step that has begun then takes longer than it should, and there is time left to look at it."""
@@ -285,6 +325,8 @@ class Observer:
             _append(self._steps, ready)
         notes, self._compilations.notes = self._compilations.notes, []
         lines: list[list[Any]] = [*self._stacks.take(), *notes]
+        if self._pulses is not None:
+            self._pulses.saw(lines)
         if lines:
             text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
             _append(self._observed, text.encode())
@@ -294,3 +336,123 @@ def _append(path: Path, content: bytes) -> None:
     # Opened anew: a script may close every file that it has not opened itself, and open others under their numbers.
     with path.open("ab", buffering=0) as file:
         file.write(content)
+
+
+# What a rank writes for a monitor.
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CLOSER_NS = 20_000_000  # between two looks, on average
+_MOST_STACKS = 20_000
+# By the file that a frame is in, or its function's name; the first kind that one of a stack's frames has counts.
+_BY_FRAME: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(files), re.compile(names))
+    for kind, files, names in (
+        ("checkpoint", r"torch/(serialization|distributed/checkpoint/.*)\.py$",
+         r"(^|[._])(save_checkpoint|save_pretrained|save_state|save_model|async_save)$"),
+        ("evaluation", r"$^", r"(^|[._])(eval|evaluate|evaluation_loop|validate|validation|validation_step)$"),
+        ("input", r"torch/utils/data/.*\.py$", r"$^"),
+        ("compiling", r"torch/_(dynamo|inductor|functorch)/.*\.py$", r"$^"),
+        ("optimizer", r"torch/optim/.*\.py$", r"$^"),
+        ("waiting", r"torch/distributed/(distributed_c10d|c10d_logger)\.py$", r"(^|[._])(synchronize|barrier)$"),
+        ("backward", r"$^", r"_engine_run_backward$"),
+    )
+)  # fmt: skip
+_RANK_OF_KIND = {kind: order for order, (kind, _, _) in enumerate(_BY_FRAME)}
+_WAITS = re.compile(r"\.(item|cpu|tolist|synchronize|wait)\(|\b(all_reduce|barrier|all_gather|broadcast)\w*\(")
+
+
+class Pulses:
+    """One rank's. folder: of the rank, in the run folder."""
+
+    def __init__(self, folder: Path, rank: int, way: LongWay, first: int = 0) -> None:
+        self._path, self._closer = folder / PULSES_FILE, folder.parent / CLOSER
+        self._path.write_bytes(new_file(rank))
+        self._rank, self._way, self._first = rank, way, first
+        self._count = 0
+        self._total = 0  # bytes of the GPU
+        self._frames: list[str | None] = []
+        self._stacks: list[int] = []
+        self._seen = [0] * len(KINDS)
+        self.looks = 0
+        self._asked: float | None = None
+        self._closer_until_ns = 0
+        self.due_ns = time.perf_counter_ns()
+
+    def pause_ns(self, usual: float) -> float:
+        """Between two looks at the host; more of them where a monitor has asked for that."""
+        return min(usual, _CLOSER_NS) if time.perf_counter_ns() < self._closer_until_ns else usual
+
+    def saw(self, lines: Sequence[Sequence[Any]]) -> None:
+        """Count what the observer has seen, in the form of its file (`core/rank_files.py`)."""
+        for line in lines:
+            if line[0] == "f":
+                self._frames.append(_kind(str(line[1]), str(line[2]), line[5]))
+            elif line[0] == "n":
+                for number in line[1]:
+                    self._frames[number] = "evaluation"
+            elif line[0] == "s" and len(self._stacks) < _MOST_STACKS:
+                kinds = {kind for number in line[1] if (kind := self._frames[number]) is not None}
+                first = min(kinds, key=_RANK_OF_KIND.__getitem__, default="own")
+                self._stacks.append(KINDS.index(first))
+            elif line[0] == "t":
+                for at in range(0, len(line[1]), 3):
+                    _, stack, us = line[1][at : at + 3]
+                    self._seen[self._stacks[stack]] += us
+                    self.looks += 1
+
+    def write(self, device: int | None, *, ended: bool = False) -> bool:
+        """Write one. True where more looks are wanted from now on."""
+        begun, steps = self._way.begun_ns, self._first + self._way.count
+        now = time.perf_counter_ns()
+        self.due_ns = now + int(EVERY_S * 1e9)
+        unix = time.time_ns()
+        held = reserved = retries = 0
+        if device is not None:
+            held, reserved, retries = self._memory(device)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        pulse = Pulse(
+            self._count, unix, steps, unix - (now - begun), self._way.samples, held, reserved, self._total,
+            _resident(), retries, used.ru_majflt & 0xFFFFFFFF, used.ru_nivcsw & 0xFFFFFFFF, ENDED if ended else 0,
+            self.looks, tuple(self._seen),
+        )  # fmt: skip
+        # Opened anew: a script may close every file that it has not opened itself, and open others under their numbers.
+        with self._path.open("r+b", buffering=0) as file:
+            file.seek(place_of(self._count))
+            file.write(pulse.pack())
+            self._count += 1
+            file.seek(0)
+            file.write(HEAD.pack(PULSES_MAGIC, self._rank, os.getpid(), self._count).ljust(SIZE, b"\0"))
+        return self._is_asked()
+
+    def _is_asked(self) -> bool:
+        try:
+            asked = self._closer.stat().st_mtime
+        except OSError:
+            return False
+        before, self._asked = self._asked, asked
+        if asked == before or time.time() - asked > CLOSER_S:
+            return False
+        self._closer_until_ns = time.perf_counter_ns() + int(CLOSER_S * 1e9)
+        return True
+
+    def _memory(self, device: int) -> tuple[int, int, int]:
+        sizes, counters = allocator_bytes(device), allocator_counters(device)
+        if not self._total:
+            self._total = int(sys.modules["torch"].cuda.get_device_properties(device).total_memory)
+        held, reserved = (0, 0) if sizes is None else sizes[:2]
+        return held, reserved, 0 if counters is None else counters[1]
+
+
+def _kind(function: str, file: str, text: str | None) -> str | None:
+    for kind, files, names in _BY_FRAME:
+        if files.search(file) or names.search(function):
+            return kind
+    return "waiting" if text is not None and _WAITS.search(text) else None
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - twice a second, beside a training
+            return int(file.read(64).split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from traceops.core.errors import InputError, problem_of
-from traceops.fabric.inspector import Inspector, InspectorRank, InspectorSpeed, InspectorTally
+from traceops.fabric.measured import Inspector, InspectorRank, InspectorSpeed, InspectorTally
 from traceops.traces.text_lines import blocks
 
 _NEEDLES = (b'"inspector_output_format_version"', b'"coll_busbw_gbs"', b'"p2p_busbw_gbs"')

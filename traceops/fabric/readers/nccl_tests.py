@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traceops.fabric.benchmarks import Benchmark, BenchmarkRank, BenchmarkSize
+from traceops.fabric.measured import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.model import Quote
 from traceops.traces.text_lines import blocks, holds_within, lines
 

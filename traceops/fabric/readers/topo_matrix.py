@@ -9,8 +9,18 @@ from itertools import pairwise
 from msgspec import Struct, field
 
 from traceops.core.errors import FileError
-from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Quote, normal_bus_id
-from traceops.fabric.nics import is_bonded, nic_kind, with_numa
+from traceops.fabric.model import (
+    Gpu,
+    Machine,
+    Nic,
+    Path,
+    PathKind,
+    Quote,
+    is_bonded,
+    nic_kind,
+    normal_bus_id,
+    with_numa,
+)
 from traceops.traces.text_lines import lines as text_of
 from traceops.traces.text_lines import text_lines
 

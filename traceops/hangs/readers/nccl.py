@@ -16,7 +16,7 @@ from msgspec import Struct
 from traceops.core.errors import FileError
 from traceops.core.rank_text import who, who_first
 from traceops.core.regular_file import open_regular
-from traceops.fabric.inspector import Inspector, InspectorRank
+from traceops.fabric.measured import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.messages import DIFFERENT
 from traceops.hangs.readers.prefixes import host_prefix, without_prefixes

@@ -9,13 +9,13 @@ from traceops.compare.model import Change, ChangeKind, Comparison, Explanation, 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import one_line
 from traceops.core.units import UNKNOWN
-from traceops.render.answer import Cost
-from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.cells import Cell, Column, Table, build_table, name, word
 from traceops.render.comparison import figures, text
 from traceops.render.document import (
     Answer,
     Block,
     Chart,
+    Cost,
     Document,
     Facts,
     Heading,
@@ -34,7 +34,6 @@ from traceops.render.document import (
 )
 from traceops.render.document import text as paragraph
 from traceops.render.finding_blocks import checks_block, finding_block
-from traceops.render.page import word
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.html import write_html
 

@@ -1,27 +1,37 @@
-"""doctor.html: one self-contained page of a checkup that works offline."""
+"""The files of a checkup, and doctor.html among them: one self-contained page that works offline."""
 
 from __future__ import annotations
 
 import html
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from traceops.core.file_formats import FORMATS
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
-from traceops.doctor.document import trial_text
+from traceops.doctor.document import document_of, trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.doctor.settings import shell_lines
-from traceops.fabric.alike import alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
+from traceops.fabric.to_json import alike_machines
 from traceops.machine.look import Level, Look, count_levels
-from traceops.render import page
-from traceops.render.cells import Cell, Column, Table, build_table, name, number
-from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with, pair_matrices
+from traceops.render import write_files
+from traceops.render.cells import Cell, Column, Table, build_table, name, number, word
+from traceops.render.doctor.rows import (
+    DOCTOR_CSV_FILES,
+    Attempt,
+    PairMatrix,
+    attempts,
+    measured_with,
+    pair_matrices,
+    render_doctor_csv,
+)
 from traceops.render.doctor.text import (
     broken_trials,
     change_text,
@@ -62,6 +72,7 @@ from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.render.writers.html import write_html
+from traceops.report.write import json_text
 
 # Plotly figure of a checkup: bus bandwidth over message size.
 
@@ -499,7 +510,7 @@ def _faults(checkup: Checkup, machine: Machine) -> dict[str, str]:
 def _gpus(checkup: Checkup, count: int, names: list[str]) -> Cell:
     """How many of which name; a log alone may not tell."""
     if not checkup.machines:
-        return page.word(None)
+        return word(None)
     return Cell(f"{count} × {', '.join(names)}" if names else str(count))
 
 
@@ -510,7 +521,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     levels = count_levels(checkup.looks)
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in BAD)
-    hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
+    hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else word(None)
     change = measured_with(checkup)
     with_ = f" {with_text(change)}" if change.size else ""
     facts = [
@@ -529,8 +540,24 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
         ]
     if checkup.trials:
         facts += [
-            ("Backend", page.word(checkup.backend)),
+            ("Backend", word(checkup.backend)),
             ("Tests", Cell(f"{outcomes['ok']} of {len(checkup.trials)} right", css="bad" if wrong else "")),
             ("Took", Cell(f"{checkup.seconds:.0f} s")),
         ]
     return facts
+
+
+def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
+    """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
+
+    Files of an earlier checkup in the folder that this one does not have are removed, others are left.
+    Raises InputError where the folder cannot be written to.
+    """
+    contents: dict[str, str | bytes] = {}
+    if "html" in formats:
+        contents["doctor.html"] = render_doctor_html(checkup)
+    if "json" in formats:
+        contents["doctor.json"] = json_text(document_of(checkup))
+    if "csv" in formats:
+        contents |= render_doctor_csv(checkup)
+    return write_files(contents, {"doctor.html", "doctor.json", *DOCTOR_CSV_FILES}, folder)

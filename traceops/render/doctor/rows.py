@@ -11,9 +11,8 @@ from msgspec import Struct
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.fabric.model import Measured
 from traceops.render.doctor.text import change_text
-from traceops.render.report.csv import findings_csv
 from traceops.render.topology.shape import SLOW_PAIR
-from traceops.render.writers.csv import csv_text
+from traceops.render.writers.csv import csv_text, findings_csv
 
 DOCTOR_CSV_FILES = ("looks.csv", "trials.csv", "bandwidth.csv", "findings.csv")
 _LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice", "rule")

@@ -1,13 +1,16 @@
-"""The tables of a hang on the page: ranks and who waits for whom, equal ones merged."""
+"""The tables of a hang: ranks and who waits for whom, equal ones merged on the page, every one in the CSV files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.writers.csv import csv_text
 from traceops.report.hang_rows import MergedWait, RankGroup, merged_waits, shown_waits
 from traceops.report.hang_text import bytes_text, operation_text, state_text
 
@@ -101,3 +104,27 @@ def _ranks_cell(ranks: Sequence[int]) -> Cell:
     text = ranks_text(ranks, 6)
     count = f" ({len(ranks)})" if len(ranks) > 2 and not is_cut(ranks, 6) else ""
     return Cell(text + count, ranks_text(ranks, 60), "nowrap" if len(text) < 16 else "")
+
+
+HANG_CSV_FILES = ("hang_ranks.csv", "hang_waits.csv")
+_WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")
+
+
+def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
+    """File name -> text."""
+    waits = [
+        {
+            "rank": wait.rank,
+            "on": wait.on,
+            "group": wait.group,
+            "op": wait.op,
+            "sequence": wait.sequence,
+            "why": WAIT_REASONS[wait.reason],
+        }
+        for wait in diagnosis.waits
+    ]
+    files = {
+        "hang_ranks.csv": csv_text([msgspec.structs.asdict(status) for status in diagnosis.ranks]),
+        "hang_waits.csv": csv_text(waits, _WAIT_COLUMNS),
+    }
+    return {name: text for name, text in files.items() if text}

@@ -16,24 +16,28 @@ from traceops.core.step_words import WINDOW
 from traceops.core.text import short_name
 from traceops.core.units import ms_text
 from traceops.hangs.model import HangJson
-from traceops.render.answer import Cost
-from traceops.render.document import Answer, Block, Headline, Level, Span, Style, Text, Words, text
+from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, efficiency_of, why_unrated
-from traceops.render.report.lead import cure_of, hang_leads, is_unrecorded, lead_finding, nothing_timed
-from traceops.render.report.stragglers import (
+from traceops.render.report.compute import efficiency_of, why_unrated
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, least_only, unfit_note
+from traceops.render.report.lead import (
     STRAGGLERS,
+    WAIT_INFO_PCT,
+    WAIT_WARNING_PCT,
     Cure,
+    cure_of,
+    hang_leads,
     headline_of,
+    is_unrecorded,
     late_together,
+    lead_finding,
     mean_of_ranks,
+    nothing_timed,
     stragglers_judged,
+    waiting_of,
 )
-from traceops.render.report.then_text import least_only, unfit_note
-from traceops.render.report.waiting import WAIT_INFO_PCT, WAIT_WARNING_PCT, waiting_of
 from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
-from traceops.report.card import Card
-from traceops.report.model import Report
+from traceops.report.model import Card, Report
 from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.registry import FAMILIES
 from traceops.rules.stragglers import SLOW_GROUP

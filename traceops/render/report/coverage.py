@@ -1,19 +1,110 @@
-"""What a report could not judge of a step, why, and what would make it judgeable."""
+"""What a report could not judge, predict or match across ranks, why, and what would change that."""
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from collections.abc import Mapping, Sequence
 
+from traceops.across.match import NO_METADATA
+from traceops.across.send_receive import NO_END
 from traceops.core.cause_words import BUCKETS
+from traceops.core.findings import Check
+from traceops.core.words import NoReplay
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.render.report.cross_tables import check_of
-from traceops.render.report.then_text import to_match, unmatched_reason
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.compute import LOW_PCT, NO_DEVICE_ACTIVITY, SPEED
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
+
+_LOADERS = "the pace of data loaders' workers is not known"
+_HOSTS = "how fast hosts are without the profiler is not known"
+
+
+def check_of(report: Report, rule: str) -> Check | None:
+    """What a rule says about this run, None where nobody asked it."""
+    return next((check for check in report.checks if check.rule == rule), None)
+
+
+NO_REPLAY: Mapping[NoReplay, str] = {
+    "one_rank": "steps are replayed on what ranks exchange, and this run has one rank",
+    "other_ranks_missing": "it takes the traces of all ranks, and one is here",
+    "no_collectives": "ranks exchange nothing here; record steps with an optimizer step, not under no_sync()",
+    "nothing_matched": "no collective is in all its ranks' traces; record the same steps on all ranks (traceops run)",
+    "no_common_step": "ranks share no step that can be matched; record the same steps on all ranks (traceops run)",
+}
+
+
+def why_no_what_if(report: Report, least_pct: float) -> str:
+    """Why nothing is said of what a change would save; '' where something is known that saves so much of the step."""
+    if report.summary.no_replay == "nothing_matched" and report.run.backend == "gloo":
+        reason = unmatched_reason(report)
+        if reason and (cure := to_match(report, reason)):
+            return f"No what-if: no communication is matched across ranks ({reason}). {cure}."
+    if report.summary.no_replay is not None:
+        return f"No what-if: {NO_REPLAY[report.summary.no_replay]}."
+    if report.summary.replay is not None and not report.what_if:
+        off = report.summary.replay.error_pct
+        by = "" if off is None else f", by up to {off:.0f} %"
+        return f"No what-if: replayed as recorded, steps are not as long as they were{by}."
+    if report.summary.replay is None or any((row.saved_pct or 0.0) >= least_pct for row in report.what_if):
+        return ""
+    words = report.summary.step_words
+    return f"What if: no change that was replayed saves {least_pct:g} % of {words.the}."
+
+
+def least_only(report: Report) -> bool:
+    """Whether a step with a cause gone may take longer than is predicted."""
+    return bool(least_note(report))
+
+
+def least_note(report: Report) -> str:
+    """What to say beside the replay's predictions then; '' where all is known."""
+    replay = report.summary.replay
+    return "" if replay is None else why_least(replay.loaders_unknown, replay.hosts_unknown)
+
+
+def unfit_note(report: Report) -> str:
+    """That the ranks' clocks do not fit together, beside what compares ranks; '' where they do."""
+    unfit = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
+    return f"rank clocks do not line up ({UNALIGNED_CLOCKS.id}); cross-rank numbers are unreliable" if unfit else ""
+
+
+def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
+    """The same for these ranks whose loaders and hosts are not known."""
+    why = [words for words, ranks in ((_LOADERS, loaders), (_HOSTS, hosts)) if ranks]
+    return f"a step may take longer: {'; '.join(why)}" if why else ""
+
+
+# Why communication was not matched across ranks, and what would let it be.
+
+
+_NO_GROUP = "its process group is not known"
+_WITH_METADATA = "Record CPU activity too: then the trace says what each communication kernel belongs to"
+_TO_MATCH = {
+    "ranks of its group have no trace": "Add the traces of the missing ranks",
+    "outside the window of other ranks": "Start and stop the profiler at the same steps on all ranks",
+    NO_END: _WITH_METADATA,
+    _NO_GROUP: _WITH_METADATA,
+    NO_METADATA: _WITH_METADATA,
+}
+_TO_MATCH_GLOO = {
+    NO_END: "gloo's events never say it",
+    _NO_GROUP: "Record with traceops run: it notes the groups, which gloo's events do not name",
+}
+
+
+def unmatched_reason(report: Report) -> str:
+    """Why most of the unmatched communication was left out; '' where nothing says so."""
+    left_out = report.summary.matching.unmatched if report.summary.matching is not None else {}
+    return max(left_out, key=lambda name: left_out[name], default="")
+
+
+def to_match(report: Report, reason: str) -> str | None:
+    """What would let communication be matched that was left out for this reason."""
+    if report.run.backend == "gloo" and reason in _TO_MATCH_GLOO:
+        return _TO_MATCH_GLOO[reason]
+    return _TO_MATCH.get(reason)
+
 
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
 _ALL_RANKS = "Analyse the traces of all ranks together"
@@ -35,41 +126,6 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "idle_sync": "Record the run on GPUs",
     "idle_input": "Record steps with traceops run or torch.profiler's schedule",
 }
-
-
-def efficiency_of(report: Report) -> float | None:
-    """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
-    if report.compute is UNSET or report.compute.rates == "assumed":
-        return None
-    return report.compute.efficiency_pct
-
-
-def why_unrated(report: Report) -> str:
-    """Why nothing is known of how fast kernels on a GPU could be; '' where it is, or where there are none."""
-    check = check_of(report, SPEED.id)
-    unrated = check is not None and check.status == "not_evaluated" and check.reason != NO_DEVICE_ACTIVITY
-    return check.reason if check is not None and unrated else ""
-
-
-def kernels_sentence(report: Report) -> str:
-    """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
-    efficiency = efficiency_of(report)
-    if efficiency is not None:
-        return f"Kernels run at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}."
-    if why := why_unrated(report):
-        return f"Kernel efficiency is not checked: {why}."
-    return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
-
-
-def _where_slow(report: Report, efficiency: float) -> str:
-    """Which operators take most of the time that slow kernels lose."""
-    if report.compute is UNSET or efficiency >= LOW_PCT:
-        return ""
-    known = [
-        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
-    ]
-    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
-    return f" (most of the rest in {', '.join(names)})" if names else ""
 
 
 def unjudged_sentence(report: Report) -> str:

@@ -1,34 +1,355 @@
-"""Sections of summary.html about what ranks do together. One with nothing to say of a report is None.
+"""What ranks do together: the sections of summary.html, their tables and sentences.
 
-`shown` are the ranks that figures and tables hold where there are too many for all.
+`shown` are the ranks that figures and tables hold where there are too many for all. A section with nothing to show is
+None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from traceops.render.cells import number
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import CAUSES
+from traceops.core.rank_text import ranks_text
+from traceops.core.step_words import StepWords
+from traceops.core.units import percent_text, us_text
+from traceops.core.words import SCHEDULES
+from traceops.measure.ledger import BUCKETS
+from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
-from traceops.render.report import cross_figures, cross_tables, detail_tables
-from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text
+from traceops.render.report import cross_figures, detail_tables
+from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
+from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text, lateness_by_group, rank_column
 from traceops.render.report.step_timeline import how_to_open, step_timeline
-from traceops.render.report.then_text import why_no_what_if
+from traceops.render.report.terms import TERMS, term_of
 from traceops.report.model import Report
+from traceops.report.rows import PipelineRow
+from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
+from traceops.rules import stragglers
+
+MOST_LATE = 8
+MOST_ARRIVALS = 40
+MOST_PIECES = 60
+
+
+def lateness_table(report: Report) -> Table | None:
+    """The ranks that the others wait for most, with the reasons, ms a step; None where nothing is known."""
+    rows = _lateness_means(report)
+    if not rows:
+        return None
+    causes = [
+        Column(f"{cause}_ms", f"{words.label} ms", f"of it because {words.clause}")
+        for cause, words in CAUSES.items()
+        if any(row.cause_ms(cause) for row in rows)
+    ]
+    words = report.summary.step_words
+    worst = words.choose("Worst step ms", "Window's ms")
+    columns = [
+        rank_column(report),
+        Column("caused_wait_ms", "Others wait ms", f"for this rank, {words.per}, summed over the ranks that wait"),
+        *causes,
+        Column("worst_ms", worst, f"what the others waited for it in the {words.choose('worst step', 'window')}"),
+        Column("worst_step", "In step", make=lambda row: _step_cell(row.worst_step)),
+        Column("waited_ms", "Waits itself ms", f"{words.per}, for other ranks"),
+    ]
+    shown = sorted(rows, key=lambda row: (-row.caused_wait_ms, row.rank))[:MOST_LATE]
+    note = (
+        f"The {MOST_LATE} worst of {len(rows)} {'ranks' if len(rows) == len(report.ranks) else 'rows'}; all are in "
+        "lateness.csv."
+        if len(rows) > MOST_LATE
+        else ""
+    )
+    return build_table(f"Waiting caused by each rank, ms {words.per}", columns, shown, note=note, file="lateness.csv")
+
+
+def arrivals_table(report: Report) -> Table | None:
+    """Each kind of collective: how far apart its members arrive, and who comes last."""
+    rows = report.tables.arrivals
+    if not rows:
+        return None
+    columns = [
+        Column("op", "Operation", number=False),
+        Column("group", "Group", number=False, make=_group_cell),
+        Column("bytes", "Size", make=lambda row: size(row.bytes)),
+        Column("count", "Count", "matched collectives in the window", decimals=0),
+        Column("spread_p50_ms", "p50 ms", "first to last arrival, median", decimals=3),
+        Column("spread_p95_ms", "p95 ms", decimals=3),
+        Column("spread_max_ms", "Most ms", decimals=3),
+        Column("last_rank", "Last rank", "the rank that comes last most often", decimals=0),
+        Column("last_rank_pct", "Last %", "how often it does", decimals=0),
+    ]
+    rest = len(rows) - MOST_ARRIVALS
+    note = f"{rest} more in arrivals.csv." if rest > 0 else ""
+    return build_table(
+        "From the first arrival to the last, most waiting first",
+        columns,
+        rows[:MOST_ARRIVALS],
+        note=note,
+        file="arrivals.csv",
+    )
+
+
+def path_table(report: Report) -> Table | None:
+    """The longest pieces of the critical path in time order; None without a path."""
+    rows = report.tables.critical_path
+    if not rows:
+        return None
+    kept = sorted(range(len(rows)), key=lambda i: -rows[i].duration_ms)[:MOST_PIECES]
+    shown = [rows[i] for i in sorted(kept)]
+    buckets = [bucket for bucket in BUCKETS if any(row.spent_ms.get(bucket) for row in shown)]
+    columns = [
+        Column("start_ms", "Start ms", "since the path began", decimals=3),
+        Column("duration_ms", "ms", decimals=3, worst="max"),
+        Column("rank", "Rank", decimals=0),
+        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
+        Column("what", "What", number=False, make=_what_cell),
+        Column("stream", "Stream", decimals=0),
+        *(
+            Column(f"{bucket}_ms", f"{TERMS[bucket].label} ms", "of the piece", make=_blank_or_ms(bucket))
+            for bucket in buckets
+        ),
+    ]
+    note = f"The {MOST_PIECES} longest of {len(rows)} pieces; all are in critical_path.csv."
+    return build_table(
+        "Pieces of the critical path",
+        columns,
+        shown,
+        note=note if len(rows) > MOST_PIECES else "",
+        file="critical_path.csv",
+    )
+
+
+def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
+    """What the longest step consists of on each shown rank, ms; None without a timeline."""
+    sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    begins: dict[int, float] = {}
+    for row in report.tables.timeline:
+        sums[row.rank][str(row.kind)] += row.duration_ms
+        begins[row.rank] = min(begins.get(row.rank, row.start_ms), row.start_ms)
+    if not sums:
+        return None
+    rows = [
+        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **own} for rank, own in sums.items()
+    ]
+    kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
+    words = report.summary.step_words
+    columns = [
+        rank_column(report),
+        Column("begins_ms", "Begins at ms", "on the common clock", decimals=3),
+        Column("step_ms", words.heading, worst="max"),
+        *(Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds),
+    ]
+    filled = [{**dict.fromkeys(kinds, 0.0), **row} for row in rows_of(rows, shown)]
+    cut = len(rows) - len(filled)
+    return build_table(
+        f"The {words.choose('longest step', 'window')} by rank",
+        columns,
+        filled,
+        note=f"{cut} more ranks in timeline.csv." if cut else "",
+        file="timeline.csv",
+    )
+
+
+class _Lateness(LatenessRow, frozen=True, kw_only=True):
+    """A rank's means over its steps, and its worst step; that is null where nobody waited for it."""
+
+    worst_ms: float
+    worst_step: int | None
+
+
+def _lateness_means(report: Report) -> list[_Lateness]:
+    by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
+    for row in lateness_by_group(report):
+        by_rank[row.rank].append(row)
+    means = []
+    for rank, rows in by_rank.items():
+        worst = max(rows, key=lambda row: row.caused_wait_ms)
+        means.append(
+            _Lateness(
+                rank=rank,
+                step=None,
+                caused_wait_ms=sum(row.caused_wait_ms for row in rows) / len(rows),
+                waited_ms=sum(row.waited_ms for row in rows) / len(rows),
+                **{f"{cause}_ms": sum(row.cause_ms(cause) for row in rows) / len(rows) for cause in CAUSES},
+                worst_ms=worst.caused_wait_ms,
+                worst_step=worst.step if worst.caused_wait_ms > 0 else None,
+            )
+        )
+    return means
+
+
+def _step_cell(step: Any) -> Cell:
+    return Cell("") if step is None else number(step, 0)
+
+
+def _kind_cell(kind: Any) -> Cell:
+    return Cell(term_of(kind).label, str(kind), "swatch", colour=term_of(kind).colour)
+
+
+def _what_cell(row: PathRow) -> Cell:
+    """The collective; of own work the kind already says it."""
+    return Cell("") if row.what == row.kind else Cell(str(row.what)[:60], str(row.what))
+
+
+def _blank_or_ms(bucket: str) -> Any:
+    def cell(row: PathRow) -> Cell:
+        value = row.spent_ms.get(bucket)
+        return Cell("") if not value else number(value, 3)
+
+    return cell
+
+
+def _group_cell(row: ArrivalRow) -> Cell:
+    members = ranks_text(row.ranks)
+    return Cell(f"{row.group[:40]}: {members[:40]}", f"{row.group}: ranks {members}")
+
+
+# What the page says in one sentence about the replay, the clocks, the critical path and the waiting.
+
+
+_LEAST_PART_PCT = 4.0  # of the critical path, to be named
+_MOST_PARTS = 4
+_MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's
+_DOUBTFUL_PCT = 5.0  # error of the replay from which predictions are to be taken with care
+_NO_SLOWDOWN = 1.02
+
+
+def replay_sentence(report: Report) -> str:
+    """How far the replay is from the measured steps, and what the stragglers cost the whole job."""
+    replay = report.summary.replay
+    if replay is None:
+        return ""
+    said, words = "", report.summary.step_words
+    error = replay.error_pct
+    if error is not None:
+        doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
+        steps = replay.steps
+        which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else words.the
+        said = f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
+    if note := least_note(report):
+        said += f" {note[:1].upper()}{note[1:]}."
+    slowdown = replay.straggler_slowdown
+    if unfit := unfit_note(report):
+        said += f" {unfit[:1].upper()}{unfit[1:]}."
+        slowdown = None
+    late = any(found.rule in stragglers.IDS and found.severity != "info" for found in report.findings)
+    if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
+        slowdown = None  # with half of the ranks late their median is no measure
+    if slowdown is not None and slowdown < _NO_SLOWDOWN:
+        said += f" Making all ranks equal would save next to nothing (straggler slowdown S = {slowdown:.2f})."
+    elif slowdown is not None:
+        they = words.choose("they", "it")
+        said += (
+            f" {words.choose('Steps take', 'The window takes')} {slowdown:.2f} times as long as {they} would if every "
+            "rank ran as the median rank does "
+            f"(straggler slowdown S = {slowdown:.2f})."
+        )
+    return said.strip()
+
+
+def clocks_sentence(report: Report) -> str:
+    """How well the ranks' clocks fit together; empty for one rank."""
+    clocks = report.summary.clocks
+    if len(report.ranks) < 2 or clocks is None:
+        return ""
+    residual = clocks.residual_p95_us
+    if residual is None:
+        return "No collective synchronises the ranks, so the clocks are as the traces have them."
+    said = f"Clocks agree within {us_text(residual)} (p95 over {clocks.anchors} collectives)."
+    if clocks.unaligned:
+        said += f" Not aligned: ranks {ranks_text(clocks.unaligned, 8)}."
+    return said
+
+
+def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
+    """'Ranks 0 to 3: 1F1B, 8 micro-batches a step. Stages wait 29 % of it; by the schedule alone, 27 %.'"""
+    held = pipeline.stages_per_rank
+    said = f"Ranks {', '.join(map(str, pipeline.ranks[:16]))}{' …' if len(pipeline.ranks) > 16 else ''}: "
+    said += SCHEDULES[pipeline.schedule]
+    if held is not None and held > 1:
+        said += f", {held} stages a rank"
+    if pipeline.micro_batches is not None:
+        said += f", {pipeline.micro_batches} micro-batches {words.per}"
+    said += f". Its stages wait {pipeline.bubble_pct:.0f} % of {words.a} for each other"
+    if pipeline.schedule_bubble_pct is not None:
+        said += f"; even ones would wait {pipeline.schedule_bubble_pct:.0f} % by the schedule alone"
+    return f"{said}."
+
+
+def path_sentence(report: Report) -> str:
+    """'90 % of the path runs through rank 2's computation, 7 % through transfer.'; empty without a path."""
+    spent, total = _path_parts(report)
+    if not total:
+        return ""
+    parts: list[tuple[float, str]] = []
+    for bucket, by_rank in spent.items():
+        ms = sum(by_rank.values())
+        parts.append((100 * ms / total, _part_text(bucket, by_rank, ms)))
+    named = [part for part in sorted(parts, reverse=True) if part[0] >= _LEAST_PART_PCT][:_MOST_PARTS]
+    if not named:
+        return ""
+    first, *rest = named
+    others = "".join(f", {pct:.0f} % through {what}" for pct, what in rest)
+    return f"{first[0]:.0f} % of the path runs through {first[1]}{others}."
+
+
+def waiting_sentence(report: Report) -> str:
+    """Why nobody is blamed, or why that was not judged; empty where a straggler was found."""
+    check = check_of(report, stragglers.PERSISTENTLY_LATE.id)
+    if check is None or check.status == "fired":
+        return ""
+    if check.status == "not_evaluated":
+        return f"Not evaluated: {check.reason}."
+    sometimes = check_of(report, stragglers.SOMETIMES_LATE.id)
+    which = "No rank is late in most steps" if sometimes and sometimes.status == "fired" else "No straggler"
+    return f"{which}: {check.reason}."
+
+
+def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
+    """ms of the path by bucket ('transfer' among them) and rank, and all of it."""
+    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    total = 0.0
+    for row in report.tables.critical_path:
+        rank, whole = row.rank, row.duration_ms
+        told = {b: ms for b in BUCKETS if (ms := row.spent_ms.get(b))}
+        for bucket, ms in told.items():
+            spent[bucket][rank] += ms
+        # What no bucket holds is own work that communication masked: the host's, as the kind says.
+        spent[row.kind if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
+        total += whole
+    return spent, total
+
+
+def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
+    words = BUCKET_WORDS.get(bucket)
+    if words is None or not words.of_rank:
+        return bucket if bucket == "transfer" else "other work"
+    most = max(by_rank, key=lambda rank: by_rank[rank])
+    if by_rank[most] >= _MOSTLY * ms:
+        return f"rank {most}'s {words.of_rank}"
+    ranks = [rank for rank, own in by_rank.items() if own > 0.1 * by_rank[most]]
+    return (
+        f"{words.of_several} on ranks {ranks_text(ranks, 3)}"
+        if len(ranks) <= 3
+        else f"{words.of_several} on {len(ranks)} ranks"
+    )
 
 
 def hang(report: Report, shown: Sequence[int]) -> Section | None:
     """The diagnosis of a hang."""
     if report.hang is None:
         return None
-    from traceops.render.hang.blocks import hang_blocks  # most reports have none
+    from traceops.render.hang.html import hang_blocks
 
     return Section("hang", "Hang", hang_blocks(report.hang))
 
 
 def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     """Who is waited for, and why."""
-    table, words = cross_tables.lateness_table(report), report.summary.step_words
-    sentence = cross_tables.waiting_sentence(report) if len(report.ranks) > 1 else ""
+    table, words = lateness_table(report), report.summary.step_words
+    sentence = waiting_sentence(report) if len(report.ranks) > 1 else ""
     sentence = " ".join(said for said in (sentence, _tied_sentence(report)) if said)
     if not sentence and table is None:
         return None
@@ -62,7 +383,7 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     ]
     for pipeline in report.pipelines:
         blocks += [
-            text(cross_tables.pipeline_sentence(pipeline, report.summary.step_words)),
+            text(pipeline_sentence(pipeline, report.summary.step_words)),
             TableBlock(detail_tables.stages_table(pipeline, report.summary.step_words)),
         ]
     return Section("pipelines", "What stages wait for each other", tuple(blocks), "Pipelines")
@@ -75,7 +396,7 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
         why = (text(why_no_what_if(report, 0.0)),)
         return Section("what-if", "What a change would save", why, "What if") if no_replay else None
-    replay, words = cross_tables.replay_sentence(report), report.summary.step_words
+    replay, words = replay_sentence(report), report.summary.step_words
     return Section(
         "what-if",
         "What a change would save",
@@ -99,10 +420,10 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
 
 def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     """What set how long the median step took."""
-    table = cross_tables.path_table(report)
+    table = path_table(report)
     if table is None:
         return None
-    step, sentence = report.tables.critical_path[0].step, cross_tables.path_sentence(report)
+    step, sentence = report.tables.critical_path[0].step, path_sentence(report)
     words = report.summary.step_words
     return Section(
         "path",
@@ -126,11 +447,11 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
 
 def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     """What every rank did in the longest step."""
-    table = cross_tables.timeline_table(report, list(shown))
+    table = timeline_table(report, list(shown))
     if table is None:
         return None
     several, longest = len(report.ranks) > 1, report.summary.step_words.choose("longest step", "window")
-    clocks = cross_tables.clocks_sentence(report)
+    clocks = clocks_sentence(report)
     kinds = groups_text(report)
     cut = f" {kinds}" if kinds else ""
     chart = Chart(
@@ -169,7 +490,7 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
 
 def collectives(report: Report, shown: Sequence[int]) -> Section:
     """Matching, late arrivals and bandwidth of collectives."""
-    table, arrivals = detail_tables.collectives_table(report), cross_tables.arrivals_table(report)
+    table, arrivals = detail_tables.collectives_table(report), arrivals_table(report)
     blocks: list[Block] = [text(_matching_sentence(report))]
     if table.rows:
         blocks.append(TableBlock(table))

@@ -9,14 +9,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from traceops.core.units import size_range_text, size_text
-from traceops.fabric.alike import alike_connections, alike_machines
-from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.fabric import Fabric, hosts_text
-from traceops.fabric.inspector import Inspector, InspectorSpeed
 from traceops.fabric.json_types import ConnectionJson
+from traceops.fabric.measured import Benchmark, Inspector, InspectorSpeed
 from traceops.fabric.model import same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
+from traceops.fabric.to_json import alike_connections, alike_machines
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used

@@ -14,16 +14,28 @@ from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text, us_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render.answer import AlignedSteps, Mark, Piece, PieceKind, StepLane
-from traceops.render.document import Answer, Block, Fold, Span, fold, items, soft, spans, text
+from traceops.render.document import (
+    AlignedSteps,
+    Answer,
+    Block,
+    Fold,
+    Mark,
+    Piece,
+    PieceKind,
+    Span,
+    StepLane,
+    fold,
+    items,
+    soft,
+    spans,
+    text,
+)
 from traceops.render.report.card import card_answer
 from traceops.render.report.cross_figures import thinned
-from traceops.render.report.lead import hang_leads, lead_finding
-from traceops.render.report.stragglers import late_together
+from traceops.render.report.lead import hang_leads, late_together, lead_finding
 from traceops.render.report.terms import TERMS
-from traceops.report.alike import alike_spent
-from traceops.report.card import Card
-from traceops.report.model import Report
+from traceops.report.detail import alike_spent
+from traceops.report.model import Card, Report
 from traceops.report.tables import TimelineRow
 from traceops.rules.explained import explains
 
@@ -223,7 +235,7 @@ def finding_id(report: Report, finding: Finding) -> str:
 def answer_of(report: Report, card: Card) -> Answer:
     """The card below its headline; of a hang what its own page opens with."""
     if report.hang is not None and hang_leads(report):
-        from traceops.render.hang.answer import hang_answer  # most reports have none
+        from traceops.render.hang.html import hang_answer
 
         return hang_answer(report.hang, "#hang") or Answer(())
     lead = lead_finding(report)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from traceops.core.findings import Finding, count_checks
 from traceops.core.rank_text import ranks_text, runs_text, who
 from traceops.measure.ledger import IDLE_BUCKETS
-from traceops.render.cells import Cell, number
+from traceops.render.cells import Cell, number, word
 from traceops.render.document import (
     Block,
     Chart,
@@ -28,10 +28,9 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.finding_blocks import checks_block, findings_section
-from traceops.render.page import word
-from traceops.render.report import cross_sections, detail_tables, figures, parallel_sections, rank_tables
+from traceops.render.report import compute, cross_sections, detail_tables, figures, parallel_sections, rank_tables
 from traceops.render.report.card import card_of, headline
-from traceops.render.report.coverage import kernels_sentence
+from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.detail_tables import copies_table
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
@@ -245,6 +244,7 @@ _SHOWN_IN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TO-I", ("idle",)),
     ("TO-C", ("fabric", "collectives")),
     ("TO-P", ("fabric",)),
+    ("TO-K", ("compute", "kernels")),
     ("TO-H", ("hang",)),
     ("TO-E", ("hang",)),
     ("TO-V003", ("steps",)),
@@ -281,6 +281,7 @@ SECTIONS = (
     idle,
     cross_sections.collectives,
     cross_sections.fabric,
+    compute.compute,
     kernels,
     blocking_calls,
     copies,

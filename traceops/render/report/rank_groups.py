@@ -12,8 +12,7 @@ from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, value_of
-from traceops.report.alike import APART_PCT, alike_ranks
-from traceops.report.detail import Detail
+from traceops.report.detail import APART_PCT, Detail, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.tables import LatenessRow

@@ -14,19 +14,18 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Span, TableBlock, Text, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, card_of, shortened, told_first
-from traceops.render.report.coverage import kernels_sentence, unjudged_sentence
-from traceops.render.report.lead import not_evaluated
+from traceops.render.report.compute import kernels_sentence
+from traceops.render.report.coverage import least_note, unfit_note, unjudged_sentence, why_no_what_if
+from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluated
 from traceops.render.report.parallel_sections import experts_lines, host_cells, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.run_text import kinds_sentence, speed_text, steps_found
-from traceops.render.report.stragglers import headline_of, mean_of_ranks
 from traceops.render.report.terms import BUBBLE
-from traceops.render.report.then_text import least_note, unfit_note, why_no_what_if
 from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
 from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.report.alike import Alike, alike_ranks
+from traceops.report.detail import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.step_times import StepTime

@@ -1,17 +1,400 @@
-"""A machine as boxes and bars: GPUs and NICs in their NUMA nodes, what joins them, and what was measured on it."""
+"""A machine as a figure: boxes for GPUs and NICs in their NUMA nodes, lines for links, and what was measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text
-from traceops.fabric.model import Machine, Measured, same_host
-from traceops.render.topology.layout import FigureDrawing, draw, links_missing, links_name
-from traceops.render.topology.shape import NOT_KNOWN, Joined, MachineShape, Way, pcie_text, shape_of
+from traceops.fabric.model import Gpu, Machine, Measured, Nic, same_host
+from traceops.render.topology.shape import NOT_KNOWN, Joined, MachineShape, Node, Way, near_text, pcie_text, shape_of
+
+# The parts of a topology figure's drawing, as its template puts them into SVG.
+
+
+class FigureText(Struct, frozen=True):
+    """A line of text whose baseline begins at x, y."""
+
+    x: float
+    y: float
+    text: str
+    css: str = ""
+
+
+class Box(Struct, frozen=True):
+    """A rectangle with its text; title is what hovering shows."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    css: str
+    texts: tuple[FigureText, ...] = ()
+    title: str = ""
+
+
+class Line(Struct, frozen=True):
+    """A path as SVG has it."""
+
+    path: str
+    css: str
+    title: str = ""
+
+
+class FigureDrawing(Struct):
+    """A drawing of `width` by `height` px: boxes in the order in which they lie on each other, lines below them."""
+
+    width: float = 0.0
+    height: float = 0.0
+    boxes: list[Box] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    texts: list[FigureText] = field(default_factory=list)
+
+
+# What the boxes and bars of a topology figure say, in lines that fit their width.
+
+
+LINE = 17  # px from one line of text to the next
+
+
+def gpu_lines(machine: Machine, gpu: Gpu, fault: str) -> list[tuple[str, str]]:
+    """A GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark."""
+    gpus = machine.gpus
+    lines = [(gpu.label, "who")]
+    if len({other.name for other in gpus}) > 1 and gpu.name:
+        lines.append((gpu.name.removeprefix("NVIDIA "), ""))
+    pcie, narrow = pcie_text(gpu.pcie, [other.pcie for other in gpus])
+    if pcie:
+        lines.append((pcie, "bad" if narrow else ""))
+    most = max((other.nvlinks or 0 for other in gpus), default=0)
+    if links := links_missing(gpu, most):
+        lines.append((links, "bad"))
+    if fault:
+        lines.append((fault, "bad"))
+    return lines
+
+
+def nic_lines(machine: Machine, nic: Nic, used: bool) -> list[tuple[str, str]]:
+    """A NIC's label, name, kind and speed, the GPUs it is near, and what is wrong; each with its mark."""
+    lines = [(nic.label, "who")]
+    if nic.name and nic.name != nic.label:
+        lines.append((nic.name, ""))
+    about = [nic.kind or "", "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s"]
+    lines += [(text, "") for text in (" ".join(filter(None, about)), near_text(machine, nic)) if text]
+    if nic.bonded:
+        lines.append(("bonded", ""))
+    if nic.up is False:
+        lines.append(("down", "bad"))
+    pcie, narrow = pcie_text(nic.pcie, [other.pcie for other in machine.nics])
+    if narrow:
+        lines.append((pcie, "bad"))
+    return lines + ([("NCCL uses it", "who")] if used else [])
+
+
+def bar_lines(joined: Joined, name: str, width: float) -> list[tuple[str, str]]:
+    """What a bar says in as many lines as it takes, what is wrong in lines of its own."""
+    lines: list[tuple[str, str]] = []
+    for parts, mark in (((name, *joined.texts), ""), *(((bad,), "bad") for bad in joined.bad)):
+        line = ""
+        for part in parts:
+            longer = f"{line} · {part}" if line else part
+            if line and text_width(longer, mark) > width:
+                lines.append((line, mark))
+                longer = part
+            line = longer
+        lines.append((cut(line, width, mark), mark))
+    return lines
+
+
+def bar_height(lines: Sequence[tuple[str, str]]) -> float:
+    """px that a bar of so many lines takes."""
+    return 8 + LINE * len(lines)
+
+
+def links_name(joined: Joined) -> str:
+    """What joins all GPUs."""
+    return "Infinity Fabric" if "XGMI" in joined.kinds else "NVLink between all GPUs"
+
+
+def links_missing(gpu: Gpu, most: int) -> str:
+    """'17/18 NVLinks' where some are down or siblings have more; empty else."""
+    if gpu.nvlinks is None:
+        return f"{gpu.nvlinks_down} NVLinks down" if gpu.nvlinks_down else ""
+    whole = max(most, gpu.nvlinks + gpu.nvlinks_down)
+    return f"{gpu.nvlinks}/{whole} NVLinks" if gpu.nvlinks < whole else ""
+
+
+def gpu_title(gpu: Gpu) -> str:
+    """What hovering over a GPU shows."""
+    about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
+    if gpu.nvlinks:
+        each = "" if gpu.nvlink_gbs is None else f" of {rate_text(gpu.nvlink_gbs)} GB/s one way"
+        about.append(f"{gpu.nvlinks} NVLinks{each}")
+    return "\n".join([gpu.label, *filter(None, about)])
+
+
+def nic_title(nic: Nic) -> str:
+    """What hovering over a NIC shows."""
+    speed = "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s one way"
+    about = [nic.name or "", nic.kind or "", speed, nic.bus_id or "", "bonded" if nic.bonded else ""]
+    return "\n".join([nic.label, *filter(None, about)])
+
+
+def text_width(text: str, css: str = "") -> float:
+    """px of a text of 12 px in a wide typeface; what has a mark of its own is bold."""
+    length = sum(
+        8.8 if char.isupper() or not char.isascii() else 4.6 if char in ".,:;|ijl()[] '" else 7.4 for char in text
+    )
+    return length * (1.08 if css in ("who", "bad") else 1.0)
+
+
+def cut(text: str, width: float, css: str = "") -> str:
+    """As much of a text as so many px hold."""
+    text = text[:200]
+    if text_width(text, css) <= width:
+        return text
+    while text and text_width(text, css) + 9 > width:
+        text = text[:-1]
+    return f"{text}…"
+
+
+_WIDE, _NARROW = 1200, 314  # px that a drawing may take
+_DEVICE, _NARROW_DEVICE = 130, 122
+_LEAST_NODE = 206  # px of a NUMA node: its CPUs in words
+_PAD, _GAP, _MARGIN = 9, 8, 4
+_TRUNK = 16  # between a bar at the top and what hangs off it
+_LANE, _SIDE_LANE = 20, 32  # between the brackets of direct links
+_RAIL = 7  # above a row of GPUs
+_MOST_IN_ROW = 8
+
+
+def draw(machine: Machine, shape: MachineShape, used: set[str], *, narrow: bool) -> FigureDrawing:
+    """The shape of a machine from the top down; used: names of network devices that NCCL uses."""
+    width, device = (_NARROW, _NARROW_DEVICE) if narrow else (_WIDE, _DEVICE)
+    down = bool(shape.direct) and (narrow or len(machine.gpus) > _MOST_IN_ROW)
+    plan = _Plan(machine, shape, used, width, device, down)
+    if shape.direct and not down and not plan.in_one_row():
+        plan = _Plan(machine, shape, used, width, device, True)
+    return plan.drawing()
+
+
+class _Plan:
+    """Places a shape's parts; `down`: the GPUs in a column, with their brackets at its right."""
+
+    def __init__(
+        self, machine: Machine, shape: MachineShape, used: set[str], width: int, device: int, down: bool
+    ) -> None:
+        self._machine, self._shape, self._used = machine, shape, used
+        self._device, self._down = device, down
+        self._drawing = FigureDrawing()
+        self._gpu_places: dict[str, tuple[float, float]] = {}
+        self._order = [gpu.label for node in shape.nodes for gpu in node.gpus]
+        self._space = width - 2 * _MARGIN - _TRUNK * ((shape.hub is not None) + (shape.far is not None))
+        fitting = int((self._space - 2 * _PAD + _GAP) // (device + _GAP))
+        most = 4 if len(machine.gpus) > _MOST_IN_ROW else _MOST_IN_ROW
+        self._columns = 1 if down else max(min(fitting, most), 1)
+
+    def in_one_row(self) -> bool:
+        """Whether all GPUs stand beside each other."""
+        return len(self._rows()) == 1 and self._gpu_rows() == 1
+
+    def drawing(self) -> FigureDrawing:
+        rows, shape, drawing = self._rows(), self._shape, self._drawing
+        width = max((sum(map(self._width, row)) + 2 * _GAP * (len(row) - 1) for row in rows), default=0.0)
+        y, trunk, side = float(_MARGIN), 0.0, len(rows) > 1 and shape.far is not None
+        several = not self.in_one_row()
+        if shape.hub is not None:
+            trunk = float(_TRUNK) if several else 0.0
+            y = self._bar(shape.hub, _MARGIN, y, trunk + width, "hub", links_name(shape.hub)) + _TRUNK
+        elif shape.direct and not self._down:
+            y += _LANE * (max(lane for _, _, lane in self._linked()) + 1) + 6
+        left, hub_bottom = _MARGIN + trunk, y - _TRUNK
+        tops: list[float] = []
+        for row in rows:
+            x, height = left, max(map(self._height, row))
+            for node in row:
+                tops += self._node(node, x, y, height, None if several else hub_bottom)
+                x += self._width(node) + 2 * _GAP
+            y += height + 2 * _GAP
+        y -= 2 * _GAP
+        if shape.hub is not None and several:
+            self._rails(sorted(set(tops)), hub_bottom)
+        if shape.far is not None:
+            y = self._far(shape.far, left, y + _TRUNK, width + (_TRUNK if side else 0), side)
+        drawing.width = 2 * _MARGIN + trunk + width + (_TRUNK if side else 0)
+        if shape.direct:
+            self._brackets()
+        drawing.height = y + _MARGIN
+        return drawing
+
+    def _rails(self, rails: Sequence[float], top: float) -> None:
+        """Lines from the bar at the top down the left side and above each row of GPUs."""
+        x = _MARGIN + 5
+        for rail in rails:
+            reach = max(at for at, y in self._gpu_places.values() if y == rail + _RAIL)
+            self._drawing.lines.append(Line(f"M{x:g},{rail:g} H{reach:g}", "hub"))
+        self._drawing.lines.append(Line(f"M{x:g},{top:g} V{max(rails):g}", "hub"))
+
+    def _far(self, far: Joined, left: float, top: float, width: float, side: bool) -> float:
+        """The bar at the bottom with its lines to the NUMA nodes, from their sides where they are in several rows."""
+        for box in self._drawing.boxes:
+            if box.css == "numa":
+                middle, end = box.x + box.width / 2, box.y + box.height
+                last = not side or end + _TRUNK >= top
+                around = "" if last else f"V{end + _GAP:g} H{left + width - 5:g} "
+                self._drawing.lines.append(Line(f"M{middle:g},{end:g} {around}V{top:g}", "far"))
+        return self._bar(far, left, top, width, "far", "Between NUMA nodes")
+
+    def _rows(self) -> list[list[Node]]:
+        """NUMA nodes beside each other as far as the width goes; one below the other in a column."""
+        rows: list[list[Node]] = [[]]
+        taken = 0.0
+        for node in self._shape.nodes:
+            width = self._width(node)
+            if rows[-1] and (self._down or taken + width > self._space):
+                rows.append([])
+                taken = 0.0
+            rows[-1].append(node)
+            taken += width + 2 * _GAP
+        return [row for row in rows if row]
+
+    def _across(self, node: Node) -> int:
+        return max(min(self._columns, max(len(node.gpus), len(node.nics))), 1)
+
+    def _width(self, node: Node) -> float:
+        across = self._across(node)
+        return max(across * self._device + (across - 1) * _GAP + 2 * _PAD, _LEAST_NODE)
+
+    def _gpu_rows(self) -> int:
+        return max((-(-len(node.gpus) // self._across(node)) for node in self._shape.nodes), default=0)
+
+    def _height(self, node: Node) -> float:
+        inner = self._width(node) - 2 * _PAD
+        height = float(2 * _PAD + LINE)
+        gpu_rows, nic_rows = (-(-len(devices) // self._across(node)) for devices in (node.gpus, node.nics))
+        if gpu_rows:
+            height += gpu_rows * (self._gpu_height() + _GAP + 4)
+        if node.near is not None:
+            height += bar_height(bar_lines(node.near, "PCIe", inner)) + _GAP
+        if nic_rows:
+            height += nic_rows * (self._nic_height() + _GAP)
+        return height
+
+    def _gpu_height(self) -> float:
+        return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
+
+    def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
+        return gpu_lines(self._machine, gpu, self._shape.faults.get(gpu.label, ""))
+
+    def _nic_height(self) -> float:
+        return 12 + LINE * max(
+            (len(nic_lines(self._machine, nic, nic.name in self._used)) for nic in self._machine.nics), default=1
+        )
+
+    def _node(self, node: Node, left: float, top: float, height: float, hub: float | None) -> list[float]:
+        """Draw a NUMA node; returns the heights of the rails its GPUs hang off, where they are not in one row."""
+        width, across = self._width(node), self._across(node)
+        title = FigureText(left + _PAD, top + height - _PAD, cut(node.title, width - 2 * _PAD), "soft")
+        self._drawing.boxes.append(Box(left, top, width, height, "numa", (title,), node.title))
+        y, rails = top + _PAD + 4, []
+        for start in range(0, len(node.gpus), across):
+            for place, gpu in enumerate(node.gpus[start : start + across]):
+                x = left + _PAD + place * (self._device + _GAP)
+                self._device_box(x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), gpu_title(gpu))
+                self._gpu_places[gpu.label] = x + self._device / 2, y
+                if self._shape.hub is not None:
+                    rail = y - _RAIL if hub is None else hub
+                    self._drawing.lines.append(Line(f"M{x + self._device / 2:g},{rail:g} V{y:g}", "hub"))
+            rails.append(y - _RAIL)
+            y += self._gpu_height() + _GAP + 4
+        if node.near is not None:
+            y -= 4
+            y = self._bar(node.near, left + _PAD, y, width - 2 * _PAD, "near", "PCIe") + _GAP
+        for start in range(0, len(node.nics), across):
+            for place, nic in enumerate(node.nics[start : start + across]):
+                x = left + _PAD + place * (self._device + _GAP)
+                css = "nic used" if nic.name in self._used else "nic"
+                self._device_box(
+                    x, y, self._nic_height(), css, nic_lines(self._machine, nic, nic.name in self._used), nic_title(nic)
+                )
+            y += self._nic_height() + _GAP
+        return rails
+
+    def _device_box(
+        self, x: float, y: float, height: float, css: str, lines: Sequence[tuple[str, str]], title: str
+    ) -> None:
+        texts = tuple(
+            FigureText(x + 7, y + 17 + LINE * number, cut(text, self._device - 10, mark), mark)
+            for number, (text, mark) in enumerate(lines)
+        )
+        self._drawing.boxes.append(Box(x, y, self._device, height, css, texts, title))
+
+    def _bar(self, joined: Joined, x: float, y: float, width: float, css: str, name: str) -> float:
+        """A bar that joins what hangs off it, with all that is known of it; returns where it ends."""
+        lines = bar_lines(joined, name, width - 16)
+        height = bar_height(lines)
+        texts = tuple(
+            FigureText(x + 8, y + 16 + LINE * number, text, mark) for number, (text, mark) in enumerate(lines)
+        )
+        title = "\n".join((name, *joined.texts, *joined.bad))
+        self._drawing.boxes.append(Box(x, y, width, height, f"bar {css}{' wrong' if joined.bad else ''}", texts, title))
+        return y + height
+
+    def _ports(self, joined: Joined) -> tuple[float, float]:
+        """Where a link leaves its two GPUs: each its own place on the box, so that brackets cross little."""
+        order = {label: place for place, label in enumerate(self._order)}
+        ports = []
+        for own, other in (joined.pairs[0], joined.pairs[0][::-1]):
+            partners = [pair[pair[0] == own] for one in self._shape.direct if own in (pair := one.pairs[0])]
+            partners.sort(key=lambda label: (order[label] > order[own], -order[label]))
+            ports.append(order[own] + (partners.index(other) + 1) / (len(partners) + 1))
+        return min(ports), max(ports)
+
+    def _linked(self) -> list[tuple[Joined, tuple[float, float], int]]:
+        """Direct links with their two ports and their lane, short ones inside."""
+        spans = {joined: self._ports(joined) for joined in self._shape.direct}
+        linked = sorted(spans, key=lambda joined: (spans[joined][1] - spans[joined][0], spans[joined]))
+        lanes = _lanes([spans[joined] for joined in linked])
+        return [(joined, spans[joined], lane) for joined, lane in zip(linked, lanes, strict=True)]
+
+    def _brackets(self) -> None:
+        """Direct links as brackets above a row of GPUs, or beside a column of them."""
+        drawing, right = self._drawing, self._drawing.width - _MARGIN
+        for joined, (start, end), lane in self._linked():
+            (x1, y1), (x2, y2) = self._port_place(start), self._port_place(end)
+            css = "hub wrong" if joined.bad else "hub"
+            title = f"{'–'.join(joined.pairs[0])}: {' · '.join((*joined.texts, *joined.bad))}"
+            if self._down:
+                out = right + 8 + _SIDE_LANE * lane
+                drawing.lines.append(Line(f"M{x1:g},{y1:g} H{out:g} V{y2:g} H{x2:g}", css, title))
+                drawing.texts.append(FigureText(out + 3, (y1 + y2) / 2 + 4, joined.texts[0], "link"))
+                drawing.width = max(drawing.width, out + 40)
+            else:
+                top = min(y1, y2) - _PAD - 6 - _LANE * lane
+                whole = " · ".join(joined.texts[:2])
+                text = whole if text_width(whole) < x2 - x1 else joined.texts[0]
+                drawing.lines.append(Line(f"M{x1:g},{y1:g} V{top:g} H{x2:g} V{y2:g}", css, title))
+                drawing.texts.append(FigureText(x1 + 4, top - 4, text, "link"))
+
+    def _port_place(self, port: float) -> tuple[float, float]:
+        x, y = self._gpu_places[self._order[int(port)]]
+        along = port - int(port)
+        if self._down:
+            return x + self._device / 2, y + self._gpu_height() * along
+        return x + self._device * (along - 0.5), y
+
+
+def _lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
+    """For each span the lowest lane in which it meets no span before it."""
+    lanes: list[int] = []
+    for number, (low, high) in enumerate(spans):
+        taken = {lane for (a, b), lane in zip(spans[:number], lanes, strict=True) if low <= b and a <= high}
+        lanes.append(next(lane for lane in range(len(spans) + 1) if lane not in taken))
+    return lanes
+
 
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
 

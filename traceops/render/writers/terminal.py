@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from traceops.core.findings import Finding
-from traceops.render.answer import AlignedSteps
 from traceops.render.cells import Table
-from traceops.render.document import Answer, Block, Code, Facts, FindingBlock, Fold, Heading, Items, TableBlock, Text
+from traceops.render.document import (
+    AlignedSteps,
+    Answer,
+    Block,
+    Code,
+    Facts,
+    FindingBlock,
+    Fold,
+    Heading,
+    Items,
+    TableBlock,
+    Text,
+)
 from traceops.render.finding_blocks import evidence_lines
 from traceops.render.printer import Printer, wrapped_printer
 

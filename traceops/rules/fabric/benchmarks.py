@@ -11,10 +11,10 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict, described
 from traceops.core.units import message_text, rate_text
-from traceops.fabric.benchmarks import Benchmark, BenchmarkSize
 from traceops.fabric.fabric import Fabric, hosts_text, quoted
+from traceops.fabric.measured import Benchmark, BenchmarkSize
 from traceops.fabric.model import Gpu, Machine, same_host
-from traceops.fabric.ring_limit import ring_limit
+from traceops.fabric.reference import ring_limit
 
 WRONG_VALUES = described("fabric", "TO-P007")
 SLOW_TEST = described("fabric", "TO-P008")

@@ -12,7 +12,7 @@ from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, quoted
 from traceops.fabric.model import Gpu, Machine, Path, same_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting
-from traceops.fabric.ring_limit import RingLimit, ring_limit
+from traceops.fabric.reference import RingLimit, ring_limit
 from traceops.fabric.talks import RankGpus, names_are_of_several
 
 BELOW_LINKS = described("fabric", "TO-P006")

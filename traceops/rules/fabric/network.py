@@ -11,7 +11,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
-from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
+from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, is_rdma
 from traceops.fabric.nccl import (
     NcclLog,
     Network,
@@ -22,7 +22,6 @@ from traceops.fabric.nccl import (
     names_all_nics,
     why_not_told,
 )
-from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, receiver, sender
 
 SOCKETS = described("fabric", "TO-P003")

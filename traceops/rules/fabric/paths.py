@@ -13,9 +13,8 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
-from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
+from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote, is_rdma
 from traceops.fabric.nccl import NcclLog, NcclSetting
-from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import Talk, distance, gpu_pairs, job_ranks, members, nearest_nics, nic_name, ranks_in
 
 ACROSS_NUMA_NODES = described("fabric", "TO-P001")

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import Level, Look
-from traceops.machine.platform import PlatformFacts
+from traceops.machine.platform import PlatformFacts, Software
 from traceops.machine.smi_table import LostGpu
-from traceops.machine.software import Software
 from traceops.machine.variables import version_of
 from traceops.rules.machine.links import NVSWITCH
 

@@ -14,11 +14,11 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Path, same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.machine.look import HostContext, Look
+from traceops.machine.platform import Software
 from traceops.machine.saved import Apart, SavedOutputs
 from traceops.machine.saved_programs import Outputs, TorchEnvironment
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.smi_table import CUT, ListedGpu, SmiTable
-from traceops.machine.software import Software
 from traceops.machine.variables import version_of
 from traceops.machine.xids import DriverLog
 from traceops.rules.machine.gpus import (

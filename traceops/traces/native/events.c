@@ -6,6 +6,7 @@
 
 #define LONGEST_NS ((int64_t)1 << 56) /* as times.py has it */
 #define LEAST_FRAME_NS 500000         /* as frames.py has it */
+#define MODULE "nn.Module: "          /* as frames.py has it */
 
 /* What the column `shape` takes of an event's arguments: the last of these that it has. */
 typedef enum { NO_SHAPE, CALL_SIZE, BYTES, GRID, DIMS } Shape;
@@ -201,7 +202,10 @@ static int add_row(Events *events, const Event *event, Text start, Text end) {
         return 1;
     if (CAT_IS("python_function")) {
         events->with_stack = 1;
-        int kept = complete && event->ts.valid && event->dur.valid && event->dur.ns >= LEAST_FRAME_NS && event->dur.ns < LONGEST_NS;
+        size_t length = event->name.start == NULL ? 0 : (size_t)(event->name.end - event->name.start);
+        int module = length >= sizeof MODULE - 1 && memcmp(event->name.start, MODULE, sizeof MODULE - 1) == 0;
+        int kept = complete && event->ts.valid && event->dur.valid && event->dur.ns < LONGEST_NS
+                   && (event->dur.ns >= LEAST_FRAME_NS || (module && event->dur.ns >= 0));
         return !kept || keep_text(events, -1, start, end);
     }
     if (!complete || CAT_IS("Trace"))

@@ -1,0 +1,1 @@
+"""The monitor, measured: streams that are generated, jobs that are real, and what it costs."""

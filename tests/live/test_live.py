@@ -1,0 +1,225 @@
+"""The monitor's parts: what ranks write, changes of pace, causes, and what others read of it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.live.generated import START_NS, GeneratedRank, StepParts, write_host
+from traceops.core.errors import UsageError
+from traceops.core.live_pulses import KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
+from traceops.live.findings import Detection, Lags, RankEvidence, Slower, Stuck, Why, cause_of
+from traceops.live.job import Job
+from traceops.live.machines import Machines
+from traceops.live.measures import Pace, growth
+from traceops.live.monitor import watched_folder
+from traceops.live.outlets import Metrics, address_of, metrics_text
+from traceops.live.stream import LineReader, LineTime, RankReader
+
+
+def pulse(number: int, steps: int = 0) -> Pulse:
+    return Pulse(number, START_NS + number, steps, START_NS, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, (0,) * len(KINDS))
+
+
+def test_a_ring_of_pulses_keeps_the_latest(tmp_path):
+    path = tmp_path / "live.bin"
+    content = bytearray(new_file(0).ljust(place_of(SLOTS - 1) + len(new_file(0)), b"\0"))
+    for number in range(SLOTS + 10):
+        content[place_of(number) : place_of(number) + len(new_file(0))] = pulse(number).pack()
+    head = bytearray(new_file(0))
+    head[24:32] = (SLOTS + 10).to_bytes(8, "little")
+    content[: len(head)] = head
+    path.write_bytes(content)
+    assert [one.number for one in read_pulses(path)] == list(range(10, SLOTS + 10))
+    assert [one.number for one in read_pulses(path, after=SLOTS + 6)] == [SLOTS + 7, SLOTS + 8, SLOTS + 9]
+    assert read_pulses(tmp_path / "none") == []
+
+
+def fed(pace: Pace, steps: list[float], begin: int = 0) -> Pace:
+    for number, ms in enumerate(steps, begin):
+        pace.feed(number, ms)
+    return pace
+
+
+def noisy(random: Random, ms: float, count: int) -> list[float]:
+    return [ms * random.lognormvariate(0, 0.05) for _ in range(count)]
+
+
+def test_a_change_of_pace_is_found_where_it_begins():
+    random = Random(1)
+    pace = fed(Pace(), noisy(random, 50, 200))
+    assert pace.change is None and pace.usual_ms == pytest.approx(50, rel=0.05)
+    fed(pace, noisy(random, 65, 12), 200)
+    assert pace.change is not None and abs(pace.change.since - 200) <= 2
+    assert pace.change.now_ms == pytest.approx(65, rel=0.1)
+    fed(pace, noisy(random, 50, 40), 212)
+    assert pace.change is None
+
+
+def test_single_long_steps_and_what_is_known_of_them_are_no_change():
+    random = Random(2)
+    pace = fed(Pace(), noisy(random, 50, 100))
+    for number in range(100, 400):
+        pace.feed(number, 2_000 if number % 20 == 0 else 50 * random.lognormvariate(0, 0.05))
+        assert pace.change is None
+    for number in range(400, 420):
+        pace.feed(number, 550, known_ms=500)
+        assert pace.change is None
+
+
+def test_a_slow_creep_is_a_change_too():
+    pace = Pace()
+    steps = [50 * (1 + max(number - 100, 0) / 3_000) for number in range(1_500)]
+    fed(pace, steps)
+    assert pace.change is not None
+
+
+def evidence(rank: int, **given: object) -> RankEvidence:
+    return RankEvidence(**{"rank": rank, "before_ms": 50.0, "now_ms": 80.0, "looks": (200, 50), **given})
+
+
+def test_the_rank_whose_own_work_grew_is_the_cause_and_not_who_waits_for_it():
+    line = LineTime("train.py", 7, "main", "check(batch)", 28.0)
+    found = cause_of([evidence(0, grew_ms={"backward": 30.0}), evidence(1, grew_ms={"own": 29.0}, lines=(line,))])
+    assert (found.why, found.ranks, found.line) == (Why.HOST, (1,), line)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"grew_ms": {"input": 28.0}}, Why.INPUT),
+        ({"grew_ms": {"own": 28.0}, "garbage_ms": 25.0}, Why.GARBAGE),
+        ({"grew_ms": {"own": 28.0}, "cores_ms": 25.0, "ran_ms": 1.0}, Why.CORES),
+        ({"grew_ms": {"checkpoint": 28.0}}, Why.CHECKPOINT),
+        ({"grew_ms": {}, "strangers": (7,)}, Why.STRANGER),
+        ({"grew_ms": {}, "throttle": ("heat", 1980, 1200)}, Why.THROTTLE),
+        ({"grew_ms": {}, "retries": 1.0}, Why.ALLOCATOR),
+        ({"grew_ms": {"own": 28.0}, "looks": (200, 2)}, Why.UNKNOWN),
+    ],
+)
+def test_causes_of_one_rank(given, why):
+    found = cause_of([evidence(0, grew_ms={"backward": 2.0}), evidence(1, **given), evidence(2, grew_ms={})])
+    assert found.why is why and found.ranks == ((1,) if why is not Why.UNKNOWN else (0, 1, 2))
+
+
+def test_ranks_that_all_do_more_of_everything_have_more_work():
+    before = {"own": 20.0, "backward": 30.0}
+    given = {"before_kinds_ms": before, "grew_ms": {"own": 12.0, "backward": 18.0}, "ran_ms": 25.0}
+    assert cause_of([evidence(rank, **given) for rank in range(4)]).why is Why.WORKLOAD
+    waits = {"grew_ms": {"backward": 29.0}}
+    assert cause_of([evidence(rank, **waits) for rank in range(4)]).why is Why.EXCHANGE
+
+
+def test_growth_is_steady():
+    mib = 1 << 20
+    assert growth([1000 * mib + 2 * mib * at for at in range(200)]) is not None
+    assert growth([1000 * mib] * 100 + [2000 * mib] * 100) is None
+    assert growth([1000 * mib + mib * (at % 20) for at in range(200)]) is None
+
+
+class Files:
+    """Sources of a job that was generated."""
+
+    host_bytes = 64 << 30
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.machines, self.asked = out, Machines(out), 0
+
+    def lines(self, rank):
+        return LineReader(self.out / f"rank_{rank}")
+
+    def machine(self, rank):
+        return self.machines.of(rank)
+
+    def closer(self):
+        self.asked += 1
+
+
+def played(out: Path, parts_of, seconds: int, ranks: int = 3, stops_s: int = 10**9) -> list[Detection]:
+    """What is found in a generated job. parts_of: of a rank and a time in s, what its step holds."""
+    random = Random(3)
+    own = [GeneratedRank(out / f"rank_{rank}", rank, random) for rank in range(ranks)]
+    files = Files(out)
+    job, found = Job(files), []
+    readers = [RankReader(rank.folder, rank.rank) for rank in own]
+    clock_ms = 0.0
+    for second in range(seconds):
+        while clock_ms < 1000 * (second + 1) and clock_ms < 1000 * stops_s:
+            parts = [parts_of(rank.rank, clock_ms / 1000) for rank in own]
+            ms = (max(one.busy for one in parts) + parts[0].backward) * random.lognormvariate(0, 0.03)
+            for rank, one in zip(own, parts, strict=True):
+                rank.looks_s = 50.0 if files.asked else 5.0
+                rank.take(one, ms)
+            clock_ms += ms
+        now_ns = START_NS + (second + 1) * 1_000_000_000
+        for rank in own:
+            rank.write(now_ns, START_NS + int(min(clock_ms, 1000 * (second + 1)) * 1e6))
+        write_host(out, own, now_ns)
+        files.machines.look()
+        found += job.take([look for reader in readers if (look := reader.look()) is not None], now_ns)
+    return found
+
+
+def test_a_fault_in_a_generated_job_is_found_with_its_rank_and_line(tmp_path):
+    found = played(tmp_path, lambda rank, s: StepParts(fault=30.0) if rank == 1 and s >= 40 else StepParts(), 60)
+    slower = [one for one in found if isinstance(one.claim, Slower)]
+    assert len(slower) == 1 and len(found) == 1
+    claim = slower[0].claim
+    assert (claim.cause, claim.ranks, claim.text) == ("host", (1,), "check_again(batch)")
+    assert (slower[0].seen_ns - START_NS) / 1e9 - 40 <= 10
+    assert abs((slower[0].since_ns - START_NS) / 1e9 - 40) <= 1
+    assert "rank 1" in claim.message() and "check_again(batch)" in claim.message()
+
+
+def test_a_healthy_job_that_evaluates_and_saves_is_left_alone(tmp_path):
+    def parts(rank: int, second: float) -> StepParts:
+        if second % 20 < 0.05:
+            return StepParts(evaluation=1500.0)
+        return StepParts(checkpoint=900.0) if rank == 0 and second % 30 < 0.05 else StepParts()
+
+    assert [one for one in played(tmp_path, parts, 120) if one.page] == []
+
+
+def test_a_job_that_stops_is_found(tmp_path):
+    found = played(tmp_path, lambda rank, s: StepParts(), 45, stops_s=30)
+    assert [type(one.claim) for one in found] == [Stuck]
+    assert 8 <= found[0].claim.seconds <= 10
+
+
+def test_each_claim_has_words():
+    for claim in (
+        Stuck(ranks=(1,), step=4, seconds=9.0, how="silent"),
+        Lags(ranks=(1,), step=4, behind_ms=4.0, percent=30.0),
+        *(Slower(ranks=(0,), step=1, cause=why.value, before_ms=1.0, now_ms=2.0, percent=100.0, pids="7",
+                 mhz_before=2, mhz_now=1, reason="heat") for why in Why),
+    ):  # fmt: skip
+        document = Detection(claim=claim, since_ns=1, seen_ns=2).document()
+        assert document["message"].startswith(document["headline"]) and "{" not in document["message"]
+        json.dumps(document)
+
+
+def test_metrics_are_served(tmp_path):
+    rank = {"rank": 0, "step": 5, "ms": 20.0, "share": {"own": 0.5}}
+    state = {"run": 'a"b', "ranks": [rank], "seconds": {"productive": 3.0}, "goodput": 0.5, "windows": 0}
+    metrics = Metrics(("127.0.0.1", 0), lambda: state)
+    try:
+        with urllib.request.urlopen(metrics.url) as answer:
+            text = answer.read().decode()
+    finally:
+        metrics.close()
+    assert text == metrics_text(state)
+    assert 'traceops_step_seconds{run="a\\"b",rank="0"} 0.02' in text.splitlines()
+    with pytest.raises(UsageError):
+        address_of("here")
+
+
+def test_a_folder_has_to_be_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        watched_folder(None)
+    with pytest.raises(UsageError):
+        watched_folder("none")

@@ -1,0 +1,93 @@
+"""`traceops top`: a running job on one screen."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import select
+import subprocess
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from traceops.core.errors import UsageError
+from traceops.launch.on_demand import Request, request_window
+from traceops.live.monitor import read_state, watched_folder
+from traceops.live.outlets import SORTS, screen
+
+_EVERY_S = 0.5
+_OTHER_LINES = 24  # of the screen: what is not a row of a rank
+
+
+def main(args: argparse.Namespace) -> int:
+    out = watched_folder(args.path)
+    if read_state(out) is None:
+        raise UsageError(f"no monitor has written to {out} yet; start one: traceops live {out}")
+    console = Console()
+    if args.once or not console.is_terminal:
+        console.print(screen(read_state(out) or {}, sort=args.sort, card=_card(out), rows=64))
+        return 0
+    with suppress(KeyboardInterrupt), _keys() as key_of:
+        _show(out, console, args.sort, key_of)
+    return 0
+
+
+def _show(out: Path, console: Console, sort: str, key_of: KeyReader) -> None:
+    state: dict[str, object] = {}
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            state = read_state(out) or state
+            rows = max(console.height - _OTHER_LINES, 4)
+            live.update(screen(state, sort=sort, card=_card(out), rows=rows), refresh=True)
+            key = key_of(_EVERY_S)
+            if key == "q":
+                return
+            if key == "s":
+                sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+            elif key == "c":
+                with suppress(UsageError):
+                    request_window(out, Request(secrets.token_hex(8)))
+            elif key == "o":
+                subprocess.Popen(
+                    [sys.executable, "-m", "traceops", "open", str(out)],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                )  # fmt: skip
+
+
+class KeyReader:
+    """The next key within some seconds; without a terminal none."""
+
+    def __call__(self, seconds: float) -> str | None:
+        if not sys.stdin.isatty():
+            time.sleep(seconds)
+            return None
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return sys.stdin.read(1) if ready else None
+
+
+@contextmanager
+def _keys() -> Iterator[KeyReader]:
+    """Have keys come at once, until the end."""
+    if not sys.stdin.isatty():
+        yield KeyReader()
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield KeyReader()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _card(out: Path) -> str:
+    try:
+        return (out / "live" / "card.txt").read_text(encoding="utf-8").rstrip()
+    except OSError:
+        return ""

@@ -1,0 +1,276 @@
+"""What the monitor reports, as claims with words in words/live.ini, and how the cause of a slowdown is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from math import sqrt
+from statistics import median
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from traceops.core.claims import Claim
+from traceops.live.stream import LineTime
+
+
+class LiveClaim(Claim, frozen=True, kw_only=True):
+    """One on ranks, since a step."""
+
+    family: ClassVar[str] = "live"
+    ranks: tuple[int, ...] = ()
+    step: int | None = None
+
+
+class Slower(LiveClaim, frozen=True, kw_only=True):
+    """Steps take longer than they did. cause: of `cause.Why`, by its value; cost_ms: of a step, what it explains."""
+
+    kind: ClassVar[str] = "slower"
+    cause: str
+    before_ms: float
+    now_ms: float
+    percent: float
+    cost_ms: float | None = None
+    text: str | None = None
+    place: str | None = None
+    function: str | None = None
+    others: str | None = None
+    pids: str | None = None
+    reason: str | None = None
+    mhz_before: int | None = None
+    mhz_now: int | None = None
+
+
+class AsBefore(LiveClaim, frozen=True, kw_only=True):
+    """Steps take as long again as before the change."""
+
+    kind: ClassVar[str] = "as_before"
+    seconds: float
+
+
+class Stuck(LiveClaim, frozen=True, kw_only=True):
+    """No rank has ended a step for so long. ranks: that the others wait for. how: in words/live.ini."""
+
+    kind: ClassVar[str] = "stuck"
+    seconds: float
+    how: str
+    text: str | None = None
+    place: str | None = None
+
+
+class MemoryGrows(LiveClaim, frozen=True, kw_only=True):
+    """Memory grows all the time. where: gpu or host; per_minute: bytes; minutes: until it is full at this pace."""
+
+    kind: ClassVar[str] = "memory_grows"
+    where: str
+    per_minute: float
+    minutes: float
+
+
+class Starved(LiveClaim, frozen=True, kw_only=True):
+    """Ranks wait for their input in such a part of the time."""
+
+    kind: ClassVar[str] = "starved"
+    percent: float
+
+
+class Lags(LiveClaim, frozen=True, kw_only=True):
+    """A rank does more than the others in each step, who wait for it."""
+
+    kind: ClassVar[str] = "lags"
+    behind_ms: float
+    percent: float
+    text: str | None = None
+    place: str | None = None
+
+
+class Detection(Struct, frozen=True, kw_only=True):
+    """What was found. since_ns, seen_ns: Unix time at which it began, and was found. page: whether somebody should
+    look; the others are remarks."""
+
+    claim: LiveClaim
+    since_ns: int
+    seen_ns: int
+    page: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in live.events.jsonl."""
+        return {
+            "kind": self.claim.kind,
+            "page": self.page,
+            "since_ns": self.since_ns,
+            "seen_ns": self.seen_ns,
+            "headline": self.claim.headline(),
+            "message": self.claim.message(),
+            "facts": msgspec.to_builtins(self.claim.facts()),
+        }
+
+
+_PART = 0.35  # of what steps take longer: a cause explains at least so much of it
+_LIKE = 0.5  # of the most that a rank explains: others that explain so much are named too
+_ALIKE = 0.6  # of what grew: a line that has more is the cause by itself
+_CROWD_PCT = 50.0  # of a core, which others take
+_SIGMA, _WEIGHTS = 2.0, 2.0  # of the noise; looks that count as one
+_WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
+
+
+class Why(Enum):
+    """The kinds of causes; words/live.ini has a sentence for each."""
+
+    STRANGER = "stranger"
+    THROTTLE = "throttle"
+    ALLOCATOR = "allocator"
+    GARBAGE = "garbage"
+    INPUT = "input"
+    HOST = "host"
+    CORES = "cores"
+    PAGING = "paging"
+    CHECKPOINT = "checkpoint"
+    EVALUATION = "evaluation"
+    COMPILING = "compiling"
+    EXCHANGE = "exchange"
+    DEVICE = "device"
+    WORKLOAD = "workload"
+    UNKNOWN = "unknown"
+
+
+# What nobody needs to be called for: the program does other work than before.
+HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
+# Causes that show only by what is missing: they are named later than others.
+INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
+
+
+class RankEvidence(Struct, frozen=True, kw_only=True):
+    """One rank: ms per step before the change and since, and what its host did in them.
+
+    grew_ms: ms per step by kind of `core/live_pulses.py`. looks: at its host before and since. lines: of the program,
+    by how much they grew. ran_ms, cores_ms, garbage_ms: by how much more its main thread ran, waited for a core, and
+    collected garbage, per step; None where that is not known. retries: of the allocator, per step. held: held bytes
+    now ÷ before. others: processes on the host that are not of the run; crowd_pct: what they take, of a core.
+    """
+
+    rank: int
+    before_ms: float
+    now_ms: float
+    grew_ms: dict[str, float]
+    before_kinds_ms: dict[str, float] = {}
+    looks: tuple[int, int] = (0, 0)
+    lines: tuple[LineTime, ...] = ()
+    ran_ms: float | None = None
+    cores_ms: float | None = None
+    garbage_ms: float = 0.0
+    faults: float = 0.0
+    retries: float = 0.0
+    held: float = 1.0
+    on_gpu: bool = False
+    strangers: tuple[int, ...] = ()
+    throttle: tuple[str, int, int] | None = None
+    others: tuple[str, ...] = ()
+    crowd_pct: float = 0.0
+
+
+class Cause(Struct, frozen=True):
+    """What makes steps longer, on which ranks, and the line of the program where one has it. ms: of a step."""
+
+    why: Why
+    ranks: tuple[int, ...]
+    ms: float = 0.0
+    line: LineTime | None = None
+    strangers: tuple[int, ...] = ()
+    throttle: tuple[str, int, int] | None = None
+    others: tuple[str, ...] = ()
+
+
+def cause_of(ranks: Sequence[RankEvidence]) -> Cause:
+    """The cause that the evidence of some ranks shows, those among them that changed most."""
+    excess = median(one.now_ms - one.before_ms for one in ranks)
+    everyone = tuple(one.rank for one in ranks)
+    outer = _from_outside(ranks)
+    if outer is not None:
+        return outer
+    if _is_more_work(ranks, excess):
+        return Cause(Why.WORKLOAD, everyone, excess)
+    found = {one.rank: _of_rank(one, excess) for one in ranks}
+    most = max((ms for _, ms in found.values()), default=0.0)
+    if most >= _PART * excess:
+        named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
+        first = max(named, key=lambda one: found[one.rank][1])
+        why = found[first.rank][0]
+        named = [one for one in named if found[one.rank][0] is why]
+        line = first.lines[0] if first.lines and why in (Why.HOST, Why.INPUT) else None
+        others = first.others if why is Why.CORES else ()
+        return Cause(why, tuple(one.rank for one in named), most, line, others=others)
+    waits = [sum(one.grew_ms.get(kind, 0.0) for kind in _WAITING) for one in ranks]
+    if waits and median(waits) >= _PART * excess:
+        if not any(one.on_gpu for one in ranks):
+            crowded = [one for one in ranks if one.crowd_pct >= _CROWD_PCT]
+            if crowded:
+                return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
+            return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess)
+        changed = median(abs(one.held - 1) for one in ranks) > 0.03
+        return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess)
+    return Cause(Why.UNKNOWN, everyone, excess)
+
+
+def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
+    """What the machine itself reports: no sample is needed for it."""
+    strange = [one for one in ranks if one.strangers]
+    if strange:
+        pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
+        return Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
+    held = [one for one in ranks if one.throttle is not None]
+    if held:
+        return Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
+    retrying = [one for one in ranks if one.retries >= 0.1]
+    if retrying:
+        return Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
+    return None
+
+
+def _of_rank(one: RankEvidence, excess: float) -> tuple[Why, float]:
+    """What of a rank's own grew most, and by how much."""
+    if one.garbage_ms >= _PART * excess:
+        return Why.GARBAGE, one.garbage_ms
+    grew = {
+        Why.INPUT: one.grew_ms.get("input", 0.0),
+        Why.CHECKPOINT: one.grew_ms.get("checkpoint", 0.0),
+        Why.EVALUATION: one.grew_ms.get("evaluation", 0.0),
+        Why.COMPILING: one.grew_ms.get("compiling", 0.0),
+        Why.HOST: one.grew_ms.get("own", 0.0) + one.grew_ms.get("optimizer", 0.0),
+    }
+    why = max(grew, key=grew.__getitem__)
+    if grew[why] < _SIGMA * _noise(one, grew[why]):
+        grew[why] = 0.0
+    cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
+    if one.faults >= 1.0 and grew[why] >= _PART * excess:
+        return Why.PAGING, grew[why]
+    if cores >= _PART * excess and cores > 1.5 * ran:
+        return Why.CORES, cores
+    return why, grew[why]
+
+
+def _noise(one: RankEvidence, grew: float) -> float:
+    """How far what a kind of work grew by may be off, ms: the shares are of so many looks, which weigh unlike."""
+    now = min(max(grew / one.now_ms, 0.1), 0.9)
+    return one.now_ms * sqrt(sum(now * (1 - now) / max(looks / _WEIGHTS, 1.0) for looks in one.looks))
+
+
+def _is_more_work(ranks: Sequence[RankEvidence], excess: float) -> bool:
+    """Whether every rank does more of all that it did, as with longer sequences or larger batches."""
+    for one in ranks:
+        before, grew = one.before_kinds_ms, one.grew_ms
+        own, backward = grew.get("own", 0.0), grew.get("backward", 0.0) + grew.get("waiting", 0.0)
+        if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
+            return False
+        if one.ran_ms is not None and one.ran_ms < 0.4 * excess:
+            return False
+        if min(own, backward) < 0.1 * excess or not before.get("own") or not before.get("backward"):
+            return False
+        factors = [1 + own / before["own"], 1 + backward / (before["backward"] + before.get("waiting", 0.0))]
+        if max(factors) > 2.5 * min(factors):
+            return False
+        whole = sum(max(line.ms, 0.0) for line in one.lines)
+        if whole and one.lines[0].ms > _ALIKE * max(whole, excess) and one.lines[0].ms > backward:
+            return False
+    return bool(ranks)

@@ -1,0 +1,533 @@
+"""One job as it goes on: what its ranks write comes in, detections come out. Nothing here reads a file or a clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from statistics import fmean, median
+from typing import Protocol
+
+from traceops.core.live_pulses import KINDS, Pulse
+from traceops.live.findings import (
+    HARMLESS,
+    INDIRECT,
+    AsBefore,
+    Cause,
+    Detection,
+    Lags,
+    LiveClaim,
+    MemoryGrows,
+    RankEvidence,
+    Slower,
+    Starved,
+    Stuck,
+    Why,
+    cause_of,
+)
+from traceops.live.machines import MachineReader
+from traceops.live.measures import Change, Goodput, Pace, growth, seen_ms
+from traceops.live.stream import LineTime, RankLook, Step, has_ended
+
+_KEPT = 1_200  # pulses of a rank: ten minutes
+_LOOKS = 25  # at each rank's host since the change, after which the cause is judged
+_FEW = 10
+_SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
+_UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
+_AGAIN_S = 15.0  # after a cause was named: whether there is another one
+_MOST_RANKS = 16  # whose lines are read for one change
+_FIRST = 8  # steps that tell nothing of those after them
+_STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
+_PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
+_SILENT_S = 4.0
+_GROWS_S, _GROWS_MIN = 20.0, 60.0
+_STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
+_LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
+_LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
+_WAITING = ("waiting", "backward")
+
+
+class Lines(Protocol):
+    """What a rank's host was seen on (`stream.LineReader`)."""
+
+    def read(self) -> None:
+        """Take in what is new."""
+
+    def shares(self, steps: range) -> tuple[dict[int, float], int]:
+        """The part of the time in these steps of each line, and the number of looks."""
+        ...
+
+    def line(self, frame: int, ms: float) -> LineTime:
+        """A line as a reader knows it."""
+        ...
+
+
+class Sources(Protocol):
+    """Where the job finds what it does not read all the time."""
+
+    def lines(self, rank: int) -> Lines | None:
+        """Of one rank's host."""
+
+    def machine(self, rank: int) -> MachineReader | None:
+        """The host that a rank runs on."""
+
+    def closer(self) -> None:
+        """Ask all ranks for more looks at their hosts, for some seconds."""
+
+
+class RankState:
+    """What is known of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.pace = Pace()
+        self.pulses: deque[Pulse] = deque(maxlen=_KEPT)
+        self.recent: deque[float] = deque(maxlen=60)
+        self.garbage: deque[tuple[int, float]] = deque(maxlen=2_000)  # ms of each step
+        self.longest_ms = 0.0
+        self.steps = 0
+        self._known_ms = 0.0  # evaluated, saved and compiled, as seen since the last steps, of no step yet
+        self._idle = 0
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """The latest one."""
+        return self.pulses[-1] if self.pulses else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return has_ended(self.pulse)
+
+    def take(self, look: RankLook) -> dict[str, float]:
+        """What is new; returns where its host was seen meanwhile, ms by kind."""
+        if look.anew:
+            self.pulses.clear()
+            self.pace, self.steps = Pace(), 0
+        before = self.pulse
+        self.pulses.extend(look.pulses)
+        seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
+        own = seen.get("evaluation", 0.0) + seen.get("checkpoint", 0.0)
+        self._known_ms += own
+        self._idle = 0 if own else self._idle + 1
+        if self._idle > 4:
+            self._known_ms = 0.0
+        usual = self.pace.usual_ms
+        for step in look.steps:
+            self._take_step(step, usual)
+        return seen
+
+    def _take_step(self, step: Step, usual: float) -> None:
+        self.steps = step.number + 1
+        ms = step.us / 1000
+        if step.recorded:
+            return
+        known = step.compile_us / 1000
+        if usual and ms > 1.3 * usual and self._known_ms:
+            took = min(self._known_ms, ms - usual)
+            known, self._known_ms = known + took, self._known_ms - took
+        self.pace.feed(step.number, ms, known)
+        self.recent.append(ms)
+        self.garbage.append((step.number, step.gc_us / 1000))
+        if step.number > _FIRST:
+            self.longest_ms = max(self.longest_ms, ms)
+
+    def garbage_grew_ms(self, since: int) -> float:
+        """By how much more a step spends in Python's garbage collector since this one."""
+        before, now = ([ms for number, ms in self.garbage if (number >= since) is late] for late in (False, True))
+        return fmean(now) - fmean(before) if before and now else 0.0
+
+    def around(self, step: int) -> tuple[list[Pulse], list[Pulse]]:
+        """The pulses before this step ended, of later than the start, and those since."""
+        at = next((index for index, pulse in enumerate(self.pulses) if pulse.steps >= step), len(self.pulses))
+        pulses = list(self.pulses)
+        return [pulse for pulse in pulses[:at] if pulse.steps > _FIRST], pulses[at:]
+
+
+class _Episode:
+    """A slowdown that goes on. reported: claims, by cause and ranks."""
+
+    def __init__(self, now_ns: int, since_ns: int, step: int) -> None:
+        self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
+        self.reported: set[tuple[Why, tuple[int, ...]]] = set()
+        self.reported_ns = 0
+        self.page = False
+
+
+class Job:
+    """The whole of it; `take` what all ranks have written since the last time, about once a second."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self.ranks: dict[int, RankState] = {}
+        self.goodput = Goodput()
+        self._episode: _Episode | None = None
+        self._stuck_since: int | None = None
+        self._said: set[tuple[str, int]] = set()
+        self._before_ns: int | None = None
+        self._starved_since: int | None = None
+
+    @property
+    def slow(self) -> bool:
+        """Whether a slowdown goes on."""
+        return self._episode is not None and bool(self._episode.reported)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all ranks have ended by themselves."""
+        return bool(self.ranks) and all(state.ended for state in self.ranks.values())
+
+    @property
+    def saves_or_evaluates(self) -> bool:
+        """Whether a rank was seen in a checkpoint or an evaluation in the last seconds."""
+        for state in self.ranks.values():
+            pulses = list(state.pulses)[-6:]
+            if len(pulses) > 1:
+                seen = seen_ms(pulses[0], pulses[-1])
+                if seen["checkpoint"] + seen["evaluation"] > 0.3 * sum(seen.values()) > 0:
+                    return True
+        return False
+
+    def take(self, looks: Sequence[RankLook], now_ns: int) -> list[Detection]:
+        """What is found by now."""
+        seen: dict[int, dict[str, float]] = {}
+        for look in looks:
+            state = self.ranks.setdefault(look.rank, RankState(look.rank))
+            seen[look.rank] = state.take(look)
+        found = self._judge_pace(now_ns)
+        stuck = self._judge_progress(now_ns)
+        found += stuck
+        self._account(looks, seen, now_ns)
+        alive = [state for state in self.ranks.values() if not state.ended]
+        for state in alive:
+            found += self._once(self._grows(state), now_ns, ("memory", state.rank))
+        found += self._starved(alive, now_ns)
+        found += self._once(self._lags(alive), now_ns, ("lags", 0), page=False)
+        return found
+
+    # How fast.
+
+    def _judge_pace(self, now_ns: int) -> list[Detection]:
+        changes = {
+            state.rank: state.pace.change
+            for state in self.ranks.values()
+            if state.pace.change is not None and not state.ended
+        }
+        episode = self._episode
+        if not changes:
+            self._episode = None
+            if episode is None or not episode.reported or self.ended:
+                return []
+            lasted = (now_ns - episode.since_ns) / 1e9
+            claim = AsBefore(ranks=tuple(self.ranks), step=self._step(), seconds=lasted)
+            return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=False)]
+        if episode is None:
+            step = min(change.since for change in changes.values())
+            episode = self._episode = _Episode(now_ns, self._time_of(step, now_ns), step)
+            self._sources.closer()
+            return []
+        waited = (now_ns - episode.seen_ns) / 1e9
+        if not episode.reported:
+            looks = self._looks_since(episode.step)
+            if looks < _LOOKS:
+                self._sources.closer()
+            if waited < _SOON_S or (waited < _LATE_S and looks < _LOOKS) or (waited < _UNKNOWN_S and looks < _FEW):
+                return []
+        elif (now_ns - episode.reported_ns) / 1e9 < _AGAIN_S:
+            return []
+        cause = cause_of(self._evidence(changes, episode, now_ns))
+        if cause.why in INDIRECT and (waited < _UNKNOWN_S or episode.reported):
+            return []
+        episode.reported_ns = now_ns
+        key = cause.why, cause.ranks
+        if any(why is cause.why and set(ranks) >= set(cause.ranks) for why, ranks in episode.reported):
+            return []
+        episode.reported.add(key)
+        found = [self._slower(cause, changes, episode, now_ns)]
+        if cause.why is Why.WORKLOAD:
+            for state in self.ranks.values():
+                state.pace.accept()
+            self._episode = None
+        return found
+
+    def _slower(self, cause: Cause, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> Detection:
+        before = median(change.before_ms for change in changes.values())
+        now = median(change.now_ms for change in changes.values())
+        line, throttle = cause.line, cause.throttle
+        claim = Slower(
+            ranks=cause.ranks, step=episode.step, cause=cause.why.value, before_ms=before, now_ms=now,
+            percent=100 * (now - before) / before, cost_ms=cause.ms or None,
+            text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
+            function=None if line is None else line.function, others=", ".join(cause.others) or None,
+            pids=", ".join(map(str, cause.strangers)) or None, reason=None if throttle is None else throttle[0],
+            mhz_before=None if throttle is None else throttle[1], mhz_now=None if throttle is None else throttle[2],
+        )  # fmt: skip
+        page = cause.why not in HARMLESS
+        return Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
+
+    def _evidence(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[RankEvidence]:
+        states = [self.ranks[rank] for rank in changes]
+        with_lines = set(list(changes)[:_MOST_RANKS])
+        return [self._evidence_of(state, changes[state.rank], episode, now_ns, state.rank in with_lines)
+                for state in states]  # fmt: skip
+
+    def _evidence_of(
+        self, state: RankState, change: Change, episode: _Episode, now_ns: int, with_lines: bool
+    ) -> RankEvidence:
+        before, since = state.around(change.since)
+        then, now = (_per_step(pulses, ms) for pulses, ms in ((before, change.before_ms), (since, change.now_ms)))
+        grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
+        lines = self._lines_of(state.rank, change) if with_lines else ()
+        begin_ms, onset_ms, end_ms = (ns / 1e6 for ns in (episode.since_ns - 120_000_000_000, episode.since_ns, now_ns))
+        machine = self._sources.machine(state.rank)
+        host: dict[str, float | None] = {"ran": None, "wait": None}
+        faults = 0.0
+        if machine is not None:
+            a, b = machine.between(state.rank, begin_ms, onset_ms), machine.between(state.rank, onset_ms, end_ms)
+            if a is not None and b is not None:
+                for name in host:
+                    x, y = getattr(a, f"{name}_ms"), getattr(b, f"{name}_ms")
+                    if x is not None and y is not None:
+                        host[name] = (y * change.now_ms - x * change.before_ms) / 1000
+                faults = max(b.faults - a.faults, 0.0) * change.now_ms / 1000
+        steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
+        retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
+        held = since[-1].held / before[-1].held if before and since and before[-1].held else 1.0
+        strangers: tuple[int, ...] = ()
+        throttle = None
+        others, crowd = list[str](), 0.0
+        if machine is not None:
+            known = set(machine.strangers(state.rank, 0.0, onset_ms - 3_000))
+            strangers = tuple(
+                pid for pid in machine.strangers(state.rank, onset_ms - 3_000, end_ms) if pid not in known
+            )
+            throttle = machine.held_down(state.rank, onset_ms, end_ms)
+            others, crowd = machine.busy_others(onset_ms, end_ms)
+        return RankEvidence(
+            rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
+            looks=(_looks(before), _looks(since)), lines=lines,
+            ran_ms=host["ran"], cores_ms=host["wait"], faults=faults, retries=retries, held=held,
+            garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total),
+            strangers=strangers, throttle=throttle, others=tuple(others), crowd_pct=crowd,
+        )  # fmt: skip
+
+    def _lines_of(self, rank: int, change: Change) -> tuple[LineTime, ...]:
+        lines = self._sources.lines(rank)
+        if lines is None:
+            return ()
+        lines.read()
+        before, _ = lines.shares(range(_FIRST, change.since))
+        since, _ = lines.shares(range(change.since, 1 << 62))
+        grew = {
+            frame: since.get(frame, 0.0) * change.now_ms - before.get(frame, 0.0) * change.before_ms for frame in since
+        }
+        told = [lines.line(frame, ms) for frame, ms in sorted(grew.items(), key=lambda one: -one[1])[:6] if ms > 0]
+        return tuple(line for line in told if ".backward(" not in line.text)
+
+    def _looks_since(self, step: int) -> int:
+        """At the host of the rank that was looked at least."""
+        counts = []
+        for state in self.ranks.values():
+            _, since = state.around(step)
+            counts.append(since[-1].looks - since[0].looks if since else 0)
+        return min(counts, default=0)
+
+    def _time_of(self, step: int, otherwise: int) -> int:
+        """When this step began, as far as pulses tell; Unix ns."""
+        times = []
+        for state in self.ranks.values():
+            _, since = state.around(step)
+            if since and since[0].steps >= step:
+                first = since[0]
+                ms = state.pace.usual_ms if state.pace.change is None else state.pace.change.now_ms
+                times.append(first.begun_ns - int((first.steps - step) * ms * 1e6))
+        return min(times, default=otherwise)
+
+    def _step(self) -> int:
+        return max((state.steps for state in self.ranks.values()), default=0)
+
+    # Whether at all.
+
+    def _judge_progress(self, now_ns: int) -> list[Detection]:
+        alive = [state for state in self.ranks.values() if not state.ended and state.pulse is not None]
+        if not alive or any(state.steps < 5 for state in alive) or len(alive) < len(self.ranks):
+            self._stuck_since = None
+            return []
+        pulses = {state.rank: state.pulse for state in alive if state.pulse is not None}
+        age_s = min((now_ns - pulse.begun_ns) / 1e9 for pulse in pulses.values())
+        usual_s = median(state.pace.usual_ms for state in alive) / 1000
+        longest_s = max(state.longest_ms for state in alive) / 1000
+        limit = max(_STUCK_S, _STUCK_STEPS * usual_s, _STUCK_LONGEST * longest_s)
+        if age_s < limit:
+            self._stuck_since = None
+            return []
+        if any(_is_patient(state) for state in alive) and age_s < _PATIENT * limit:
+            return []
+        if self._stuck_since is not None:
+            return []
+        self._stuck_since = now_ns
+        how, ranks = _who_holds_up(alive, now_ns)
+        line = self._latest_line(ranks[0]) if how == "busy" else None
+        claim = Stuck(
+            ranks=ranks, step=min(pulse.steps for pulse in pulses.values()), seconds=age_s, how=how,
+            text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
+        )  # fmt: skip
+        return [Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
+
+    def _latest_line(self, rank: int) -> LineTime | None:
+        lines = self._sources.lines(rank)
+        if lines is None:
+            return None
+        lines.read()
+        shares, _ = lines.shares(range(self.ranks[rank].steps, 1 << 62))
+        most = max(shares, key=shares.__getitem__, default=None)
+        return None if most is None else lines.line(most, 0.0)
+
+    # Memory, input, ranks that lag.
+
+    def _once(
+        self, claim: LiveClaim | None, now_ns: int, key: tuple[str, int], *, page: bool = True
+    ) -> list[Detection]:
+        if claim is None or key in self._said:
+            return []
+        self._said.add(key)
+        return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=page)]
+
+    def _grows(self, state: RankState) -> MemoryGrows | None:
+        pulse = state.pulse
+        if pulse is None or state.steps < 30 or pulse.number % 2:
+            return None
+        recent = [one for one in list(state.pulses)[-180:] if one.steps > 2 * _FIRST]
+        if len(recent) < 2 * _GROWS_S:
+            return None
+        for where, size, limit in (
+            ("gpu", [one.held for one in recent], pulse.total),
+            ("host", [one.resident for one in recent], 0),
+        ):
+            grown = growth(size)
+            if grown is None:
+                continue
+            minutes = (recent[-1].time_ns - recent[0].time_ns) / 60e9
+            per_minute = grown / minutes
+            room = (limit or self._host_limit(state.rank)) - size[-1]
+            left = room / per_minute if room > 0 else 0.0
+            if left <= _GROWS_MIN:
+                return MemoryGrows(
+                    ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
+                )
+        return None
+
+    def _host_limit(self, rank: int) -> float:
+        return float(getattr(self._sources, "host_bytes", 64 << 30))
+
+    def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
+        shares = {}
+        for state in alive:
+            pulses = [pulse for pulse in list(state.pulses)[-int(2 * _STARVED_S) :] if pulse.steps > _FIRST]
+            if len(pulses) < 1.6 * _STARVED_S or pulses[-1].looks - pulses[0].looks < _STARVED_LOOKS:
+                continue
+            seen = seen_ms(pulses[0], pulses[-1])
+            shares[state.rank] = seen["input"] / max(sum(seen.values()), 1e-9)
+        hungry = {rank: share for rank, share in shares.items() if share >= _STARVED}
+        if not hungry:
+            return []
+        claim = Starved(ranks=tuple(hungry), step=self._step(), percent=100 * max(hungry.values()))
+        return self._once(claim, now_ns, ("starved", 0), page=False)
+
+    def _lags(self, alive: Sequence[RankState]) -> Lags | None:
+        """A rank that does more than the others in each step, since the start or for minutes."""
+        if len(alive) < 2 or self._episode or self._stuck_since or any(not state.pace.usual_ms for state in alive):
+            return None
+        own: dict[int, tuple[float, int]] = {}
+        for state in alive:
+            pulses = [pulse for pulse in state.pulses if pulse.steps > _FIRST]
+            if len(pulses) < 2 or (looks := pulses[-1].looks - pulses[0].looks) < _LAG_LOOKS:
+                return None
+            seen = seen_ms(pulses[0], pulses[-1])
+            whole = max(sum(seen.values()), 1e-9)
+            busy = whole - sum(seen[kind] for kind in _WAITING) - seen["evaluation"] - seen["checkpoint"]
+            own[state.rank] = busy / whole, looks
+        most = max(own, key=lambda rank: own[rank][0])
+        share, looks = own[most]
+        others = median(part for rank, (part, _) in own.items() if rank != most)
+        sigma = sqrt(2 * max(others * (1 - others), 0.05) * _LAG_WEIGHTS / looks)
+        if share - others < max(_LAG_PART, _LAG_SIGMA * sigma):
+            return None
+        usual = self.ranks[most].pace.usual_ms
+        line = self._top_line(most)
+        return Lags(
+            ranks=(most,), step=self._step(), behind_ms=(share - others) * usual, percent=100 * (share - others),
+            text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
+        )  # fmt: skip
+
+    def _top_line(self, rank: int) -> LineTime | None:
+        lines = self._sources.lines(rank)
+        if lines is None:
+            return None
+        lines.read()
+        shares, _ = lines.shares(range(_FIRST, 1 << 62))
+        told = [lines.line(frame, 0.0) for frame in sorted(shares, key=lambda frame: -shares[frame])[:4]]
+        return next((line for line in told if line.text and ".backward(" not in line.text), None)
+
+    # Where the time goes.
+
+    def _account(self, looks: Sequence[RankLook], seen: Mapping[int, dict[str, float]], now_ns: int) -> None:
+        """Charge the time since the last look, as the lowest rank that is alive spent it."""
+        before, self._before_ns = self._before_ns, now_ns
+        first = min(looks, key=lambda look: look.rank, default=None)
+        if before is None or first is None:
+            return
+        state = self.ranks[first.rank]
+        if first.anew:
+            self.goodput.add("restart", (now_ns - before) / 1e9)
+        elif not state.steps:
+            self.goodput.add("start", (now_ns - before) / 1e9)
+        elif first.steps:
+            whole = sum(step.us for step in first.steps) / 1000
+            told = dict(seen.get(first.rank, {}))
+            told["compiling"] = max(told.get("compiling", 0.0), sum(step.compile_us for step in first.steps) / 1000)
+            self.goodput.steps(whole, state.pace.usual_ms, len(first.steps), told, self.slow)
+        elif self._stuck_since is not None:
+            self.goodput.add("hang", (now_ns - before) / 1e9)
+
+
+def _looks(pulses: Sequence[Pulse]) -> int:
+    return pulses[-1].looks - pulses[0].looks if pulses else 0
+
+
+def _per_step(pulses: Sequence[Pulse], ms: float) -> dict[str, float]:
+    """Where a step of so many ms goes, by kind; empty where nothing was seen."""
+    if len(pulses) < 2:
+        return {}
+    seen = seen_ms(pulses[0], pulses[-1])
+    whole = sum(seen.values())
+    return {kind: ms * own / whole for kind, own in seen.items()} if whole else {}
+
+
+def _is_patient(state: RankState) -> bool:
+    """Whether the rank's host is seen to evaluate, save or compile in the step that goes on."""
+    pulses = [pulse for pulse in state.pulses if pulse.steps == state.steps]
+    if len(pulses) < 2:
+        return False
+    seen = seen_ms(pulses[0], pulses[-1])
+    return seen["evaluation"] + seen["checkpoint"] + seen["compiling"] > 0.5 * sum(seen.values()) > 0
+
+
+def _who_holds_up(alive: Sequence[RankState], now_ns: int) -> tuple[str, tuple[int, ...]]:
+    """Which ranks the others wait for, and how that shows."""
+    last = {state.rank: state.pulse for state in alive if state.pulse is not None}
+    silent = tuple(rank for rank, pulse in last.items() if now_ns - pulse.time_ns > _SILENT_S * 1e9)
+    if silent and len(silent) < len(last):
+        return "silent", silent
+    least = min(pulse.steps for pulse in last.values())
+    behind = tuple(rank for rank, pulse in last.items() if pulse.steps == least)
+    if len(behind) < len(last):
+        return "behind", behind
+    busy = []
+    for state in alive:
+        pulses = [pulse for pulse in state.pulses if pulse.steps == state.steps]
+        seen = seen_ms(pulses[0], pulses[-1]) if len(pulses) > 1 else {}
+        whole = sum(seen.values())
+        if whole and sum(seen[kind] for kind in _WAITING) < 0.5 * whole:
+            busy.append(state.rank)
+    return ("busy", tuple(busy)) if busy and len(busy) < len(alive) else ("all_wait", tuple(last))

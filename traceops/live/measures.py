@@ -1,0 +1,181 @@
+"""Numbers that are followed while a job runs: each rank's pace, what grows, and where the job's time goes.
+
+Pace: whether a rank's steps take longer than they did, by a robust cumulative sum (CUSUM). Of each step, what is known
+to be no slowdown is subtracted first: compilation, evaluation, checkpoints. A running median over five steps keeps
+single odd ones out. What is left is measured in robust deviations (median absolute deviation) from the rank's usual
+step, and summed up as long as it stays above it. A change counts from both a significance (the sum) and a size on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from msgspec import Struct
+
+from traceops.core.live_pulses import KINDS, Pulse
+
+_SKIPPED = 4  # first steps that tell nothing of those after them
+_LEARNED = 24  # steps that make the first usual step
+_OF_MEDIAN = 5
+_SLACK, _LIMIT = 1.5, 12.0  # of the sum: deviations per step that are allowed, and from where on it counts
+_MOST_Z = 6.0
+_LEAST_PART = 0.12  # of the usual step: smaller changes are not reported
+_LEAST_DEVIATION = 0.025  # of the usual step
+_BACK = 10  # steps near the usual one after which it is over
+_NEAR = 0.06
+_UP = 1.08  # how far the usual step may follow slower steps: what creeps beyond that is a change
+_LEARN = 0.003
+_SEGMENTS, _GROWS_PART, _GROWS_BYTES = 8, 0.04, 64 << 20
+
+
+class Change(Struct, frozen=True):
+    """A rank's steps take longer. since: number of the first of them; ms of a step before and now."""
+
+    since: int
+    before_ms: float
+    now_ms: float
+
+
+class Pace:
+    """One rank's; `feed` each step in order."""
+
+    def __init__(self) -> None:
+        self._first: list[float] = []
+        self._seen = 0
+        self._last: deque[float] = deque(maxlen=_OF_MEDIAN)
+        self._numbers: deque[int] = deque(maxlen=_OF_MEDIAN)
+        self.usual_ms = 0.0  # 0 until it is known
+        self._deviation = 0.0
+        self._anchor = 0.0
+        self._sum = 0.0
+        self._since = 0
+        self._count = 0  # steps since then
+        self._near = 0
+        self._slow: deque[float] = deque(maxlen=40)
+        self.change: Change | None = None
+
+    def feed(self, number: int, ms: float, known_ms: float = 0.0) -> None:
+        """A step ended. known_ms: of it, what is no slowdown."""
+        self._seen += 1
+        if self._seen <= _SKIPPED:
+            return
+        if not self.usual_ms:
+            self._first.append(ms - known_ms)
+            if len(self._first) >= _LEARNED:
+                self._learn_first()
+            return
+        self._last.append(ms - min(known_ms, max(ms - self.usual_ms, 0.0)))
+        self._numbers.append(number)
+        if len(self._last) < _OF_MEDIAN:
+            return
+        self._judge(sorted(self._last)[_OF_MEDIAN // 2])
+
+    def _learn_first(self) -> None:
+        self.usual_ms = self._anchor = median(self._first)
+        apart = 1.4826 * median(abs(ms - self.usual_ms) for ms in self._first)
+        self._deviation = max(apart, _LEAST_DEVIATION * self.usual_ms)
+        self._first = []
+
+    def _judge(self, middle: float) -> None:
+        z = (middle - self.usual_ms) / self._deviation
+        before = self._sum
+        self._sum = max(0.0, self._sum + min(max(z, -_MOST_Z), _MOST_Z) - _SLACK)
+        if self._sum and not before:
+            # The median follows when three of its five steps are slow: the third from the last is the first of them.
+            self._since, self._count = self._numbers[_OF_MEDIAN // 2], 0
+            self._slow.clear()
+        if self._sum:
+            self._count += 1
+            self._slow.append(self._last[-1])
+        if self.change is None:
+            if self._sum > _LIMIT and self._count >= _OF_MEDIAN and self._is_large():
+                self.change = Change(self._since, self.usual_ms, median(self._slow))
+                self._near = 0
+            elif not self._sum:
+                self._follow(middle)
+            return
+        self._sum = min(self._sum, 2 * _LIMIT)
+        self.change = Change(self.change.since, self.change.before_ms, median(self._slow or [middle]))
+        self._near = self._near + 1 if middle < self.usual_ms * (1 + _NEAR) + self._deviation else 0
+        if self._near >= _BACK:
+            self.change, self._sum = None, 0.0
+
+    def _is_large(self) -> bool:
+        return median(self._slow) - self.usual_ms >= _LEAST_PART * self.usual_ms
+
+    def _follow(self, middle: float) -> None:
+        """Have the usual step and its deviation follow; upwards only so far."""
+        up = middle > self.usual_ms
+        self.usual_ms *= 1 + _LEARN if up else 1 - _LEARN
+        if not up:
+            self._anchor = min(self._anchor, self.usual_ms)
+        self.usual_ms = min(self.usual_ms, _UP * self._anchor)
+        farther = abs(self._last[-1] - middle) * 1.4826 > self._deviation
+        self._deviation *= 1.01 if farther else 0.99
+        self._deviation = min(max(self._deviation, _LEAST_DEVIATION * self.usual_ms), 0.5 * self.usual_ms)
+
+    def accept(self) -> None:
+        """Take the steps as they are now for the usual ones: their work has changed."""
+        self.change, self._sum = None, 0.0
+        self.usual_ms = self._anchor = median(self._slow or self._last)
+
+
+PARTS = (
+    "start", "productive", "evaluation", "checkpoint", "compiling", "input", "slowdown", "hang", "restart", "other",
+)  # fmt: skip
+
+
+class Goodput:
+    """One job's ledger, in seconds; what goes into it is the time of one rank, so that the parts add up."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+
+    def add(self, part: str, seconds: float) -> None:
+        """Charge so much to a part."""
+        self.seconds[part] += max(seconds, 0.0)
+
+    def steps(self, whole_ms: float, usual_ms: float, count: int, seen_ms: Mapping[str, float], slow: bool) -> None:
+        """Charge some steps. usual_ms: of one, 0 while it is not known; seen_ms: where their time was seen to go.
+
+        slow: an open slowdown takes what no other part explains.
+        """
+        input_ms = min(seen_ms.get("input", 0.0), whole_ms)
+        productive = min(whole_ms, usual_ms * count if usual_ms else whole_ms)
+        rest = whole_ms - productive
+        for part in ("compiling", "checkpoint", "evaluation"):
+            took = min(rest, seen_ms.get(part, 0.0))
+            self.add(part, took / 1000)
+            rest -= took
+        # Waiting for input is in the usual step too.
+        waited = min(input_ms, productive + rest)
+        beyond = min(waited, rest)
+        self.add("input", waited / 1000)
+        rest, productive = rest - beyond, productive - (waited - beyond)
+        self.add("slowdown" if slow else "other", rest / 1000)
+        self.add("productive", productive / 1000)
+
+    @property
+    def part(self) -> float:
+        """Of all time, what was productive."""
+        whole = sum(self.seconds.values())
+        return self.seconds["productive"] / whole if whole else 0.0
+
+
+def seen_ms(before: Pulse, now: Pulse) -> dict[str, float]:
+    """Where a rank's host was seen between two pulses, ms by kind."""
+    return {kind: max(b - a, 0) / 1000 for kind, a, b in zip(KINDS, before.seen_us, now.seen_us, strict=True)}
+
+
+def growth(sizes: Sequence[float]) -> float | None:
+    """By how much a size grew from the first segment to the last; None where it does not grow all the time."""
+    length = len(sizes) // _SEGMENTS
+    levels = [median(sizes[at * length : (at + 1) * length]) for at in range(_SEGMENTS)]
+    rises = [b - a for a, b in pairwise(levels)]
+    grown = levels[-1] - levels[0]
+    if grown < max(_GROWS_PART * levels[0], _GROWS_BYTES) or min(rises) <= 0:
+        return None
+    return None if max(rises) > 4 * median(rises) else grown

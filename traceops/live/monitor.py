@@ -1,0 +1,361 @@
+"""The monitor of one run: reads what its ranks write, once per second, reports what it finds, and asks for windows."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from traceops.core.errors import UsageError
+from traceops.core.files import write_whole
+from traceops.core.live_pulses import CLOSER, PULSES_FILE
+from traceops.core.run_lock import in_use
+from traceops.launch.on_demand import ANSWER, Request, recorded, request_window
+from traceops.live.findings import Detection, Stuck
+from traceops.live.job import Job, RankState
+from traceops.live.machines import Gpm, MachineReader, Machines, RasLook, ask
+from traceops.live.measures import seen_ms
+from traceops.live.stream import LineReader, RankReader, rank_folders
+
+_PATIENCE_S = 120.0  # for the window to be recorded
+_CARD_LINES = 12
+_ANALYZE_S = 300.0
+
+
+class Trigger:
+    """Asks for windows; `look` about once a second. most: windows in an hour; after each the pause doubles."""
+
+    def __init__(self, out: Path, most: int) -> None:
+        self._out, self._most = out, most
+        self._asked: deque[float] = deque(maxlen=max(most, 1))
+        self._pause_s = 60.0
+        self._waiting: tuple[Request, float] | None = None
+        self._analyzing: tuple[subprocess.Popen[str], Path, float] | None = None
+        self._wanted_until = 0.0
+        self.windows = 0
+
+    def detected(self, now_s: float) -> None:
+        """Something was found that a window may explain; it is asked for soon, where that is possible."""
+        self._wanted_until = now_s + 20.0
+
+    def look(self, now_s: float, *, busy: bool) -> list[str]:
+        """Go on with what was asked for; returns lines to say. busy: a checkpoint or an evaluation goes on."""
+        if self._analyzing is not None:
+            return self._card(now_s)
+        if self._waiting is not None:
+            return self._recorded(now_s)
+        if now_s >= self._wanted_until or busy or not self._may(now_s):
+            return []
+        self._wanted_until = 0.0
+        request = Request(secrets.token_hex(8), warmup=2, active=4)
+        try:
+            request_window(self._out, request)
+        except UsageError:
+            return []
+        self._asked.append(now_s)
+        self._pause_s = min(2 * self._pause_s, 3600.0)
+        self._waiting = request, now_s
+        return []
+
+    def _may(self, now_s: float) -> bool:
+        if self._most < 1:
+            return False
+        full = len(self._asked) == self._most and now_s - self._asked[0] < 3600
+        return not full and (not self._asked or now_s - self._asked[-1] >= self._pause_s)
+
+    def _recorded(self, now_s: float) -> list[str]:
+        assert self._waiting is not None
+        _, since = self._waiting
+        if now_s - since > _PATIENCE_S or not in_use(self._out):
+            self._waiting = None
+            return []
+        number = _window(self._out)
+        if number is None:
+            return []
+        seen = recorded(self._out, number)
+        if not seen.ranks or len(seen.steps) < seen.ranks:
+            return []
+        self._waiting = None
+        self.windows += 1
+        report = self._out / "live" / f"window_{number}"
+        report.parent.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "traceops", "analyze", str(self._out), "-o", str(report), "--jobs", "1"]
+        process = subprocess.Popen(
+            ["nice", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._analyzing = process, report, now_s
+        return []
+
+    def _card(self, now_s: float) -> list[str]:
+        assert self._analyzing is not None
+        process, report, since = self._analyzing
+        if process.poll() is None:
+            if now_s - since > _ANALYZE_S:
+                self.close()
+            return []
+        self._analyzing = None
+        text = process.stdout.read() if process.stdout is not None else ""
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+        if not lines:
+            return []
+        (report.parent / "card.txt").write_text("\n".join(lines[:_CARD_LINES]) + "\n", encoding="utf-8")
+        return lines[:_CARD_LINES]
+
+    def close(self) -> None:
+        """End an analysis that goes on: it is ours."""
+        if self._analyzing is not None:
+            process, _, _ = self._analyzing
+            self._analyzing = None
+            process.kill()
+            process.wait()
+
+
+def _window(out: Path) -> int | None:
+    try:
+        return int(json.loads((out / ANSWER).read_bytes())["number"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+STATE, EVENTS = "live.json", "live.events.jsonl"
+_CLOSER_EVERY_S = 4.0  # ranks are asked for more looks at most so often
+_MOST_CLOSER = 90  # in an hour: 6 minutes, of which looks take 1 %
+_MOST_EVENTS = 10_000  # in the file: after that, remarks are left out
+_GONE_S = 5.0  # without a launcher and without new pulses
+_SHARE_S = 10.0
+_RECENT_S = 60.0
+_FRESH_S = 4.0  # of the state: a monitor that writes it
+
+
+class _Sources:
+    """Where the job finds what is not read all the time."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._lines: dict[int, LineReader] = {}
+        self.machines = Machines(out)
+        self.host_bytes = _host_bytes()
+        self._asked: deque[float] = deque([-_CLOSER_EVERY_S], maxlen=_MOST_CLOSER)
+
+    def lines(self, rank: int) -> LineReader | None:
+        return self._lines.setdefault(rank, LineReader(self._out / f"rank_{rank}"))
+
+    def machine(self, rank: int) -> MachineReader | None:
+        return self.machines.of(rank)
+
+    def closer(self) -> None:
+        now = time.monotonic()
+        full = len(self._asked) == _MOST_CLOSER and now - self._asked[0] < 3600
+        if not full and now - self._asked[-1] >= _CLOSER_EVERY_S:
+            self._asked.append(now)
+            with suppress(OSError):
+                (self._out / CLOSER).touch()
+
+
+class Monitor:
+    """Beside one run, in another process than its ranks: nothing it does or suffers reaches them.
+
+    say: a line for the user. tell: each detection's document, for a webhook. windows: as `Trigger`.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        say: Callable[[str], None],
+        *,
+        windows: int = 4,
+        tell: Callable[[dict[str, Any]], None] = lambda document: None,
+    ) -> None:
+        self._out, self._say, self._tell = out, say, tell
+        self._readers: dict[int, RankReader] = {}
+        self._sources = _Sources(out)
+        self.job = Job(self._sources)
+        self.events: deque[dict[str, Any]] = deque(maxlen=200)
+        self._trigger = Trigger(out, windows)
+        self._began = time.time()
+        self._written = 0
+        self._gpm: Gpm | None = None
+        self.activity: dict[int, dict[str, float]] = {}
+        self.ras: RasLook | None = None
+        self.state: dict[str, Any] = {}
+        with suppress(OSError):
+            self._gpm = Gpm()
+
+    def look(self) -> None:
+        """Take in what is new and report what is found. Raises OSError where the run folder cannot be written."""
+        for rank, folder in rank_folders(self._out).items():
+            self._readers.setdefault(rank, RankReader(folder, rank))
+        looks = [look for reader in self._readers.values() if (look := reader.look()) is not None]
+        self._sources.machines.look()
+        if self._gpm is not None:
+            self.activity = self._gpm.look()
+        now_ns = time.time_ns()
+        for found in self.job.take(looks, now_ns):
+            self._report(found)
+        for line in self._trigger.look(time.monotonic(), busy=self.job.saves_or_evaluates):
+            self._say(line)
+        self.state = self._document(now_ns)
+        write_whole(self._out / STATE, json.dumps(self.state).encode())
+
+    def _report(self, found: Detection) -> None:
+        document = found.document()
+        if isinstance(found.claim, Stuck):
+            self.ras = ask()
+            if self.ras is not None:
+                document["ras"] = {"missing": self.ras.missing, "ranks": self.ras.ranks}
+        elif found.page:
+            self._trigger.detected(time.monotonic())
+        self.events.append(document)
+        self._say(document["message"])
+        self._written += 1
+        if self._written <= _MOST_EVENTS or found.page:
+            with (self._out / EVENTS).open("ab", buffering=0) as file:
+                file.write(json.dumps(document).encode() + b"\n")
+        self._tell(document)
+
+    def over(self) -> bool:
+        """Whether there is nothing more to watch."""
+        if self.job.ended:
+            return True
+        if in_use(self._out):
+            return False
+        newest = max((state.pulse.time_ns for state in self.job.ranks.values() if state.pulse), default=None)
+        since = self._began if newest is None else max(newest / 1e9, self._began)
+        return time.time() - since > (60 if newest is None else _GONE_S)
+
+    def close(self) -> None:
+        """End what we began."""
+        self._trigger.close()
+        if self._gpm is not None:
+            self._gpm.close()
+
+    def _document(self, now_ns: int) -> dict[str, Any]:
+        job = self.job
+        gpus = [
+            {"ranks": list(gpu.ranks), "mhz": gpu.mhz, "power_w": gpu.power_w, "celsius": gpu.celsius,
+             "busy_pct": gpu.busy_pct, "reasons": gpu.reasons, "strangers": list(gpu.strangers)}
+            for gpu in self._sources.machines.gpus()
+        ]  # fmt: skip
+        return {
+            "format": 1,
+            "run": self._out.name,
+            "pid": os.getpid(),
+            "time_ns": now_ns,
+            "ended": job.ended,
+            "slow": job.slow,
+            "goodput": job.goodput.part,
+            "seconds": {part: round(value, 3) for part, value in job.goodput.seconds.items()},
+            "windows": self._trigger.windows,
+            "ranks": [_of_rank(state, now_ns) for _, state in sorted(job.ranks.items())],
+            "gpus": gpus,
+            "activity": self.activity,
+            "events": list(self.events)[-20:],
+        }
+
+
+def _of_rank(state: RankState, now_ns: int) -> dict[str, Any]:
+    pulse = state.pulse
+    recent = sorted(state.recent)
+    told: dict[str, Any] = {
+        "rank": state.rank,
+        "step": state.steps,
+        "ms": round(recent[len(recent) // 2], 3) if recent else None,
+        "usual_ms": round(state.pace.usual_ms, 3) or None,
+        "slow": state.pace.change is not None,
+        "ended": state.ended,
+    }
+    if pulse is None:
+        return told
+    pulses = list(state.pulses)[-int(2 * _SHARE_S) :]
+    seen = seen_ms(pulses[0], pulses[-1])
+    whole = sum(seen.values())
+    told |= {
+        "age_s": round((now_ns - pulse.begun_ns) / 1e9, 2),
+        "seen_s": round((now_ns - pulse.time_ns) / 1e9, 2),
+        "samples": None if pulse.samples < 0 else pulse.samples,
+        "held": pulse.held,
+        "reserved": pulse.reserved,
+        "total": pulse.total,
+        "resident": pulse.resident,
+        "retries": pulse.retries,
+        "share": {kind: round(ms / whole, 3) for kind, ms in seen.items()} if whole else {},
+    }
+    return told
+
+
+def _host_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 64 << 30
+
+
+def watched_folder(path: str | None) -> Path:
+    """The run folder that was given, else the only one below profile/ whose ranks write for a monitor now."""
+    if path is not None:
+        if not Path(path).is_dir():
+            raise UsageError(f"{path}: no such folder; give the run folder of a job that runs with --live")
+        return Path(path).absolute()
+    now = time.time()
+    files = Path("profile").glob(f"*/rank_*/{PULSES_FILE}")
+    found = {file.parent.parent for file in files if now - file.stat().st_mtime < _RECENT_S}
+    if len(found) != 1:
+        told = "no job with --live is active" if not found else f"{len(found)} jobs with --live are active"
+        raise UsageError(f"{told} below profile/; give its run folder")
+    return found.pop().absolute()
+
+
+def read_state(out: Path) -> dict[str, Any] | None:
+    """The monitor's latest state of a run; None where none is there."""
+    try:
+        told = json.loads((out / STATE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+class Follower:
+    """What another monitor of the run finds, in its place: the same states and detections, read from its files."""
+
+    def __init__(self, out: Path, say: Callable[[str], None], tell: Callable[[dict[str, Any]], None]) -> None:
+        self._out, self._say, self._tell = out, say, tell
+        self._at = (out / EVENTS).stat().st_size if (out / EVENTS).exists() else 0
+        self.state: dict[str, Any] = {}
+
+    def look(self) -> None:
+        """Take in what is new. Raises OSError."""
+        self.state = read_state(self._out) or self.state
+        if not (self._out / EVENTS).exists():
+            return
+        with (self._out / EVENTS).open("rb") as file:
+            file.seek(self._at)
+            raw = file.read()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            document = json.loads(line)
+            self._say(document["message"])
+            self._tell(document)
+
+    def over(self) -> bool:
+        """Whether the run has ended, or its monitor."""
+        return bool(self.state.get("ended")) or not has_monitor(self._out)
+
+    def close(self) -> None:
+        """Nothing of it is ours."""
+
+
+def has_monitor(out: Path) -> bool:
+    """Whether another process watches this run."""
+    state = read_state(out)
+    if state is None or state.get("ended") or state.get("pid") == os.getpid():
+        return False
+    return time.time() - float(state.get("time_ns", 0)) / 1e9 < _FRESH_S

@@ -1,0 +1,275 @@
+"""What others see of a monitored run: metrics for Prometheus, posts to a webhook, and the screen of `traceops top`."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from traceops.core.errors import UsageError
+
+_POST_S = 10.0
+_MOST_WAITING = 100  # detections for a webhook that does not answer: later ones are lost
+_MOST_RANKS = 1_024  # with lines of their own: labels stay bounded
+_CONTENT = "text/plain; version=0.0.4; charset=utf-8"
+# By rank: the metric's name, its key in live.json, what it is times, its kind, and what it says.
+_OF_RANKS = (
+    ("traceops_steps_total", "step", 1.0, "counter", "Steps finished"),
+    ("traceops_step_seconds", "ms", 1e-3, "gauge", "Median of the last steps"),
+    ("traceops_step_usual_seconds", "usual_ms", 1e-3, "gauge", "Usual step without what is slower now"),
+    ("traceops_step_age_seconds", "age_s", 1.0, "gauge", "Since the last step ended"),
+    ("traceops_samples_total", "samples", 1.0, "counter", "Samples trained on, where the script counts them"),
+    ("traceops_gpu_held_bytes", "held", 1.0, "gauge", "GPU memory that tensors hold"),
+    ("traceops_gpu_reserved_bytes", "reserved", 1.0, "gauge", "GPU memory that torch holds"),
+    ("traceops_resident_bytes", "resident", 1.0, "gauge", "Memory of the process"),
+    ("traceops_alloc_retries_total", "retries", 1.0, "counter", "Retries of the allocator"),
+)
+
+
+def metrics_text(state: dict[str, Any]) -> str:
+    """The state of a run in Prometheus' text format."""
+    ranks = state.get("ranks", [])[:_MOST_RANKS]
+    run = state.get("run", "")
+    lines: list[str] = []
+
+    def metric(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, Any], float | None]]) -> None:
+        known = [(labels, value) for labels, value in values if value is not None]
+        if known:
+            lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+            lines.extend(f"{name}{{{_labels({'run': run, **labels})}}} {value:.10g}" for labels, value in known)
+
+    for name, key, factor, kind, text in _OF_RANKS:
+        of_ranks = (({"rank": one["rank"]}, one.get(key)) for one in ranks)
+        metric(name, kind, text, ((labels, None if value is None else factor * value) for labels, value in of_ranks))
+    shares = [
+        ({"rank": one["rank"], "kind": kind}, share) for one in ranks for kind, share in one.get("share", {}).items()
+    ]
+    metric("traceops_host_share", "gauge", "Where a rank's host was seen in the last seconds", shares)
+    for key, text in (("mhz", "Clock of the multiprocessors"), ("power_w", "Power"), ("celsius", "Temperature")):
+        gpus = state.get("gpus", [])
+        values = [({"ranks": " ".join(map(str, gpu["ranks"]))}, gpu.get(key)) for gpu in gpus]
+        metric(f"traceops_gpu_{key}", "gauge", text, values)
+    for gpu, told in state.get("activity", {}).items():
+        metric_values = [({"gpu": gpu, "counter": name}, value) for name, value in told.items()]
+        metric("traceops_gpu_activity", "gauge", "NVML's counters", metric_values)
+    seconds = [({"part": part}, value) for part, value in state.get("seconds", {}).items()]
+    metric("traceops_job_seconds_total", "counter", "The job's time by what it went to", seconds)
+    metric("traceops_goodput_ratio", "gauge", "Productive part of the job's time", [({}, state.get("goodput"))])
+    metric("traceops_slow", "gauge", "Whether a slowdown goes on", [({}, float(bool(state.get("slow"))))])
+    metric("traceops_windows_total", "counter", "Windows that detections triggered", [({}, state.get("windows"))])
+    counts: dict[tuple[str, str], int] = {}
+    for event in state.get("events", []):
+        key2 = event["kind"], str(event.get("facts", {}).get("cause", ""))
+        counts[key2] = counts.get(key2, 0) + 1
+    recent = [({"kind": kind, "cause": cause}, float(count)) for (kind, cause), count in counts.items()]
+    metric("traceops_recent_detections", "gauge", "The latest 20 detections by kind and cause", recent)
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: dict[str, Any]) -> str:
+    return ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """`[HOST:]PORT`. Raises UsageError."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--metrics {text}: give [HOST:]PORT")
+    return host or "127.0.0.1", int(port)
+
+
+class Metrics:
+    """Serves them until `close`. state: the latest one. Raises UsageError where the port cannot be had."""
+
+    def __init__(self, address: tuple[str, int], state: Callable[[], dict[str, Any]]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = self.path.partition("?")[0] in ("/metrics", "/")
+                body = metrics_text(state()).encode() if known else b"not found\n"
+                self.send_response(200 if known else 404)
+                self.send_header("Content-Type", _CONTENT if known else "text/plain")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing of requests."""
+
+        try:
+            self._server = ThreadingHTTPServer(address, Handler)
+        except OSError as error:
+            raise UsageError(f"--metrics {address[0]}:{address[1]}: {error.strerror}; choose another port") from error
+        self._server.daemon_threads = True
+        self.url = f"http://{address[0]}:{self._server.server_address[1]}/metrics"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Webhook:
+    """Posts detections from a thread of its own; one that does not answer holds nothing up."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"--webhook {url}: must begin with http:// or https://")
+        self._url = url
+        self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(_MOST_WAITING)
+        self.failed = 0
+        threading.Thread(target=self._run, name="webhook", daemon=True).start()
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Post this soon. `text` is what Slack shows."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait({"text": document["message"], **document})
+
+    def _run(self) -> None:
+        while True:
+            body = json.dumps(self._waiting.get()).encode()
+            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=_POST_S):
+                    pass
+            except (OSError, ValueError):
+                self.failed += 1
+            finally:
+                self._waiting.task_done()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all are posted, so long at most."""
+        done = threading.Thread(target=self._waiting.join, daemon=True)
+        done.start()
+        done.join(seconds)
+
+
+_SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "rank": lambda one: one["rank"],
+    "step": lambda one: (one["step"], one["rank"]),
+    "pace": lambda one: -(one.get("ms") or 0.0),
+    "input": lambda one: -one.get("share", {}).get("input", 0.0),
+    "memory": lambda one: -(one.get("held") or one.get("resident") or 0),
+}
+SORTS = tuple(_SORTS)
+_OLD_S = 5.0
+_MOST_ROWS = 64
+_BAR = 28
+_COLORS = {
+    "productive": "green", "evaluation": "blue", "checkpoint": "cyan", "input": "yellow", "slowdown": "red",
+    "hang": "bold red", "restart": "magenta", "start": "white", "compiling": "white", "other": "white",
+}  # fmt: skip
+
+
+def screen(state: dict[str, Any], *, sort: str, card: str, rows: int, now_s: float | None = None) -> RenderableType:
+    """Everything, for so many rows of ranks. card: of the latest window, empty without one."""
+    now = time.time() if now_s is None else now_s
+    parts: list[RenderableType] = [_head(state, now), _goodput(state), _ranks(state, sort, rows)]
+    if state.get("gpus"):
+        parts.append(_gpus(state))
+    events = state.get("events", [])
+    if events:
+        parts.append(Panel(_events(events, now), title="detections", title_align="left"))
+    if card:
+        parts.append(Panel(Text(card), title="latest window", title_align="left"))
+    parts.append(Text("s sort · c capture a window · o open the run's page · q quit", style="dim"))
+    return Group(*parts)
+
+
+def _head(state: dict[str, Any], now: float) -> Text:
+    ranks = state.get("ranks", [])
+    steps = max((one["step"] for one in ranks), default=0)
+    paces = sorted(one["ms"] for one in ranks if one.get("ms"))
+    text = Text(f"{state.get('run', '')}  ", style="bold")
+    text.append(f"{len(ranks)} ranks · step {steps}", style="not bold")
+    if paces:
+        text.append(f" · {paces[len(paces) // 2]:.1f} ms/step", style="not bold")
+    age = now - state.get("time_ns", 0) / 1e9
+    if state.get("ended"):
+        text.append(" · ended", style="dim")
+    elif age > _OLD_S:
+        text.append(f" · no monitor for {age:.0f} s", style="red")
+    elif state.get("slow"):
+        text.append(" · SLOW", style="bold red")
+    return text
+
+
+def _goodput(state: dict[str, Any]) -> Text:
+    seconds = {part: value for part, value in state.get("seconds", {}).items() if value > 0}
+    whole = sum(seconds.values())
+    text = Text(f"goodput {100 * (state.get('goodput') or 0):.1f} %  ")
+    for part, value in seconds.items():
+        text.append("█" * round(_BAR * value / whole), style=_COLORS.get(part, "white"))
+    for part, value in sorted(seconds.items(), key=lambda one: -one[1]):
+        text.append(f"  {part} {value:.0f} s", style=_COLORS.get(part, "white"))
+    return text
+
+
+def _ranks(state: dict[str, Any], sort: str, rows: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("rank", "step", "ms", "usual", "age s", "own", "input", "bwd", "wait", "GiB", ""):
+        table.add_column(name + ("▾" if name == sort else ""), justify="right" if name else "left")
+    ranks = sorted(state.get("ranks", []), key=_SORTS[sort])
+    for one in ranks[: min(rows, _MOST_ROWS)]:
+        share = one.get("share", {})
+        size = one.get("held") or one.get("resident") or 0
+        sign = "ended" if one["ended"] else "slow" if one["slow"] else "silent" if one.get("seen_s", 0) > _OLD_S else ""
+        shares = (
+            f"{100 * share[kind]:.0f}" if kind in share else "" for kind in ("own", "input", "backward", "waiting")
+        )
+        table.add_row(
+            str(one["rank"]), str(one["step"]), _ms(one.get("ms")), _ms(one.get("usual_ms")),
+            f"{one.get('age_s', 0):.1f}", *shares, f"{size / 2**30:.2f}", Text(sign, style="red"),
+        )  # fmt: skip
+    if len(ranks) > rows:
+        table.add_row(f"… {len(ranks) - rows} more")
+    return table
+
+
+def _gpus(state: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("GPU of rank", "MHz", "W", "°C", "busy %", "SM %", "tensor %", "memory %", "strangers"):
+        table.add_column(name, justify="right")
+    activity = list(state.get("activity", {}).values())
+    for at, gpu in enumerate(state["gpus"]):
+        told = activity[at] if at < len(activity) else {}
+        known = [gpu[name] for name in ("mhz", "power_w", "celsius", "busy_pct")]
+        known += [told.get(name) for name in ("sm_active", "tensor_active", "dram_active")]
+        table.add_row(
+            " ".join(map(str, gpu["ranks"])), *map(_whole, known), " ".join(map(str, gpu["strangers"]))
+        )  # fmt: skip
+    return table
+
+
+def _events(events: list[dict[str, Any]], now: float) -> Text:
+    text = Text()
+    for event in reversed(events[-6:]):
+        ago = max(now - event["seen_ns"] / 1e9, 0)
+        text.append(f"{ago:5.0f} s ago  ", style="dim")
+        text.append(event["message"] + "\n", style="red" if event["page"] else "")
+    text.rstrip()
+    return text
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"

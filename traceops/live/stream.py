@@ -1,0 +1,178 @@
+"""What the ranks of a run have written since the last look: steps, pulses, and samples of their hosts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from traceops.core.live_pulses import ENDED, PULSES_FILE, Pulse, read_pulses
+from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE
+
+_MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long before us wrote comes in pieces
+_MOST_PULSES = 64
+
+
+class Step(Struct, frozen=True):
+    """One that has ended. number: from 0; us: of the host's clock, without what the capture took behind it."""
+
+    number: int
+    us: int
+    device_us: int = 0
+    gc_us: int = 0
+    compile_us: int = 0
+    own_us: int = 0
+    recorded: bool = False
+
+
+class RankLook(Struct, frozen=True):
+    """What one rank has written since the last look. started_ns: Unix time at which its steps begin."""
+
+    rank: int
+    steps: list[Step]
+    pulses: list[Pulse]
+    started_ns: int
+    anew: bool = False  # it is another process than before
+
+
+class RankReader:
+    """Follows the files of one rank, whose folder may not have them yet, or has them anew after a restart."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self._steps, self._pulses = folder / STEPS_FILE, folder / PULSES_FILE
+        self._at = self._number = 0
+        self._pulse = -1
+        self._started_ns = 0
+        self._inode = 0
+
+    def look(self) -> RankLook | None:
+        """None where the rank has not written anything yet."""
+        anew = self._is_anew()
+        if not self._at and not self._begin():
+            return None
+        steps = self._new_steps()
+        pulses = read_pulses(self._pulses, self._pulse, _MOST_PULSES)
+        if pulses:
+            self._pulse = pulses[-1].number
+        return RankLook(self.rank, steps, pulses, self._started_ns, anew)
+
+    def _is_anew(self) -> bool:
+        """Whether the log was written from its start again."""
+        if not self._at:
+            return False
+        try:
+            status = self._steps.stat()
+        except OSError:
+            return False
+        if status.st_size >= self._at:
+            return False
+        self._at, self._number, self._pulse = 0, 0, -1
+        return True
+
+    def _begin(self) -> bool:
+        try:
+            with self._steps.open("rb") as file:
+                if file.read(len(MAGIC)) != MAGIC:
+                    return False
+                line = file.readline(4096)
+                told = json.loads(line)
+                self._at = file.tell()
+        except (OSError, ValueError):
+            return False
+        self._number, self._started_ns = int(told.get("first", 0)), int(told.get("started_ns", 0))
+        return True
+
+    def _new_steps(self) -> list[Step]:
+        try:
+            with self._steps.open("rb", buffering=0) as file:
+                file.seek(self._at)
+                raw = file.read(_MOST_BYTES)
+        except OSError:
+            return []
+        raw = raw[: len(raw) // RECORD.size * RECORD.size]
+        self._at += len(raw)
+        first, self._number = self._number, self._number + len(raw) // RECORD.size
+        return [
+            Step(first + at, host, device, gc, compiled, own, bool(flags & RECORDED))
+            for at, (host, device, gc, compiled, own, _, _, flags) in enumerate(RECORD.iter_unpack(raw))
+        ]
+
+
+def rank_folders(out: Path) -> dict[int, Path]:
+    """The folders of the ranks that a run has so far."""
+    found = ((path.name.removeprefix("rank_"), path) for path in out.glob("rank_*"))
+    return {int(number): path for number, path in found if number.isdigit()}
+
+
+def has_ended(pulse: Pulse | None) -> bool:
+    """Whether the rank closed its file by itself."""
+    return pulse is not None and bool(pulse.flags & ENDED)
+
+
+class LineTime(Struct, frozen=True):
+    """A line of the program, and the ms per step that its rank's main thread was seen on it or in what it calls."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+    ms: float
+
+
+class LineReader:
+    """Follows what one rank's observer saw of its host, by line of the program."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / OBSERVED_FILE
+        self._at = 0
+        self._frames: list[list[Any]] = []
+        self._stacks: list[int] = []  # the frame that stands for each
+        self._samples: list[tuple[int, int, int]] = []  # step, frame, µs
+
+    def read(self) -> None:
+        """Take in what is new."""
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                file.seek(self._at)
+                raw = file.read()
+        except OSError:
+            return
+        whole = raw[: raw.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            try:
+                self._take(json.loads(line))
+            except (ValueError, IndexError, TypeError):  # damage costs this line only
+                continue
+
+    def _take(self, line: list[Any]) -> None:
+        if line[0] == "f":
+            self._frames.append(line[1:])
+        elif line[0] == "s":
+            own = [number for number in line[1] if self._frames[number][4] is not None]
+            self._stacks.append((own or line[1])[-1])
+        elif line[0] == "t":
+            for at in range(0, len(line[1]), 3):
+                step, stack, us = line[1][at : at + 3]
+                self._samples.append((step, self._stacks[stack], us))
+
+    def shares(self, steps: Iterable[int]) -> tuple[dict[int, float], int]:
+        """Of the time that was seen in these steps, the part of each line's frame; and the number of looks."""
+        wanted = steps if isinstance(steps, range) else set(steps)
+        found: dict[int, float] = {}
+        looks = 0
+        for step, frame, us in self._samples:
+            if step in wanted:
+                found[frame] = found.get(frame, 0.0) + us
+                looks += 1
+        whole = sum(found.values())
+        return ({frame: us / whole for frame, us in found.items()} if whole else {}), looks
+
+    def line(self, frame: int, ms: float) -> LineTime:
+        """The frame as a reader knows it."""
+        function, file, _, line, text = self._frames[frame][:5]
+        return LineTime(file, line, function, text or "", ms)

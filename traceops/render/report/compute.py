@@ -1,0 +1,328 @@
+"""What kernels do against what they could do: losses, a roofline, and the time of modules, operators and kernels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from traceops.core.claims import Claim
+from traceops.core.rule import Rule
+from traceops.core.text import short_name
+from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
+from traceops.render.report.coverage import check_of
+from traceops.render.report.figures import Figure, laid_out
+from traceops.report.inventory import ComputeRows, LossRow, OperatorRow
+from traceops.report.model import Report
+from traceops.rules.compute import LOW_PCT, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
+
+_MOST_PLACES = 12  # whose operators unfold
+_MOST_OPERATORS = 40
+_LEAST_PCT = 0.1  # of the busy time, that a loss or a place is listed from
+_OTHERS = "other operators"
+_COLOURS = {"product": "#0072B2", "attention": "#D55E00", "convolution": "#009E73", "other": "#808080"}
+_ROOF = "#808080"
+
+
+class Rated(Claim, frozen=True, kw_only=True):
+    """How long kernels take, and could take. rates: where the attainable speed is from."""
+
+    family = "kernels"
+    kind = "rated"
+    rank: str
+    busy: float
+    attainable: float | None = None
+    efficiency: float | None = None
+    rates: str
+
+
+class PlaceTime(Struct, frozen=True):
+    """The operators of one module, or of one phase where modules are not recorded."""
+
+    name: str
+    operators: tuple[OperatorRow, ...]
+
+    @property
+    def ms(self) -> float:
+        return sum(row.ms for row in self.operators)
+
+    @property
+    def known_ms(self) -> float:
+        return sum(row.known_ms or 0.0 for row in self.operators)
+
+    @property
+    def attainable_ms(self) -> float | None:
+        return sum(row.attainable_ms or 0.0 for row in self.operators) if self.known_ms else None
+
+    @property
+    def lost_ms(self) -> float | None:
+        """What they take beyond attainable speed."""
+        least = self.attainable_ms
+        return None if least is None else max(self.known_ms - least, 0.0)
+
+    @property
+    def efficiency_pct(self) -> float | None:
+        return efficiency_pct(self.known_ms, self.attainable_ms)
+
+
+def efficiency_of(report: Report) -> float | None:
+    """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
+    if report.compute is UNSET or report.compute.rates == "assumed":
+        return None
+    return report.compute.efficiency_pct
+
+
+def why_unrated(report: Report) -> str:
+    """Why nothing is known of how fast kernels on a GPU could be; '' where it is, or where there are none."""
+    check = check_of(report, SPEED.id)
+    unrated = check is not None and check.status == "not_evaluated" and check.reason != NO_DEVICE_ACTIVITY
+    return check.reason if check is not None and unrated else ""
+
+
+def kernels_sentence(report: Report) -> str:
+    """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
+    efficiency = efficiency_of(report)
+    if efficiency is not None:
+        return f"Kernels run at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}."
+    if why := why_unrated(report):
+        return f"Kernel efficiency is not checked: {why}."
+    return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
+
+
+def _where_slow(report: Report, efficiency: float) -> str:
+    """Which operators take most of the time that slow kernels lose."""
+    if report.compute is UNSET or efficiency >= LOW_PCT:
+        return ""
+    known = [
+        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
+    ]
+    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
+    return f" (most of the rest in {', '.join(names)})" if names else ""
+
+
+def efficiency_pct(known_ms: float | None, attainable_ms: float | None) -> float | None:
+    """The share of attainable speed; None where the work is not known."""
+    return min(100 * attainable_ms / known_ms, 100.0) if known_ms and attainable_ms is not None else None
+
+
+def compute(report: Report, shown: Sequence[int]) -> Section | None:
+    """Where device time goes against what it could be; None where nothing is known of kernels."""
+    if report.compute is UNSET or not report.compute.operators:
+        return None
+    rows = report.compute
+    claim = Rated(
+        rank=str(rows.rank),
+        busy=rows.busy_ms,
+        attainable=rows.attainable_ms,
+        efficiency=rows.efficiency_pct,
+        rates=rows.rates,
+        window=report.summary.steps_found_by == "window",
+    )
+    blocks: list[Block] = [text(claim.message())]
+    if any(loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms for loss in rows.losses):
+        blocks.append(TableBlock(losses_table(report, rows)))
+    if (figure := roofline_figure(report)) is not None:
+        blocks += [
+            soft(claim.part("roofline")),
+            Chart("roofline", "Roofline: speed of operators by operations per byte, and what the GPU attains", figure),
+        ]
+    places = place_times(rows)
+    blocks += [TableBlock(places_table(report, places)), TableBlock(operators_table(report, rows))]
+    large = [place for place in places[:_MOST_PLACES] if place.ms >= _LEAST_PCT / 100 * rows.busy_ms]
+    blocks += [
+        fold(f"{place.name}: {ms_text(place.ms)} ms", TableBlock(kernels_table(report, place))) for place in large
+    ]
+    return Section("compute", claim.part("heading"), tuple(blocks), "Compute")
+
+
+def losses_table(report: Report, rows: ComputeRows) -> Table:
+    """A row a cause, with what its fix saves and changes."""
+    words = report.summary.step_words
+    columns = [
+        Column("cause", "Cause", number=False, make=lambda row: Cell(row.cause.replace("_", " "))),
+        Column("device_ms", f"Saved {words.unit('ms')}", "of the GPU's time"),
+        Column("device_ms_uncertain", "Perhaps more", "that the trace does not decide"),
+        Column("launches", "Launches saved", decimals=0),
+        Column("step", f"{words.noun.capitalize()} after, ms", "without the profiler", number=False, make=_step_cell),
+        Column("where", "Where", number=False, make=lambda row: name(", ".join(row.where))),
+        Column("do", "Change", number=False, make=lambda row: Cell(_rule(row).advice_for(row.cause))),
+    ]
+    return build_table("What slow kernels lose, and the change that saves it", columns, rows.losses)
+
+
+def _step_cell(row: LossRow) -> Cell:
+    least, most = row.step_after_ms
+    return Cell(f"{ms_text(least)} to {ms_text(most)}", value=least)
+
+
+def _rule(row: LossRow) -> Rule:
+    return OF_CAUSE[row.cause]
+
+
+def place_times(rows: ComputeRows) -> list[PlaceTime]:
+    """Operators by module, or by phase where no modules are recorded; most time first."""
+    parts: defaultdict[str, list[OperatorRow]] = defaultdict(list)
+    modules = any(row.module for row in rows.operators)
+    for row in rows.operators:
+        phase = "" if row.phase == "forward" else f" ({row.phase})"
+        parts[f"{row.module}{phase}" if modules and row.module else row.phase].append(row)
+    made = [PlaceTime(place, tuple(own)) for place, own in parts.items()]
+    return sorted(made, key=lambda place: -place.ms)
+
+
+def places_table(report: Report, places: Sequence[PlaceTime]) -> Table:
+    """A row a module or phase."""
+    unit, busy = report.summary.step_words.unit, sum(place.ms for place in places) or 1.0
+    columns = [
+        Column("name", "Module or phase", number=False, make=lambda row: name(row.name)),
+        Column("ms", f"Device {unit('ms')}"),
+        Column("ms", "Share %", "of the kernels' time", decimals=1, scale=100 / busy),
+        Column("attainable_ms", "Attainable ms", "for the part whose work is known"),
+        Column("lost_ms", "Lost ms", "beyond attainable speed"),
+        Column("efficiency_pct", "Efficiency %", "of attainable speed", decimals=0),
+    ]
+    return build_table("Where device time goes, by module", columns, places)
+
+
+def operators_table(report: Report, rows: ComputeRows) -> Table:
+    """A row an operator on one set of inputs."""
+    shown = sorted((row for row in rows.operators if row.name), key=lambda row: -row.ms)[:_MOST_OPERATORS]
+    columns = [
+        Column("name", "Operator", number=False, make=lambda row: name(row.name.removeprefix("aten::"))),
+        Column("shape", "Shapes", number=False, make=lambda row: name(row.shape, 40)),
+        *_operator_columns(report, shown),
+    ]
+    return build_table("Where device time goes, by operator", columns, shown)
+
+
+def kernels_table(report: Report, place: PlaceTime) -> Table:
+    """The operators of a place, each with its kernels."""
+    rows = sorted(place.operators, key=lambda row: -row.ms)
+    columns = [
+        Column("name", "Operator", number=False, make=lambda row: name(row.name.removeprefix("aten::") or _OTHERS)),
+        Column("kernels", "Kernels", number=False, make=_kernels_cell),
+        *_operator_columns(report, rows),
+    ]
+    return build_table(f"Operators of {place.name}", columns, rows)
+
+
+def _operator_columns(report: Report, rows: Sequence[OperatorRow]) -> list[Column]:
+    words = report.summary.step_words
+    places = [("module", "Module"), ("line", "Line")]
+    return [
+        *(
+            Column(key, label, number=False, make=lambda row, key=key: name(getattr(row, key)))  # type: ignore[misc]
+            for key, label in places
+            if any(getattr(row, key) for row in rows)
+        ),
+        Column("calls", f"Calls {words.per}", decimals=1),
+        Column("ms", f"Device {words.unit('ms')}"),
+        Column("attainable_ms", "Attainable ms"),
+        Column("lost", "Lost ms", "beyond attainable speed", make=_lost_cell),
+        Column("efficiency", "Efficiency %", "of attainable speed", make=_efficiency_cell),
+        Column("speed", "TFLOP/s", make=lambda row: _rate_cell(row.flops, row.ms, 1e-9)),
+        Column("memory", "TB/s", make=lambda row: _rate_cell(row.bytes, row.ms, 1e-9)),
+        Column("cause", "Cause", number=False, make=lambda row: Cell((row.cause or "").replace("_", " "))),
+    ]
+
+
+def _lost_cell(row: OperatorRow) -> Cell:
+    if row.attainable_ms is None or not row.known_ms:
+        return Cell("–", "not known", "unknown")
+    lost = max(row.known_ms - row.attainable_ms, 0.0)
+    return Cell(fixed_text(lost, 3), value=lost)
+
+
+def _efficiency_cell(row: OperatorRow) -> Cell:
+    pct = efficiency_pct(row.known_ms, row.attainable_ms)
+    return Cell("–", "not known", "unknown") if pct is None else Cell(fixed_text(pct, 0), value=pct)
+
+
+def _rate_cell(work: float | None, ms: float, scale: float) -> Cell:
+    if not work or not ms:
+        return Cell("–", "not known", "unknown")
+    rate = work / ms * scale
+    return Cell(number_text(rate), value=rate)
+
+
+def _kernels_cell(row: OperatorRow) -> Cell:
+    if not row.kernels:
+        return Cell("")
+    lines = [
+        f"{kernel.name}: {ms_text(kernel.ms)} ms, {number_text(kernel.launches)} launches" for kernel in row.kernels
+    ]
+    return Cell(short_name(row.kernels[0].name, 50), row.kernels[0].name, "name", "\n".join(lines))
+
+
+def roofline_figure(report: Report) -> Figure | None:
+    """Operators as points: operations per byte against TFLOP/s, below what memory and the units attain.
+
+    None where no operator's operations are known, or the GPU's rates are not.
+    """
+    if report.compute is UNSET or report.compute.roofs is None:
+        return None
+    rows = [row for row in report.compute.operators if row.flops and row.bytes and row.ms]
+    if not rows:
+        return None
+    roofs = report.compute.roofs
+    kinds: defaultdict[str, list[OperatorRow]] = defaultdict(list)
+    for row in rows:
+        kinds[row.kind if row.kind in _COLOURS else "other"].append(row)
+    points: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "x": [(row.flops or 0.0) / (row.bytes or 1.0) for row in own],
+            "y": [1e-9 * (row.flops or 0.0) / row.ms for row in own],
+            "mode": "markers",
+            "name": kind,
+            "showlegend": True,
+            "marker": {"size": 8, "opacity": 0.7, "color": _COLOURS[kind]},
+            "customdata": [
+                f"{escape(short_name(row.name, 60))} {escape(row.shape)}<br>{ms_text(row.ms)} ms, "
+                f"{_efficiency_cell(row).text} % of attainable speed{f', {row.cause}' if row.cause else ''}"
+                for row in own
+            ],
+            "hovertemplate": "%{customdata}: %{y:.3g} TFLOP/s<extra></extra>",
+        }
+        for kind, own in sorted(kinds.items())
+    ]
+    intensities = [x for trace in points for x in trace["x"]]
+    least, most = min(*intensities, 1.0) / 2, max(*intensities, 1e3) * 2
+    lines: list[dict[str, Any]] = []
+    for label, roof in (("16 bits", roofs.half_tflops), ("TF32", roofs.tf32_tflops), ("float32", roofs.float32_tflops)):
+        ridge = roof / roofs.memory_tbs
+        lines.append(
+            {
+                "type": "scatter",
+                "x": [least, ridge, most],
+                "y": [least * roofs.memory_tbs, roof, roof],
+                "mode": "lines",
+                "name": f"{label}: {number_text(roof)} TFLOP/s",
+                "showlegend": False,
+                "hoverinfo": "skip",
+                "line": {"color": _ROOF, "width": 1.5, "dash": "solid" if label == "16 bits" else "dot"},
+            }
+        )
+    names = {
+        "type": "scatter",
+        "x": [most / 2] * len(lines),
+        "y": [1.25 * line["y"][-1] for line in lines],
+        "mode": "text",
+        "text": [str(line["name"]) for line in lines],
+        "textposition": "top left",
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    return laid_out(
+        [*lines, *points, names],
+        10,
+        pixels=30,
+        xaxis={"type": "log", "title": {"text": "operations per byte"}},
+        yaxis={"type": "log", "title": {"text": "TFLOP/s"}, "automargin": True},
+        grid_y=True,
+    )
