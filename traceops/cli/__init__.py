@@ -106,18 +106,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
         return 130
     except Exception as error:  # Python's own exit code for it would be 1, which means findings or a regression
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            what = f"{error.filename} cannot" if error.filename else "its output cannot all"
-            print(f"traceops {args.command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
-            _forget_output()
-            return 3
-        if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
-            _say_error(f"traceops {args.command}: {error.filename}: {error.strerror}")
-            return 3
-        traceback.print_exc()
-        print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
-        return 70
+        return _code_of(error, args.command)
     return code
+
+
+def _code_of(error: Exception, command: str) -> int:
+    """The exit code for an error that no command expects, which is reported: of the disk, of a path, or ours."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        what = f"{error.filename} cannot" if error.filename else "its output cannot all"
+        print(f"traceops {command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
+        _forget_output()
+        return 3
+    if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
+        _say_error(f"traceops {command}: {error.filename}: {error.strerror}")
+        return 3
+    traceback.print_exc()
+    print(f"traceops {command}: this is a mistake in traceops; please report it", file=sys.stderr)
+    return 70
 
 
 @contextlib.contextmanager

@@ -195,11 +195,11 @@ def decide(args: argparse.Namespace) -> Decided:
     schedulers.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
     if own:
         _check_alone(args, trains, schedule)
-        refuse_training_options(config)
     elif trains:
         check_script(trains)
-        refuse_training_options(config)
         told += _doubts(trains)
+    if own or trains:
+        refuse_training_options(config)
     ours = {**(applied.set if applied else {}), **extra_env}
     gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
     fallback, cluster = None, Cluster(1)
@@ -216,27 +216,16 @@ def decide(args: argparse.Namespace) -> Decided:
     name = args.name or _default_name(trains, config) + ("" if fallback is None else "-single")
     name = schedulers.name_in_slurm(name, os.environ, given=args.name is not None)
     settings = _capture_settings(args, given)
-    if args.global_batch_size is not None:
-        if fallback is not None:
-            raise UsageError("--global-batch-size: not with --fallback, which keeps the samples a step itself")
-        if trains:
-            settings["samples_per_step"] = args.global_batch_size
-        else:
-            config = with_global_batch(config, args.global_batch_size, cluster.world_size)
+    if args.global_batch_size is not None and fallback is not None:
+        raise UsageError("--global-batch-size: not with --fallback, which keeps the samples a step itself")
+    if trains and args.global_batch_size is not None:
+        settings["samples_per_step"] = args.global_batch_size
     if not trains:
         settings["first_window"] = False  # its number of steps is known
-        trains = _strategy(config, schedule, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light)
-    if args.out is not None:
-        out = Path(args.out).absolute()
-    elif args.name is None and not args.overwrite and cluster.nnodes == 1:
-        out = free_folder(name, defaults.folder)
-    else:
-        out = Path(defaults.folder, name).absolute()
-    # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
-    init_s = 0.0 if own else args.init_timeout
-    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s, kills=args.kill_on_hang)
+        trains = _strategy(args, config, schedule, cluster.world_size, "cuda" if gpus else "cpu")
+    out = _run_folder(args, name, defaults.folder, cluster)
     plan = Plan(
-        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
+        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, _limits(args, own),
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
@@ -249,6 +238,22 @@ def decide(args: argparse.Namespace) -> Decided:
     told += [part.line() for part in (applied, fallback) if part is not None]
     told += [] if fallback is None else fallback.table()
     return Decided(plan, series, tuple(told), args.overwrite)
+
+
+def _run_folder(args: argparse.Namespace, name: str, below: Path, cluster: Cluster) -> Path:
+    """Where the run goes: as asked for, else by its name; the next free one if neither was given."""
+    if args.out is not None:
+        return Path(args.out).absolute()
+    if args.name is None and not args.overwrite and cluster.nnodes == 1:
+        return free_folder(name, below)
+    return Path(below, name).absolute()
+
+
+def _limits(args: argparse.Namespace, own: bool) -> HangTimeouts | None:
+    """When the ranks count as hung. own: the command starts them, so none is known before it ends a step."""
+    if args.hang_timeout == 0:
+        return None
+    return HangTimeouts(args.hang_timeout, 0.0 if own else args.init_timeout, kills=args.kill_on_hang)
 
 
 def _last_step(schedule: Schedule, *, light: bool) -> int:
@@ -357,10 +362,14 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
         check_script(trains)
 
 
-def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool) -> list[str]:
+def _strategy(
+    args: argparse.Namespace, config: TrainConfig, schedule: Schedule, world_size: int, device: str
+) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
+    if args.global_batch_size is not None:
+        config = with_global_batch(config, args.global_batch_size, world_size)
     if config.steps is None:
-        light = light and device == "cuda" and config.device != "cpu"
+        light = not args.no_light and device == "cuda" and config.device != "cpu"
         config = replace(config, steps=_last_step(schedule, light=light))
     assert config.steps is not None
     schedule.check(config.steps)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -88,14 +89,17 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
     if root is not None and ended and (_echoes_only(raised, root) or _nobody_failed(raised, reported)):
         return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
     if raised:
-        by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
-        first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
-        assert first.exit_code is not None
-        return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
-    for rank, code in reversed(reported.items()):
-        if code not in (0, -signal.SIGTERM):
-            return Failure(rank, shell_code(code), f"exit code {code}")
-    return None
+        return _first_raised(raised)
+    others = ((rank, code) for rank, code in reversed(reported.items()) if code not in (0, -signal.SIGTERM))
+    return next((Failure(rank, shell_code(code), f"exit code {code}") for rank, code in others), None)
+
+
+def _first_raised(raised: Sequence[RankManifest]) -> Failure:
+    """Of ranks that raised, the first that torchrun did not end."""
+    by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
+    first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
+    assert first.exit_code is not None
+    return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
 
 
 def _nobody_failed(raised: Sequence[RankManifest], reported: Mapping[int, int]) -> bool:
@@ -168,10 +172,11 @@ def settle(out: Path, logs: Path | None) -> None:
         return
     ranks = with_exit_codes(readable_ranks(out)[0], {}, default=-signal.SIGTERM)
     kept = ("name", "command", "argv", "environment", "git", "world_size", "nnodes", "started_ns")
+    own: dict[str, Any] = {key: begun[key] for key in kept}
+    own |= {key: begun.get(key) for key in ("settings", "fallback", "launcher")}
     merged = merge(
         ranks,
-        **{key: begun[key] for key in kept},
-        **{key: begun.get(key) for key in ("settings", "fallback", "launcher")},
+        **own,
         versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
         ended_ns=time.time_ns(),
         status=CUT_SHORT,
