@@ -58,6 +58,6 @@ def findings(measured, slowdown=1.0, undisturbed=None):
 def predicted(measured, change, ranks=()):
     """The mean step (ns) a change would lead to."""
     [steps] = [
-        p.step_ns for p in measured.what_if.predictions if p.change == change and (not ranks or p.ranks == ranks)
+        p.step_ns for p in measured.replay.what_if.predictions if p.change == change and (not ranks or p.ranks == ranks)
     ]
     return float(steps.mean())

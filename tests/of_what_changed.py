@@ -12,7 +12,7 @@ TESTS_OF = {
     "traceops/compare/": ("compare", "render/comparison", "cli/test_compare_command.py"),
     "traceops/core/": ("measure", "rules", "render"),
     "traceops/doctor/": ("doctor", "render/test_doctor.py"),
-    "traceops/fabric/": ("fabric", "doctor/test_judge_measured.py"),
+    "traceops/fabric/": ("fabric", "doctor/test_doctor_results.py"),
     "traceops/hangs/": ("hangs", "cli/test_diagnose_command.py"),
     "traceops/launch/": ("launch",),
     "traceops/measure/": ("measure",),

@@ -124,7 +124,7 @@ def test_without_a_compiler_the_wheel_is_built_all_the_same(source, tmp_path):
 
 
 def _native_columns(unpacked: Path) -> str:
-    program = "from traceops.traces.columns import native_columns; print(native_columns(False))"
+    program = "from traceops.traces.event_columns import native_columns; print(native_columns(False))"
     env = {**os.environ, "PYTHONPATH": str(unpacked)}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=unpacked, env=env, capture_output=True, text=True, check=True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -11,6 +11,10 @@ from random import Random
 from traceops.core.live_pulses import HEAD, KINDS, MAGIC, PULSES_FILE, SIZE, Pulse, new_file, place_of
 from traceops.core.rank_files import MAGIC as STEPS_MAGIC
 from traceops.core.rank_files import OBSERVED_FILE, RECORD, STEPS_FILE, machine_file
+from traceops.live.findings import Detection
+from traceops.live.job import Job
+from traceops.live.machines import MachineReader, Machines
+from traceops.live.stream import LineReader, RankReader
 
 START_NS = 1_800_000_000_000_000_000
 LINES = {"own": "batch = prepare(batch)", "input": "for batch in loader:", "optimizer": "optimizer.step()",
@@ -122,3 +126,71 @@ def write_host(out: Path, ranks: list[GeneratedRank], now_ns: int, others: Seque
     lines += [["p", ms, 900 + at, name, pct, 0] for at, (name, pct) in enumerate(others)]
     with (out / machine_file("host")).open("a") as file:
         file.writelines(f"{json.dumps(line)}\n" for line in lines)
+
+
+class Files:
+    """The sources of a generated job's monitor."""
+
+    host_bytes = 64 << 30
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.machines, self.closer_until = out, Machines(out), -1.0
+        self.now_s = 0.0
+        self._lines: dict[int, LineReader] = {}
+
+    def lines(self, rank: int) -> LineReader:
+        """Of one rank's host."""
+        return self._lines.setdefault(rank, LineReader(self.out / f"rank_{rank}"))
+
+    def machine(self, rank: int) -> MachineReader | None:
+        """Of its host."""
+        return self.machines.of(rank)
+
+    def closer(self) -> None:
+        """More looks for four seconds, as ranks do."""
+        self.closer_until = self.now_s + 4.0
+
+
+@dataclass
+class Scene:
+    """How a generated job goes. parts: of a rank, a time in s and a step, what that step holds; noise: of a step's
+    time, as a standard deviation of its logarithm; exchange_ms: of each step, that all ranks wait for each other."""
+
+    parts: Callable[[int, float, int], StepParts]
+    ranks: int = 3
+    seconds: int = 60
+    noise: float = 0.03
+    exchange_ms: Callable[[float], float] = lambda second: 0.0
+    stops_s: float = 1e9
+    resident: Callable[[int, float], int] = lambda rank, second: 1 << 30
+    others: Callable[[float], Sequence[tuple[str, float]]] = lambda second: ()
+    seed: int = 3
+
+
+def played(out: Path, scene: Scene) -> tuple[list[Detection], Job]:
+    """What is found in a job that goes so, by its monitor at each second."""
+    random = Random(scene.seed)
+    own = [GeneratedRank(out / f"rank_{rank}", rank, random) for rank in range(scene.ranks)]
+    files = Files(out)
+    job, found = Job(files), list[Detection]()
+    readers = [RankReader(rank.folder, rank.rank) for rank in own]
+    clock_ms = 0.0
+    for second in range(scene.seconds):
+        files.now_s = second
+        while clock_ms < 1000 * (second + 1) and clock_ms < 1000 * scene.stops_s:
+            at = clock_ms / 1000
+            parts = [scene.parts(rank.rank, at, rank.step) for rank in own]
+            longest = max(one.busy + one.compile for one in parts) + max(one.backward for one in parts)
+            ms = (longest + scene.exchange_ms(at)) * random.lognormvariate(0, scene.noise)
+            for rank, one in zip(own, parts, strict=True):
+                rank.looks_s = 50.0 if at < files.closer_until else 2.5 if at > 20 else 20.0
+                rank.take(one, ms)
+            clock_ms += ms
+        now_ns = START_NS + (second + 1) * 1_000_000_000
+        for rank in own:
+            rank.resident = scene.resident(rank.rank, second)
+            rank.write(now_ns, START_NS + int(min(clock_ms, 1000 * (second + 1)) * 1e6))
+        write_host(out, own, now_ns, scene.others(second))
+        files.machines.look()
+        found += job.take([look for reader in readers if (look := reader.look()) is not None], now_ns)
+    return found, job

@@ -74,7 +74,7 @@ def run_job(
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         )  # fmt: skip
         deadline = time.monotonic() + seconds + 60
         stuck = fault in ("hang", "stop")

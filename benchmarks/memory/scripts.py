@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import ROOT
 from traceops.core.errors import UsageError
-from traceops.memory.script import AskedScript, estimate_script
+from traceops.memory.estimate import AskedScript, estimate_script
 
 MEASURED = ROOT / "tests" / "data" / "memory" / "scripts.json"
 OWN = Path(__file__).parent / "programs"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import ROOT
 from traceops.core.errors import UsageError
-from traceops.memory.script import AskedScript, estimate_script
+from traceops.memory.estimate import AskedScript, estimate_script
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROWS = ROOT / "tests" / "data" / "memory" / "torchtitan.json"

@@ -43,7 +43,7 @@ def main() -> int:
     run = measure_across(many, args.ranks)
     judging = _seconds(lambda: judge(Inputs(found, run)))
     load = statistics.median(loads) * args.ranks
-    steps = len(run.graph.steps) if run.graph is not None else 0
+    steps = len(run.replay.graph.steps) if run.replay is not None else 0
     print(f"{args.ranks} ranks × {steps} steps, {len(run.matching.collectives)} collectives matched")
     print(f"load (one rank {statistics.median(loads):.3f} s)      {load:8.2f} s")
     print(f"map  (one rank {statistics.median(maps):.3f} s)      {statistics.median(maps) * args.ranks:8.2f} s")

@@ -83,7 +83,7 @@ def test_findings_and_predictions_do_not_depend_on_clocks(builder, fault):
     assert said[0]
     costs = [[f.impact_ms for f in findings(one)] for one in results]
     assert costs[1] == pytest.approx(costs[0], rel=0.01)
-    steps = [{(p.change, p.ranks): p.step_ns.mean() for p in one.what_if.predictions} for one in results]
+    steps = [{(p.change, p.ranks): p.step_ns.mean() for p in one.replay.what_if.predictions} for one in results]
     assert steps[1] == pytest.approx(steps[0], rel=0.01)
 
 

@@ -12,11 +12,11 @@ from generated_run import Compute, HostSync, Size, SlowCompute, SlowHost, SlowLi
 from measured_runs import across, predicted, program, true_step
 from observed_run import usual, write_rank
 
-from traceops.across.machine_use import beyond_peers, core_waits, unfair_waits
 from traceops.across.replay.graph import hosts_unknown, is_unseen, lead, leads, uses_up_lead
 from traceops.across.replay.simulate import Scenario, shared_hosts
 from traceops.across.replay.simulate import simulate as replay
 from traceops.across.replay.what_if import rank_change, shared_work
+from traceops.across.run_use import beyond_peers, core_waits, unfair_waits
 from traceops.core.claims import claim_of
 from traceops.measure.program import NEVER
 from traceops.pipeline.analyze import analyze
@@ -144,13 +144,13 @@ def with_a_read_in_forward(made):
 def test_without_transfers_a_host_that_reads_a_value_bounds_the_step(made):
     """It seemed to run ahead by all that it had waited: the step without transfers took less than its launches."""
     measured = across(simulate(made, 4, [SlowLink("world", 4.0)]))
-    free = replay(measured.graph, Scenario(transfer=measured.graph.transfer * 0)).step_ns()
+    free = replay(measured.replay.graph, Scenario(transfer=measured.replay.graph.transfer * 0)).step_ns()
     assert free.mean() == pytest.approx(true_step(simulate(with_free_link(made), 4)), rel=0.04)
 
 
 def test_a_replay_without_a_change_takes_as_long_as_measured():
     made = program(fsdp2, steps=5, sync=True)
-    graph = across(simulate(made, 4, [SlowCompute(1, 1.5)])).graph
+    graph = across(simulate(made, 4, [SlowCompute(1, 1.5)])).replay.graph
     for rank, nodes in graph.ranks.items():
         assert len(nodes.waits.work) >= 5, rank
     took = replay(graph, Scenario()).step_ns()
@@ -168,7 +168,7 @@ def test_the_cure_of_a_slow_rank_leaves_the_hosts_that_wait_where_they_are():
 def test_what_the_host_waited_for_is_over_when_the_call_returns():
     made = program(fsdp2, steps=4, sync=True)
     run = simulate(made, 2)
-    for rank, nodes in across(run).graph.ranks.items():
+    for rank, nodes in across(run).replay.graph.ranks.items():
         ends = [row.end for row in run.ranks[rank].host_rows if row.kind == "sync"]
         assert len(nodes.waits.stands_at) >= 4
         for done in nodes.waits.stands_at.tolist():
@@ -189,14 +189,14 @@ def made_of(more):
 
 def test_the_launches_of_shared_work_are_shared():
     """An evaluation that hosts bound was said to take as long shared by all: its launches stayed with one rank."""
-    graph = across(simulate(made_of((MANY, 0, 0, 0)), 4)).graph
+    graph = across(simulate(made_of((MANY, 0, 0, 0)), 4)).replay.graph
     steps = replay(graph, shared_work(graph, [0], np.ones(len(graph.steps), dtype=bool))).step_ns()
     truth = true_step(simulate(made_of((MANY // 4,) * 4), 4))
     assert steps[1:].mean() == pytest.approx(truth, rel=0.03)  # the first waits for what came before the window
 
 
 def test_a_host_that_launches_no_more_than_its_peers_shares_nothing():
-    graph = across(simulate(program(steps=4), 4, (SlowHost(0, 2000.0),))).graph
+    graph = across(simulate(program(steps=4), 4, (SlowHost(0, 2000.0),))).replay.graph
     assert not shared_hosts(graph, (0, 1, 2, 3), [0])
     assert not shared_hosts(replace(graph, kernels={}), (0, 1, 2, 3), [0])
     assert not shared_hosts(graph, (0,), [0])

@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.across.match import BEFORE_WINDOW, match_collectives
-from traceops.across.pair import pair
+from traceops.across.send_receive import pair
 
 BUILDERS = (ddp, fsdp2, hsdp, tp_dp)
 HOST_BOUND = Size(kernel_us=3.0, launch_us=10.0, elements=1 << 16)

@@ -65,8 +65,8 @@ def test_even_stages_have_the_bubble_of_their_schedule(tmp_path_factory, name, s
     first, last = bubble.stages[0], bubble.stages[-1]
     assert first.fill <= 0.1 * first.fill_drain, "nobody hands the first stage anything but gradients"
     assert last.drain <= 0.1 * last.fill_drain, "nor the last one anything but activations"
-    assert run.what_if is not None and run.what_if.holds
-    assert run.what_if.saved_ns(STAGES_EVEN) == pytest.approx(0, abs=0.01 * stage.step)
+    assert run.replay is not None and run.replay.what_if.holds
+    assert run.replay.what_if.saved_ns(STAGES_EVEN) == pytest.approx(0, abs=0.01 * stage.step)
 
 
 @examples(8)
@@ -82,9 +82,9 @@ def test_even_stages_are_predicted_as_the_even_run_takes(tmp_path_factory, name,
     write_pipeline(even, [mean] * len(forward), micro_batches, SCHEDULES[name])
     run, truth = measured(uneven), measured(even)
     assert run.matching.matched_pct == truth.matching.matched_pct == 100.0
-    assert run.what_if is not None and truth.what_if is not None and run.what_if.holds
-    (prediction,) = [made for made in run.what_if.predictions if made.change == STAGES_EVEN]
-    assert prediction.step_ns.mean() == pytest.approx(truth.what_if.measured_ns.mean(), rel=0.1)
+    assert run.replay is not None and truth.replay is not None and run.replay.what_if.holds
+    (prediction,) = [made for made in run.replay.what_if.predictions if made.change == STAGES_EVEN]
+    assert prediction.step_ns.mean() == pytest.approx(truth.replay.what_if.measured_ns.mean(), rel=0.1)
     (bubble,) = run.bubbles
     assert bubble.slowest.work == pytest.approx(max(stage.work for stage in bubble.stages))
     assert forward[bubble.slowest.stage] == max(forward)
@@ -194,8 +194,8 @@ def test_the_same_stage_of_two_pipelines_are_peers_and_others_are_not(tmp_path):
     run = measured(tmp_path)
     assert run.matching.matched_pct == 100.0, run.matching.unmatched
     assert [bubble.pipeline.ranks for bubble in run.bubbles] == [(0, 1, 2), (3, 4, 5)]
-    assert run.graph is not None
-    assert run.graph.roles == {rank: (rank % 3, rank % 3 + 3) for rank in range(6)}
+    assert run.replay is not None
+    assert run.replay.graph.roles == {rank: (rank % 3, rank % 3 + 3) for rank in range(6)}
 
 
 def test_a_rank_that_is_slow_at_what_others_do_as_well_has_no_blocks_to_give(tmp_path):
@@ -206,8 +206,8 @@ def test_a_rank_that_is_slow_at_what_others_do_as_well_has_no_blocks_to_give(tmp
     assert (found.ranks, found.cause) == ((3,), "gpu_compute")
     assert "Rank 3 computes" in found.message and "the same stage 1 of the other pipeline (rank 1)" in found.message
     assert "blocks" not in found.message
-    assert run.what_if is not None
-    assert run.what_if.saved_ns("rank 3 as its peers", [3]) == pytest.approx(1e6 * found.impact_ms, rel=1e-3)
+    assert run.replay is not None
+    assert run.replay.what_if.saved_ns("rank 3 as its peers", [3]) == pytest.approx(1e6 * found.impact_ms, rel=1e-3)
 
 
 def test_two_stages_a_rank_are_predicted_where_a_schedule_of_one_can_take_turns(tmp_path):
@@ -215,11 +215,11 @@ def test_two_stages_a_rank_are_predicted_where_a_schedule_of_one_can_take_turns(
         (tmp_path / name).mkdir()
         write_pipeline(tmp_path / name, [3000.0] * 2, micro_batches)
     whole, broken = measured(tmp_path / "whole"), measured(tmp_path / "broken")
-    assert whole.what_if is not None and broken.what_if is not None
+    assert whole.replay is not None and broken.replay is not None
     # A bubble of 1/5 of the step becomes one of 1/9, less what twice the sends take.
-    assert whole.what_if.saved_ns(INTERLEAVED) == pytest.approx(0.1 * 1e6 * whole.step_ms, rel=0.15)
+    assert whole.replay.what_if.saved_ns(INTERLEAVED) == pytest.approx(0.1 * 1e6 * whole.step_ms, rel=0.15)
     assert "Two stages a rank (interleaved) would save up to" in judge_bubble(whole).findings[0].message
-    assert broken.what_if.saved_ns(INTERLEAVED) is None
+    assert broken.replay.what_if.saved_ns(INTERLEAVED) is None
 
 
 def borders(stage: int, ranks: int, micro_batches: int) -> list[Any]:
@@ -239,7 +239,7 @@ def test_neighbours_that_exchange_borders_are_no_pipeline(ranks, tmp_path):
     run = measured(tmp_path)
     assert run.matching.matched_pct == 100.0, run.matching.unmatched
     assert run.bubbles == ()
-    assert run.what_if is not None and run.what_if.error_pct < 1
+    assert run.replay is not None and run.replay.what_if.error_pct < 1
 
 
 def test_sends_of_a_trace_without_the_host_are_unmatched_and_said_so(tmp_path):

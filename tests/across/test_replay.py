@@ -90,15 +90,15 @@ def specs(draw, any_host=False):
 
 def check_reproduced(run):
     measured = across(run)
-    assert measured.what_if.error_pct < 2
-    assert measured.what_if.holds
+    assert measured.replay.what_if.error_pct < 2
+    assert measured.replay.what_if.holds
     step = true_step(run)
-    again = replay(measured.graph)
-    for rank, nodes in measured.graph.ranks.items():
-        edges = nodes.begin[measured.graph.edges[rank]]
+    again = replay(measured.replay.graph)
+    for rank, nodes in measured.replay.graph.ranks.items():
+        edges = nodes.begin[measured.replay.graph.edges[rank]]
         apart = again.edges[rank] - edges
         assert np.abs(apart - apart[0]).max() < 0.02 * step * len(edges)
-    assert measured.what_if.measured_ns.mean() == pytest.approx(step, rel=0.01)
+    assert measured.replay.what_if.measured_ns.mean() == pytest.approx(step, rel=0.01)
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_of_two_faults_the_cure_of_one_leaves_the_other(builder):
     one, other = SlowCompute(1, extra_us=3000), SlowInput(6, 1500)
     made = program(builder, sync=True)
     run = simulate(made, 8, [one, other])
-    replays = Replays(across(run).graph)
+    replays = Replays(across(run).replay.graph)
     for cured, left in (((1,), [other]), ((6,), [one]), ((1, 6), [])):
         without = true_step(simulate(made, 8, left))
         assert replays.cured(cured).step_ns().mean() == pytest.approx(without, rel=0.1)
@@ -188,7 +188,7 @@ def test_hosts_that_are_late_on_all_ranks_are_in_time():
 
 def test_transfers_at_twice_the_bandwidth():
     made = program(ddp, replace(GPU_BOUND, bandwidth_gbs=20.0))
-    graph = across(simulate(made, 4)).graph
+    graph = across(simulate(made, 4)).replay.graph
     twice = replace(made, groups=tuple(replace(g, bandwidth_gbs=40.0, latency_us=6.0) for g in made.groups))
     halved = replay(graph, Scenario(transfer=graph.transfer // 2)).step_ns().mean()
     assert halved == pytest.approx(true_step(simulate(twice, 4)), rel=0.03)
@@ -198,7 +198,7 @@ def test_transfers_at_twice_the_bandwidth():
 @FEW
 @given(specs(any_host=True))
 def test_no_change_makes_steps_negative_or_longer(spec):
-    what_if = across(spec.run()).what_if
+    what_if = across(spec.run()).replay.what_if
     if spec.ranks == 2:  # with one peer only, 'their median' is the slower of the two
         what_if = replace(what_if, predictions=tuple(p for p in what_if.predictions if p.change != ALL_EQUAL))
     for prediction in what_if.predictions:
@@ -220,7 +220,7 @@ def test_more_cured_ranks_never_save_less(builder, host_bound, late, kinds):
     """None of them has more peers than late ranks leave, and all are late in every step."""
     faults = [kind(rank, extra_us=us) for rank, (kind, us) in zip(late, kinds, strict=False)]
     made = program(builder, HOST_BOUND if host_bound else GPU_BOUND, sync=True)
-    replays = Replays(across(simulate(made, 8, faults)).graph)
+    replays = Replays(across(simulate(made, 8, faults)).replay.graph)
     before = base = replays.base.step_ns().mean()
     for count in range(1, len(faults) + 1):
         cured = replays.cured(late[:count]).step_ns().mean()
@@ -232,7 +232,7 @@ def test_more_cured_ranks_never_save_less(builder, host_bound, late, kinds):
 def test_late_ranks_run_as_the_one_that_is_not():
     made = program(fsdp2)
     run = simulate(made, 4, [SlowCompute(rank, 2.0) for rank in (0, 1, 3)])
-    replays = Replays(across(run).graph)
+    replays = Replays(across(run).replay.graph)
     healthy = true_step(simulate(made, 4))
     assert replays.cured((0, 1, 3)).step_ns().mean() == pytest.approx(healthy, rel=0.05)
     assert replays.cured((0, 1)).step_ns().mean() == pytest.approx(true_step(run), rel=0.05)
@@ -260,7 +260,7 @@ def test_a_launch_that_waits_for_room_in_the_queue_makes_no_host_late(builder):
     healthy = true_step(simulate(made, 4))
     run = simulate(made, 4, [SlowCompute(1, extra_us=2000)])
     measured = across(blocking_launches(run, made.queue))
-    assert measured.stragglers.leader.cause == "gpu_compute"
+    assert measured.replay.stragglers.leader.cause == "gpu_compute"
     assert predicted(measured, rank_change((1,)), (1,)) == pytest.approx(healthy, rel=0.1)
     assert predicted(measured, HOST_IN_TIME) == pytest.approx(true_step(run), rel=0.05)
 
@@ -283,7 +283,7 @@ def test_a_faster_link_beside_a_slow_host_saves_until_the_host_is_the_limit(late
     run = simulate(made, 4, [SlowLink("world", 6.0), late])
     good = replace(made, groups=tuple(replace(groups, bandwidth_gbs=600.0) for groups in made.groups))
     measured = across(run)
-    quick = replay(measured.graph, Scenario(transfer=measured.graph.transfer // 36)).step_ns()
+    quick = replay(measured.replay.graph, Scenario(transfer=measured.replay.graph.transfer // 36)).step_ns()
     assert quick.mean() == pytest.approx(true_step(simulate(good, 4, [late])), rel=0.03)
     assert quick[0] == pytest.approx(np.median(quick), rel=0.05)
 
@@ -315,9 +315,9 @@ def test_a_change_leaves_the_loaders_pace_but_for_that_of_input():
     for change, ranks in ((rank_change([1]), (1,)), (ALL_EQUAL, ()), (HOST_IN_TIME, ())):
         assert predicted(late, change, ranks) / 1e6 == pytest.approx(healthy + 3, rel=0.03), change
     assert predicted(late, NO_LOADING) / 1e6 == pytest.approx(step, rel=0.03)
-    [found] = late.stragglers.found
+    [found] = late.replay.stragglers.found
     assert found.saved.mean() / 1e6 == pytest.approx(step - healthy - 3, rel=0.1)
-    assert late.stragglers.fed_ns.mean() / 1e6 == pytest.approx(healthy, rel=0.1), "input in time besides"
+    assert late.replay.stragglers.fed_ns.mean() / 1e6 == pytest.approx(healthy, rel=0.1), "input in time besides"
 
 
 def test_a_loader_that_is_why_a_rank_is_late_goes_with_the_cure():
@@ -332,9 +332,9 @@ def test_a_loader_that_is_why_a_rank_is_late_goes_with_the_cure():
 def test_no_change_makes_a_step_longer():
     """Paces are measured beside other steps than those of the window: they may be said to be slower than it."""
     late, step = measured([SlowHost(1, 6000)], dict.fromkeys(range(4), 100.0))
-    for one in late.what_if.predictions:
-        assert late.what_if.mean_ns(one.step_ns) / 1e6 <= step * 1.01, one.change
-    assert [one.rank for one in late.stragglers.found] == [1], "late all the same, though its cure alone saves nothing"
+    for one in late.replay.what_if.predictions:
+        assert late.replay.what_if.mean_ns(one.step_ns) / 1e6 <= step * 1.01, one.change
+    assert [one.rank for one in late.replay.stragglers.found] == [1], "late, though its cure alone saves nothing"
 
 
 def rank_that_loads(name):
@@ -366,7 +366,7 @@ def healthy():
 def test_copies_beside_kernels_leave_the_step_without_them(healthy, ranks):
     run = simulate(program(steps=5), 2, tuple(SlowCopy(rank, EXTRA_US) for rank in ranks))
     measured = across(run)
-    saved = measured.what_if.saved_ns(CHANGES["input"])
+    saved = measured.replay.what_if.saved_ns(CHANGES["input"])
     before, after = true_step(run), true_step(run) - saved
     assert before - healthy > 0.5 * EXTRA_US * 1e3
     assert after == pytest.approx(healthy, rel=0.03)
@@ -376,12 +376,12 @@ def test_copies_beside_kernels_leave_the_step_without_them(healthy, ranks):
 
 def test_without_copies_nothing_is_predicted_of_them():
     measured = across(simulate(program(steps=4), 2))
-    assert not [one for one in measured.what_if.predictions if one.change in CHANGES.values()]
+    assert not [one for one in measured.replay.what_if.predictions if one.change in CHANGES.values()]
 
 
 def test_half_of_a_bucket_saves_half_of_what_all_of_it_saves():
     run = simulate(program(steps=5), 2, (SlowCopy(0, EXTRA_US), SlowCopy(1, EXTRA_US)))
-    graph = across(run).graph
+    graph = across(run).replay.graph
     base = replay(graph).step_ns()
     whole, half, none = (
         base - replay(graph, Scenario(without=("memory",), part={0: part, 1: part})).step_ns()
@@ -429,7 +429,7 @@ def test_the_cure_of_one_of_two_ranks_leaves_what_chance_does_to_the_other(other
 def test_hosts_that_are_quicker_than_the_cured_steps_are_not_late_in_the_first_one():
     """Their lead was taken off, as if they had got it by waiting only: the first step took as long as before."""
     late = across(simulate(program(steps=4, sync=True), 4, (SLOW,)))
-    steps = replay(late.graph, shared_work(late.graph, [0], np.ones(4, dtype=bool))).step_ns()
+    steps = replay(late.replay.graph, shared_work(late.replay.graph, [0], np.ones(4, dtype=bool))).step_ns()
     assert steps[0] == pytest.approx(steps[1:].mean(), rel=0.05)
     assert steps.mean() < 0.7 * true_step(simulate(program(steps=4, sync=True), 4, (SLOW,)))
 
@@ -437,7 +437,7 @@ def test_hosts_that_are_quicker_than_the_cured_steps_are_not_late_in_the_first_o
 def test_shared_work_is_what_a_rank_has_beyond_its_peers_usual_and_not_beyond_their_luck():
     """Where the peer is lucky the late rank got as little work as it, and a step took less than with even work."""
     late = across(simulate(program(steps=5), 2, (SLOW, SlowCompute(1, factor=0.5, steps=(5,)))))
-    steps = replay(late.graph, shared_work(late.graph, [0], np.ones(5, dtype=bool))).step_ns()
+    steps = replay(late.replay.graph, shared_work(late.replay.graph, [0], np.ones(5, dtype=bool))).step_ns()
     assert steps[2] == pytest.approx(np.delete(steps, 2).mean(), rel=0.05)
 
 
@@ -457,4 +457,4 @@ def test_a_rank_that_is_always_slow_tells_nothing_of_the_usual_pace():
 
 
 def predicted_cured(measured, ranks):
-    return float(Replays(measured.graph).cured(ranks).step_ns().mean())
+    return float(Replays(measured.replay.graph).cured(ranks).step_ns().mean())

@@ -12,14 +12,13 @@ from changed import replace
 from generated_run import Mesh, SlowCompute, SlowLink, simulate, summaries
 
 from traceops.across.cross_rank import CrossRank, measure_across
-from traceops.across.experts import find_experts
 from traceops.across.groups import role_of_kernel, role_of_name
 from traceops.across.match import Collective, MatchedCollectives
+from traceops.across.rank_times import find_experts
 from traceops.across.roles import Computed, Moved, _messages, computed_by, roles_by_operations
 from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
-from traceops.measure.passes import _told
-from traceops.measure.phases import AFTER
+from traceops.measure.phases import AFTER, _told
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_cross import role_rows
@@ -245,7 +244,7 @@ def test_of_many_ranks_the_late_one_is_found_though_it_causes_little_of_all_wait
     """On a mesh most ranks wait in places of their own: rank 41 of 64 causes less than a tenth of all waiting."""
     mesh = Mesh(data=8, tensor=2, pipeline=4, experts=2, layers=1, micro_batches=2)
     run = measured(mesh, SlowCompute(41, 4.0, at="experts"))
-    assert run.lateness.share(41) < 0.1
+    assert run.replay.lateness.share(41) < 0.1
     [late], _ = (verdict.findings for verdict in judge_stragglers(run, 1.0))
     assert (late.ranks, late.role) == ((41,), "expert")
     assert "ranks wait" in late.message or "ranks that it meets wait" in late.message

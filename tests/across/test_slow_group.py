@@ -16,7 +16,7 @@ from generated_run import (
 )
 from measured_runs import CAUSES, across, program, true_step
 
-from traceops.across.machine_use import CoreWaits
+from traceops.across.run_use import CoreWaits
 from traceops.across.slow_group import apart_ranks
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
@@ -100,7 +100,7 @@ def test_late_ranks_of_unlike_cause_are_told_apart_each_with_its_own_cost(builde
         if one[1] != (1,) or plants[1][2] < 1:  # who is far beyond all is told without the others' cure
             assert told[one] == pytest.approx((alone - healthy) / 1e6, rel=0.1)
     together = tuple(sorted(rank for _, ranks, _ in plants for rank in ranks))
-    [cured] = [p.step_ns.mean() for p in measured.what_if.predictions if p.ranks == together]
+    [cured] = [p.step_ns.mean() for p in measured.replay.what_if.predictions if p.ranks == together]
     assert cured == pytest.approx(healthy, rel=0.1)
 
 
@@ -141,7 +141,7 @@ def test_a_group_that_waits_for_cores_is_not_said_to_be_slow(part, named):
     longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
     measured = across(simulate(made, 8, [SlowCompute(rank, extra_us=longer_us) for rank in range(4, 8)]))
     waited = round(part * longer_us * 1e3)
-    waits = {rank: dict.fromkeys(measured.lateness.steps, waited) for rank in range(4, 8)}
+    waits = {rank: dict.fromkeys(measured.replay.lateness.steps, waited) for rank in range(4, 8)}
     verdicts = judge_late(measured, 1.0, waits=CoreWaits(waits))
     assert {rank for one in verdicts for found in one.findings for rank in found.ranks} == (
         {4, 5, 6, 7} if named else set()
@@ -161,7 +161,7 @@ def test_half_of_the_ranks_without_a_gpu_are_one_group_and_no_rank_by_itself(kin
     longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
     slow = tuple(range(1, ranks, 2))
     measured = across(simulate(made, ranks, [kind(rank, longer_us) for rank in slow]))
-    waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
+    waits = {rank: dict.fromkeys(measured.replay.lateness.steps, 100_000) for rank in telling}
     verdicts = judge_late(measured, 1.0, waits=CoreWaits(waits))
     [found] = [one for verdict in verdicts for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks, found.cause) == ("TO-S003", "error", slow, cause)
@@ -178,7 +178,7 @@ def test_a_group_without_a_gpu_is_a_remark_where_nothing_tells_what_it_waits_for
     longer_us = 0.8 * true_step(simulate(made, 4)) / 1e3
     slow = tuple(range(1, 16, 2))
     measured = across(simulate(made, 16, [SlowHost(rank, longer_us) for rank in slow]))
-    waits = {rank: dict.fromkeys(measured.lateness.steps, 100_000) for rank in telling}
+    waits = {rank: dict.fromkeys(measured.replay.lateness.steps, 100_000) for rank in telling}
     [found] = [one for verdict in judge_late(measured, 1.0, waits=CoreWaits(waits)) for one in verdict.findings]
     assert (found.rule, found.severity, found.ranks) == ("TO-S003", "info", slow)
     assert claim_of(found, Slower).doubt.kind == "group_cores"

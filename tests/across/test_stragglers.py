@@ -85,7 +85,7 @@ def check_found(builder, kind):
         [found] = findings(measured)
         saved = (step_time(run) - step_time(simulate(made, ranks))) / 1e6
         assert found.impact_ms == pytest.approx(saved, rel=0.1)
-        assert found.steps == measured.lateness.steps
+        assert found.steps == measured.replay.lateness.steps
 
 
 @pytest.mark.parametrize(("share", "severity"), [(0.055, None), (0.15, "warning"), (0.50, "error")])
@@ -139,7 +139,7 @@ def test_a_rank_that_is_late_in_every_step_is_so_however_late_it_is_in_one():
     assert [found[:4] for found in said(measured)] == [("TO-S001", "error", (2,), "host")]
     [late] = findings(measured)
     waits = claim_of(late, Late).waiting
-    like = measured.stragglers.step_ns.min() / 1e6
+    like = measured.replay.stragglers.step_ns.min() / 1e6
     assert 0.5 * late.impact_ms < waits < like, "of a typical step, as what is saved"
     [[odd]] = [
         verdict.findings
@@ -168,7 +168,7 @@ def test_several_stragglers_are_found_each_with_its_cause_hidden_ones_too(builde
             ((fault.rank,), CAUSES[type(fault)]) for fault in faults
         }
         together = tuple(sorted(fault.rank for fault in faults))
-        [steps] = [p.step_ns for p in measured.what_if.predictions if p.ranks == together]
+        [steps] = [p.step_ns for p in measured.replay.what_if.predictions if p.ranks == together]
         assert steps.mean() == pytest.approx(true_step(simulate(made, 8)), rel=0.1)
 
 
@@ -193,7 +193,7 @@ def test_two_ranks_that_are_late_in_places_of_their_own_are_both_found(builder, 
     assert {found[2:] for found in said(measured) if found[1] == "error"} == {
         ((fault.rank,), CAUSES[type(fault)]) for fault in faults
     }
-    [steps] = [p.step_ns for p in measured.what_if.predictions if p.ranks == (0, 1)]
+    [steps] = [p.step_ns for p in measured.replay.what_if.predictions if p.ranks == (0, 1)]
     assert steps.mean() == pytest.approx(true_step(simulate(made, 2)), rel=0.1)
 
 
@@ -313,9 +313,14 @@ def test_a_slow_host_under_a_slow_profiler_is_a_remark():
     assert (found.severity, found.confidence) == ("error", "high")
     [found] = findings(measured, None)
     assert found.confidence == "medium"
-    assert measured.stragglers is not None
-    [late] = measured.stragglers.found
-    unknown = replace(measured, stragglers=replace(measured.stragglers, found=(replace(late, cause="unknown"),)))
+    assert measured.replay is not None
+    [late] = measured.replay.stragglers.found
+    unknown = replace(
+        measured,
+        replay=replace(
+            measured.replay, stragglers=replace(measured.replay.stragglers, found=(replace(late, cause="unknown")))
+        ),
+    )
     [found] = findings(unknown, 2.4)
     assert (found.severity, found.confidence, found.cause) == ("info", "low", "unknown")
     [found] = findings(unknown, 1.0)
@@ -397,11 +402,13 @@ def check_everything(ranks, world, hosts):
         judge_stragglers(measured, slowdown)
     for judge in (judge_clocks, judge_low, judge_siblings, judge_small, judge_late_start):
         assert judge(measured).rule
-    for step in range(len(measured.graph.steps) if measured.graph else 0):
-        critical_path(measured.graph, step)
-    if measured.what_if is not None:
-        assert all((p.step_ns >= 0).all() for p in measured.what_if.predictions)
-        assert sum(own.sum() for own in measured.lateness.caused.values()) == pytest.approx(measured.lateness.total_ns)
+    for step in range(len(measured.replay.graph.steps) if measured.replay else 0):
+        critical_path(measured.replay.graph, step)
+    if measured.replay is not None:
+        assert all((p.step_ns >= 0).all() for p in measured.replay.what_if.predictions)
+        assert sum(own.sum() for own in measured.replay.lateness.caused.values()) == pytest.approx(
+            measured.replay.lateness.total_ns
+        )
     return measured
 
 
@@ -441,8 +448,10 @@ def test_without_a_gpu_a_rank_late_for_no_single_cause_beside_another_is_not_nam
     made = ddp(layers=3, steps=5, device="cpu")
     measured = across(simulate(made, 4, [SlowCompute(2, extra_us=4000), SlowCompute(1, extra_us=2500)]))
     assert {f.ranks for f in findings(measured)} == {(1,), (2,)}
-    found = tuple(replace(s, cause="unknown") if s.rank == 1 else s for s in measured.stragglers.found)
-    unsure = replace(measured, stragglers=replace(measured.stragglers, found=found))
+    found = tuple(replace(s, cause="unknown") if s.rank == 1 else s for s in measured.replay.stragglers.found)
+    unsure = replace(
+        measured, replay=replace(measured.replay, stragglers=replace(measured.replay.stragglers, found=found))
+    )
     assert {f.ranks for f in findings(unsure)} == {(2,)}
     [named] = findings(unsure)  # nothing of the other rank can be cured
     alone = next(float(s.alone.mean()) for s in found if s.rank == 2) / 1e6
@@ -464,7 +473,7 @@ def test_steps_of_no_length():
     run = simulate(replace(made, steps=(*made.steps[:2], (), *made.steps[3:])), 4)
     ranks = summaries(run)
     measured = check_everything(ranks, 4, hosts_of(run))
-    assert measured.graph is not None
+    assert measured.replay is not None
 
 
 def test_ranks_that_number_their_steps_differently():
@@ -472,7 +481,7 @@ def test_ranks_that_number_their_steps_differently():
     ranks = summaries(run)
     ranks[1] = replace(ranks[1], step_numbers=ranks[1].step_numbers + 2)
     measured = check_everything(ranks, 4, hosts_of(run))
-    assert measured.graph is None or measured.graph.steps == (5, 6)
+    assert measured.replay is None or measured.replay.graph.steps == (5, 6)
 
 
 def test_a_collective_that_one_rank_lacks():
@@ -522,5 +531,5 @@ def test_rooted_collectives():
 def test_256_ranks():
     run = simulate(program(ddp, layers=2, steps=3), 256, [SlowCompute(200, extra_us=2500)])
     measured = across(run)
-    assert measured.what_if.error_pct < 2
+    assert measured.replay.what_if.error_pct < 2
     assert [found for found in said(measured) if found[1] != "info"] == [("TO-S001", "error", (200,), "gpu_compute")]

@@ -9,9 +9,9 @@ from changed import replace
 from observed_run import Step, usual, write_machine, write_rank
 
 from traceops.across.host_difference import longer_on_one
-from traceops.across.machine_use import machine_use
 from traceops.across.plain_step import EarlyWindow, PlainStep, SlowerBehind, StepsBefore, early_place, early_window
 from traceops.across.plain_step import plain_step as plain_step_of
+from traceops.across.run_use import machine_use
 from traceops.across.whole_run import whole_run
 from traceops.traces.observed import read_machines, read_observed
 

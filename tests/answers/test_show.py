@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tarfile
 from pathlib import Path
@@ -164,7 +165,9 @@ def test_an_unknown_question_is_refused(from_report: Opened) -> None:
 def test_the_text_says_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(EXAMPLE)]) == 0
     shown = capsys.readouterr()
-    assert "Rank 1 is late: it waits longer for its input" in shown.out and "idle_input" in shown.out and not shown.err
+    lead = json.loads((EXAMPLE / "report.json").read_bytes())["findings"][0]
+    assert (lead["rule"], lead["facts"]["rank"]) == ("TO-S001", 1)
+    assert lead["headline"] in shown.out and "idle_input" in shown.out and not shown.err
     assert main(["show", str(EXAMPLE), "kernels", "--top", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("ncclDevKernel") and lines[2] == "1 of 53, most ms_per_step first"
@@ -231,3 +234,28 @@ def test_what_is_no_hang_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "hang.json").write_text('{"hang": 1}')
     with pytest.raises(InputError, match=r"hang.json is no hang.json of traceops"):
         open_run(tmp_path)
+
+
+WITH_FIRST_STEPS = Path(__file__).parents[1] / "data" / "last_pass_gloo2"
+
+
+def write(folder, name, later_s, pid):
+    """The run again, `later_s` later, by processes of other numbers."""
+    for rank, path in enumerate(sorted(WITH_FIRST_STEPS.glob("*.json.gz"))):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        for event in trace["traceEvents"]:
+            event["ts"] += later_s * 1e6
+            event["pid"] = pid + rank
+        (folder / f"{name}_rank_{rank}.json").write_text(json.dumps(trace))
+
+
+def test_windows_of_other_jobs_are_no_earlier_windows(tmp_path, capsys):
+    """Two jobs of a window each were 'the last of 2 capture windows', and '1 earlier capture window left out'."""
+    write(tmp_path, "a", 0, 700)
+    write(tmp_path, "b", 60, 800)
+    assert open_run(tmp_path).problems == ("1 capture window of other jobs left out",)
+    assert main(["view", str(tmp_path), "-o", str(tmp_path / "out.json")]) == 0
+    told = capsys.readouterr().out
+    assert "1 capture window of other jobs left out" in told and "one of" not in told
+    write(tmp_path, "c", 90, 800)
+    assert open_run(tmp_path).problems == ("1 other capture window left out", "1 capture window of other jobs left out")

@@ -10,7 +10,7 @@ from traceops.compare import ComparedCapture, compare
 from traceops.compare.changes import environment_changes, find_changes
 from traceops.compare.explain import LEDGER_CAUSES
 from traceops.compare.model import Change, Comparison
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 REAL = [
     ("ddp", "one_bucket", "collectives", "14 all-reduces a step became 1 (the same 470 MB)"),

@@ -33,7 +33,9 @@ def test_the_section_has_losses_a_roofline_and_tables_that_sum_to_the_busy_time(
     section = section_of(report)
     kinds = [block.kind for block in section.blocks]
     assert kinds[:6] == ["text", "table", "text", "chart", "table", "table"] and "fold" in kinds
-    assert section.blocks[0].plain.startswith("Kernels of rank 0 take 22.5 ms per step; at attainable speed 5.85 ms")
+    assert section.blocks[0].plain.startswith(
+        "Kernels of rank 0 take 22.5 ms per step, at 26 % of attainable speed. The same"
+    )
     losses = section.blocks[1].table
     assert losses.rows[0][0].text == "misaligned shape" and "Pad" in losses.rows[0][-1].text
     places = place_times(report.compute)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from recorded_step import launched_of, op, tensor, write
 
-from traceops.compute.measure import measure_compute
+from traceops.compute.measure import PACES, at_pace, measure_compute, replayed_ns
 from traceops.compute.model import RankCompute, judged_rank
-from traceops.compute.replay import PACES, at_pace, replayed_ns
 from traceops.compute.uses import Schedule
 
 

@@ -3,10 +3,10 @@
 import pytest
 from changed import replace
 
+from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, NcclSetting, Network, NetworkEvent, RankPlace
-from traceops.fabric.read import named_fabric
 from traceops.rules.fabric.judge import RULES, judge_fabric
 from traceops.rules.fabric.paths import _listed
 

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.core.errors import InputError
+from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Pcie, Quote
-from traceops.fabric.read import merge_machines, named_fabric, read_fabric, run_fabric
+from traceops.fabric.read import merge_machines, read_fabric
 from traceops.fabric.readers.nccl_xml import read_topology_xml
 from traceops.fabric.readers.topo_matrix import read_topo_matrices
 from traceops.fabric.reference import fingerprint, link_by_name, link_of_machine

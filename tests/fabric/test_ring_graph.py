@@ -9,11 +9,11 @@ import pytest
 from changed import replace
 
 from traceops.doctor.checkup import check_files
+from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Pcie, Quote
 from traceops.fabric.model import Path as Way
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting, RankPlace
-from traceops.fabric.read import named_fabric
 from traceops.fabric.reference import ring_limit
 from traceops.render.doctor.text import doctor_verdict
 from traceops.rules.fabric.graph import judge_graph

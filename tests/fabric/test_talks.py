@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from changed import replace
 
+from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.fabric import Circumstances
 from traceops.fabric.model import Gpu, Machine, Path
 from traceops.fabric.nccl import Communicator, NcclLog, RankPlace
-from traceops.fabric.read import merge_machines, named_fabric, run_fabric
+from traceops.fabric.read import merge_machines
 from traceops.fabric.readers.nccl_log import read_nccl_log
 from traceops.fabric.talks import RankGpus
 from traceops.fabric.to_json import alike_connections

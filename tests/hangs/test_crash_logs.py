@@ -1,22 +1,36 @@
-"""Logs of jobs that crashed: what failed, on which rank, at which line, and what to do."""
+"""Crashes by their own logs: which kind, whose, and what to do; and the table that they are known by."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from quiet import is_quiet
 
+import traceops.hangs
 from traceops.hangs import words
-from traceops.hangs.crashes import crash_kind, memory_message
+from traceops.hangs.crashes import (
+    ADVICE,
+    ALONE,
+    DID,
+    NEEDLES,
+    RULE_OF,
+    WORDINGS,
+    crash_kind,
+    memory_message,
+    says_not_finite,
+    told_alone,
+    what_is_not_finite,
+)
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Wait
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice
 from traceops.rules.diagnosis import judge_diagnosis
+from traceops.rules.failures import BY_ID, advice_of
 from traceops.rules.failures import CRASH_RULES as RULES
-from traceops.rules.failures import advice_of
 
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 # File: rule, cause, ranks, and what the page has to say.
@@ -83,7 +97,7 @@ def test_messages_that_the_rules_were_not_written_with(name: str) -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path):
+def told_files(tmp_path: Path):
     """The diagnosis of texts by file name."""
 
     def tell(**texts: str):
@@ -136,9 +150,9 @@ def test_one_rank_waits_for_the_one_that_died() -> None:
     assert "while ranks 0, 2 wait for it" in words.died(1, "it crashed", [0, 2], wait)
 
 
-def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
+def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told_files) -> None:
     """Rather than with which exit code: 'it stopped because the loss is NaN', not 'SystemExit: 1'."""
-    diagnosis = told(
+    diagnosis = told_files(
         train=raised(
             1, "RuntimeError: Error(s) in loading state_dict for GPT:\n[rank1]: \tsize mismatch for head.weight."
         )
@@ -152,9 +166,9 @@ def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
     assert ".." not in hang_sentence(diagnosis) and "\t" not in hang_sentence(diagnosis)
 
 
-def test_what_slurm_says_after_it_ended_a_job_is_of_the_same_job(told) -> None:
+def test_what_slurm_says_after_it_ended_a_job_is_of_the_same_job(told_files) -> None:
     """No log of another job that was appended: the preemption stays the cause."""
-    (root,) = told(
+    (root,) = told_files(
         train="slurmstepd: error: *** JOB 3736 ON node5 CANCELLED AT 2021-03-15T18:00:46 DUE TO PREEMPTION ***\n"
         "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
         "slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused\n"
@@ -181,8 +195,8 @@ def raised(rank: int, error: str, line: int = 7) -> str:
     )
 
 
-def test_the_first_failure_is_the_cause_and_echoes_are_not(told) -> None:
-    diagnosis = told(
+def test_the_first_failure_is_the_cause_and_echoes_are_not(told_files) -> None:
+    diagnosis = told_files(
         train=raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
         + raised(1, "RuntimeError: [enforce] something else broke")
         + raised(
@@ -197,8 +211,8 @@ def test_the_first_failure_is_the_cause_and_echoes_are_not(told) -> None:
     assert seen == {0, 1}
 
 
-def test_of_several_failures_in_one_log_the_first_is_the_cause(told) -> None:
-    diagnosis = told(
+def test_of_several_failures_in_one_log_the_first_is_the_cause(told_files) -> None:
+    diagnosis = told_files(
         train=raised(1, "RuntimeError: something broke", line=5)
         + raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
     )
@@ -207,8 +221,8 @@ def test_of_several_failures_in_one_log_the_first_is_the_cause(told) -> None:
     assert [event.rank for event, _ in seen_lines(diagnosis)] == [3]
 
 
-def test_a_failure_that_all_ranks_share_is_one_cause(told) -> None:
-    diagnosis = told(
+def test_a_failure_that_all_ranks_share_is_one_cause(told_files) -> None:
+    diagnosis = told_files(
         **{f"rank{rank}": raised(rank, "ModuleNotFoundError: No module named 'apex'") for rank in range(4)}
     )
     (root,) = diagnosis.roots
@@ -216,16 +230,16 @@ def test_a_failure_that_all_ranks_share_is_one_cause(told) -> None:
     assert "No module named 'apex'" in root.message
 
 
-def test_a_failed_assertion_is_a_crash_with_its_line(told) -> None:
-    diagnosis = told(out=raised(2, "AssertionError: batch is empty", line=41))
+def test_a_failed_assertion_is_a_crash_with_its_line(told_files) -> None:
+    diagnosis = told_files(out=raised(2, "AssertionError: batch is empty", line=41))
     assert hang_sentence(diagnosis).startswith(
         "Rank 2 failed an assertion, at step (train.py:41): AssertionError: batch is empty."
     )
 
 
-def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
+def test_what_follows_a_timeout_is_no_crash_of_its_own(told_files) -> None:
     work = "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600040 milliseconds"
-    diagnosis = told(
+    diagnosis = told_files(
         out="".join(
             f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: {work}\n" for rank in (0, 1)
         )
@@ -234,8 +248,8 @@ def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
     assert [root.rule for root in diagnosis.roots] == ["TO-H006"]
 
 
-def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told) -> None:
-    diagnosis = told(out="x\n[rank1]: RuntimeError: Connection reset by peer\n")
+def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told_files) -> None:
+    diagnosis = told_files(out="x\n[rank1]: RuntimeError: Connection reset by peer\n")
     assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
     assert "Nobody" not in hang_sentence(diagnosis) and "1 error message" in hang_sentence(diagnosis)
     ((event, said_by),) = seen_lines(diagnosis)
@@ -258,22 +272,22 @@ WATCHDOG = (
 
 
 @pytest.mark.parametrize("gap", ["\n", "\n> ", "\n>> ", ""])
-def test_a_watchdog_message_broken_over_lines_is_one(told, gap: str) -> None:
+def test_a_watchdog_message_broken_over_lines_is_one(told_files, gap: str) -> None:
     text = "".join(WATCHDOG.format(rank=rank, gap=gap) for rank in range(4))
-    diagnosis = told(train=text if ">" not in gap else "> " + text.replace("\n[", "\n> ["))
+    diagnosis = told_files(train=text if ">" not in gap else "> " + text.replace("\n[", "\n> ["))
     assert [(event.rank, event.sequence) for event in diagnosis.evidence.log] == [(rank, 14863) for rank in range(4)]
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks, root.sequence) == ("TO-H006", (0, 1, 2, 3), 14863)
 
 
-def test_a_watchdog_message_broken_within_a_word_is_one(told) -> None:
+def test_a_watchdog_message_broken_within_a_word_is_one(told_files) -> None:
     text = WATCHDOG.format(rank=2, gap="").replace("NumelOut=14845952", "NumelOut=1484\n5952")
-    (event,) = told(train=text).evidence.log
+    (event,) = told_files(train=text).evidence.log
     assert (event.rank, event.elements_out) == (2, 14845952)
 
 
-def test_one_ranks_log_accuses_nobody(told) -> None:
-    diagnosis = told(train=WATCHDOG.format(rank=1, gap=""))
+def test_one_ranks_log_accuses_nobody(told_files) -> None:
+    diagnosis = told_files(train=WATCHDOG.format(rank=1, gap=""))
     assert diagnosis.roots == () and diagnosis.evidence.world_size is None
     assert [status.rank for status in diagnosis.ranks] == [1]
     assert hang_sentence(diagnosis) == (
@@ -282,26 +296,26 @@ def test_one_ranks_log_accuses_nobody(told) -> None:
     assert "the other ranks' logs" in what_would_decide(diagnosis)
 
 
-def test_an_nccl_error_keeps_its_last_error(told) -> None:
+def test_an_nccl_error_keeps_its_last_error(told_files) -> None:
     text = (DATA / "nccl_no_route.txt").read_text()
-    (root,) = told(out=text).roots
+    (root,) = told_files(out=text).roots
     assert "No route to host" in root.evidence[0][1]
 
 
-def test_an_out_of_memory_message_broken_over_lines_keeps_its_numbers(told) -> None:
+def test_an_out_of_memory_message_broken_over_lines_keeps_its_numbers(told_files) -> None:
     text = OOM.format(
         asked="2.00 GiB", free="500.00 MiB", process="78.40 GiB", allocated="60.00 GiB", unused="17.00 GiB"
     )
     broken = text.replace(" which ", "\nwhich ").replace(" Of the ", "\nOf the ")
-    (root,) = told(out=f"[rank5]: {broken}\n[rank5]: bye\n").roots
+    (root,) = told_files(out=f"[rank5]: {broken}\n[rank5]: bye\n").roots
     assert (root.rule, root.ranks, root.cause) == ("TO-E001", (5,), "fragmented")
 
 
-def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told) -> None:
+def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told_files) -> None:
     text = "".join(
         f"(RayTrainWorker pid=77, ip=10.0.0.2) {line}\n" for line in raised(2, "AssertionError: no").splitlines()
     )
-    (root,) = told(out=text).roots
+    (root,) = told_files(out=text).roots
     assert (root.rule, root.ranks, root.where) == ("TO-E005", (2,), "step (train.py:7)")
 
 
@@ -482,3 +496,156 @@ def test_frames_in_the_middle_of_prose_are_a_traceback_without_its_ends(tmp_path
     assert not found.roots and "make (/home/u/rollout/d.py:83)" in hang_sentence(found)
     paste.write_text("all is well\n" * 80 + frames + "all is well\n" * 80)
     assert is_quiet(diagnose(paste))
+
+
+ONLY_ERROR = Path(__file__).with_name("only_error")  # in the words of NCCL, torch and others; hosts are made up
+CODE = sorted(Path(traceops.hangs.__file__).parent.rglob("*.py"))
+
+
+def test_each_kind_has_a_rule_and_a_clause() -> None:
+    assert set(RULE_OF) == set(DID) and set(RULE_OF.values()) <= set(BY_ID)
+    assert all(re.match(r"[a-z]", did) and not did.endswith(".") for did in DID.values())
+    assert all(advice.endswith((".", ")")) for advice in ADVICE.values())
+
+
+def test_each_wording_is_found_where_its_text_stands() -> None:
+    for wording in WORDINGS:
+        text = " … ".join(wording.words)
+        assert crash_kind(text, raised=False) is not None, wording
+        if wording.kind in ALONE:
+            assert told_alone(text) and any(needle.decode() in text for needle in NEEDLES), wording
+
+
+def test_kinds_that_code_names_are_in_the_table() -> None:
+    named = re.findall(r"CrashKind, \.\.\.\] = \(([^)]*)\)", "".join(path.read_text() for path in CODE))
+    kinds = {kind for group in named for kind in re.findall(r'"(\w+)"', group)}
+    assert len(kinds) > 5 and kinds <= set(RULE_OF)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "RuntimeError: NCCL error in: /b/c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
+            "invalid argument",
+        ),
+        ("RuntimeError: NCCL error in: /b/c10d/NCCLUtils.hpp:82, some new words, NCCL version 2.4.8", "some new words"),
+        ("RuntimeError: [/b/gloo/transport/tcp/pair.cc:799] connect [10.0.0.9]:13195: Connection refused", "10.0.0.9"),
+        (
+            "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+            "store by key '0', but store->get('0') got error: Connection reset by peer",
+            "got no NCCL id",
+        ),
+        ("n1:7:7 [0] init.cc:981 NCCL WARN Invalid rank requested : 2/2", "rank outside its world"),
+        (
+            "n1:7:9 [1] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.9<5> with status=4 "
+            "opcode=1 len=0 vendor err 81 (Send)",
+            "status 4: local protection error",
+        ),
+        (
+            "accelerate <command> [<args>] launch: error: argument --machine_rank: invalid int value: ''",
+            "--machine_rank",
+        ),
+    ],
+)
+def test_the_only_error_of_a_log_is_the_finding(told, text: str, says: str) -> None:
+    diagnosis = told(f"{text}\n")
+    (root,) = diagnosis.roots
+    assert says in hang_sentence(diagnosis) and root_advice(root)
+
+
+def test_an_echo_beside_a_cause_stays_an_echo(told) -> None:
+    refused = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:799] connect [10.0.0.9]:13195: Connection refused"
+    frames = 'Traceback (most recent call last):\n  File "/w/a.py", line 4, in f\n    g()\n'
+    (root,) = told(f"[rank1]: {frames}[rank1]: ValueError: bad batch\n{refused}\n").roots
+    assert "bad batch" in root.statement
+
+
+@pytest.mark.parametrize("path", sorted(ONLY_ERROR.glob("*.txt")), ids=lambda path: path.stem)
+def test_each_such_log_is_a_case_of_its_kind(path: Path) -> None:
+    (root,) = diagnose(path).roots
+    expected = {"nccl_usage_srun": "nccl_usage", "gloo_refused": "gloo_connect"}.get(path.stem, path.stem)
+    assert root.crash is not None and root.crash.kind == expected
+
+
+# File: cause, ranks, what is true, and what the evidence has behind the message itself.
+PUBLIC = {
+    "loss_scale_deepspeed": ("loss_scale", (), "until the loss scale was at its minimum", "scale: 0, reducing to 0"),
+    "loss_scale_fairseq": ("loss_scale", (), "until the loss scale was at its minimum", "scale to: 0.0001220703125"),
+    "loss_inf": ("nan_loss", (), "because the loss is inf: Loss is inf, stopping training", None),
+    "loss_infinite_or_nan": ("nan_loss", (), "because the loss is not finite (inf or NaN), at train_loop", None),
+    "nan_grad_norm": ("nan_loss", (2,), "because the norm of gradients is NaN: RuntimeError: Rank 2", None),
+}
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}\n"
+GAVE_UP = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 41, in step\n    engine.step()\n'
+    "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_log_says_which_number_it_was(name: str) -> None:
+    cause, ranks, said, last = PUBLIC[name]
+    (root,) = (diagnosis := diagnose(DATA / f"{name}.txt")).roots
+    assert (root.rule, root.cause, root.ranks) == ("TO-E005", cause, ranks)
+    assert said in hang_sentence(diagnosis) and "the loss is NaN" not in hang_sentence(diagnosis)
+    assert last is None or root.evidence[-1][1].endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Loss is nan, stopping training", "the loss is NaN"),
+        ("ValueError: train_loss=nan at step 3", "the loss is NaN"),
+        ("Loss is -inf, stopping training", "the loss is inf"),
+        ("AssertionError: non-finite loss: inf", "the loss is inf"),
+        ("AssertionError: loss is not finite", "the loss is not finite (inf or NaN)"),
+        ("ValueError: the loss is not finite: tensor(nan, device='cuda:0')", "the loss is NaN"),
+        ("WARNING: non-finite loss, ending training  tensor([nan, nan, nan, nan])", "the loss is NaN"),
+        ("AssertionError: Rank 3: found NaN in local grad norm in backwards pass", "the norm of gradients is NaN"),
+        ("AssertionError: found Inf in local forward loss calculation", "the loss is inf"),
+        ("RuntimeError: NaN or Inf found in gradients", "gradients are not finite (inf or NaN)"),
+        (
+            "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot",
+            "the norm of gradients is not finite (inf or NaN)",
+        ),
+    ],
+)
+def test_no_more_is_said_than_the_message_says(text: str, said: str) -> None:
+    assert says_not_finite(text) and what_is_not_finite(text) == said
+
+
+@pytest.mark.parametrize(
+    "text", ["ValueError: loss_scale must not be inf", "ValueError: unknown loss 'infonce'", "loss scale: inf"]
+)
+def test_a_loss_scale_and_a_name_are_no_loss(text: str) -> None:
+    assert not says_not_finite(text)
+
+
+def test_the_last_overflows_are_the_evidence_and_those_of_an_earlier_start_are_not(tmp_path: Path) -> None:
+    skipped = "".join(OVERFLOW.format(2 << k, 1 << k) for k in range(6, -1, -1))
+    log = tmp_path / "train.log"
+    log.write_text(skipped + GAVE_UP)
+    (root,) = diagnose(log).roots
+    assert [text[-25:] for _, text in root.evidence[1:]] == [
+        "loss scale: 8, reducing to 4"[-25:], "loss scale: 4, reducing to 2"[-25:], "loss scale: 2, reducing to 1"[-25:]
+    ]  # fmt: skip
+    assert [where.rpartition(":")[2] for where, _ in root.evidence] == ["8", "5", "6", "7"]
+    assert "bf16 in place of fp16" in advice_of(root) and "loss is finite is not told" in advice_of(root)
+    log.write_text(GAVE_UP)  # rank 0 alone tells of overflows
+    assert len(diagnose(log).roots[0].evidence) == 1
+
+
+def test_overflows_after_which_the_training_goes_on_are_no_trouble(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\n{OVERFLOW.format(2, 1)}step 2\n{OVERFLOW.format(1, 1)}step 3\n")
+    assert is_quiet(diagnose(log))
+
+
+def test_a_scaler_whose_program_went_on_is_not_its_end(tmp_path: Path) -> None:
+    """A program may catch what DeepSpeed raises."""
+    log = tmp_path / "train.log"
+    steps = "".join(f"step {n}/900 loss 2.1\n" for n in range(20, 800))
+    log.write_text(f"step 19/900 loss 2.1\n{GAVE_UP}{steps}")
+    diagnosis = diagnose(log)
+    assert not diagnosis.roots and seen_lines(diagnosis)

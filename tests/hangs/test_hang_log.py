@@ -1,16 +1,22 @@
 """What logs of jobs that hung or failed tell, in the wording of every torch, NCCL and launcher in use."""
 
-# ruff: noqa: E501 (messages stand as they are written)
-
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.hangs.diagnose import diagnose
 from traceops.hangs.evidence import GroupStatus
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.render.hang.tables import ranks_table
+from traceops.report.hang_rows import merged_ranks
+
+# ruff: noqa: E501 (messages stand as they are written)
+
 
 DATA = Path(__file__).parents[1] / "data" / "hang_logs"
 
@@ -516,3 +522,106 @@ def test_a_compressed_log_is_found_whatever_its_name(tmp_path):
     (tmp_path / "images.idx3.gz").write_bytes(gzip.compress(bytes(range(256)) * 9))  # no text
     (tmp_path / "torn.gz").write_bytes(told[:12])
     assert len(diagnose(tmp_path).roots) == 1
+
+
+def gloo_dump(collectives, messages, pending):
+    """As torch 2.13 writes it: a rank with one group, the last collective not retired where it is `pending`."""
+    entries = [
+        {
+            "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number + 1,
+            "p2p_seq_id": 0, "op_id": number + 1 + messages, "profiling_name": "gloo:all_reduce",
+            "time_created_ns": 1_700_000_000_000_000_000 + number, "input_sizes": [[8]], "input_dtypes": ["Float"],
+            "output_sizes": [[8]], "output_dtypes": ["Float"], "state": "scheduled", "is_p2p": False,
+            "retired": not (pending and number == collectives - 1), "frames": [],
+        }
+        for number in range(collectives)
+    ]  # fmt: skip
+    last = entries[-1]["op_id"]
+    return {
+        "version": "2.10",
+        "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
+        "pg_status": {"0": {"last_enqueued_collective": last, "last_completed_collective": last - pending}},
+        "entries": entries,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ranks 1 and 3 are in collective 20; rank 0 sends to rank 2, which never receives."""
+    for rank in range(4):
+        inside = rank in (1, 3)
+        dump = gloo_dump(20 if inside else 19, 0 if inside else 9, inside)
+        (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        members = {"rank": rank, "world_size": 4, "groups": {"0": {"ranks": [0, 1, 2, 3]}}}
+        (tmp_path / f"groups_{rank}.json").write_text(json.dumps(members))
+    return tmp_path
+
+
+def stack(function, file):
+    return (
+        "Thread 0x00007f0000000001 (most recent call first):\n"
+        f'  File "{file}", line 10 in {function}\n  File "/home/me/train.py", line 5 in <module>\n'
+    )
+
+
+def test_counts_of_all_calls_are_not_taken_for_those_of_collectives(folder):
+    (root,) = diagnose(folder).roots
+
+    assert (root.rule, root.ranks, root.confidence) == ("TO-H001", (0, 2), "low")
+    assert root.waiting == (1, 3)
+    assert "may wait in a send or receive" in root.message
+
+
+def test_stacks_tell_who_of_them_waits(folder):
+    torch = "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+    (folder / "stacks_rank_0.txt").write_text(stack("send", torch))
+    (folder / "stacks_rank_2.txt").write_text(stack("load", "/home/me/data.py"))
+
+    (root,) = diagnose(folder).roots
+
+    assert (root.rule, root.ranks, root.confidence) == ("TO-H001", (2,), "high")
+    assert root.doing == "in load (data.py:10)"
+
+
+def test_gloo_has_no_gpu_to_blame(tmp_path):
+    for rank in range(4):
+        (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(gloo_dump(20, 0, rank == 1), protocol=2))
+
+    (root,) = diagnose(tmp_path).roots
+
+    assert (root.rule, root.ranks, root.confidence) == ("TO-H006", (1,), "low")
+    assert "GPU" not in root.message
+
+
+def test_the_last_sign_of_life_of_each_rank_is_in_its_row(tmp_path):
+    steps = "".join(
+        f"2026-11-20 10:{second // 60:02}:{second % 60:02},123 [rank{rank}] step {second} done\n"
+        for second in range(90)
+        for rank in range(3)
+        if rank != 1 or second < 70
+    )
+    late = (
+        "[rank{0}]:[E1120 10:31:3{0}.5 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=1800000) ran for 1800012 "
+        "milliseconds before timing out.\n"
+    )
+    (tmp_path / "job.log").write_text(steps + late.format(0) + late.format(2))
+    found = diagnose(tmp_path / "job.log")
+    assert {status.rank: status.last_line for status in found.ranks} == {0: "10:31:30", 1: "10:01:09", 2: "10:31:32"}
+    table = ranks_table(found, merged_ranks(found, 64))
+    at = [column.key for column in table.columns].index("last_line")
+    assert {row[at].text for row in table.rows} == {"10:31:30 to 10:31:32", "10:01:09"}
+    assert next(event for event in found.evidence.log if event.kind == "said").rank == 1
+
+
+@pytest.mark.parametrize("quiet", [0, 1])
+def test_a_rank_s_own_log_has_its_last_sign_of_life(tmp_path, quiet):
+    for rank in range(2):
+        last = "11:00:00" if rank == quiet else "11:30:02"
+        (tmp_path / f"rank_{rank}.log").write_text(
+            f"2026-11-20 10:59:00 step 1\n2026-11-20 {last} step 2\n"
+            + ("" if rank == quiet else "CUDA error: an illegal memory access was encountered\n")
+        )
+    found = diagnose(tmp_path)
+    clocks = {rank: event.clock for rank, event in found.evidence.last_lines.items()}
+    assert clocks[quiet] == "11:00:00" and set(clocks) == {0, 1}

@@ -1,10 +1,15 @@
-"""Real dumps and logs of jobs that hung, with a known cause."""
+"""Hangs of real and of generated jobs: the rank that caused each is named."""
 
 import pickle
+import random
 import tarfile
 from pathlib import Path
 
 import pytest
+from drawn import examples
+from generated_hang import Fault, Job, Step, dumps, random_job, run, write
+from hypothesis import given
+from hypothesis import strategies as st
 from quiet import is_quiet
 
 from traceops.core.errors import InputError
@@ -192,3 +197,266 @@ def test_the_matrix_of_a_runs_host_is_of_the_machine_that_nccl_tells_of(tmp_path
     assert "; topology of 1 machine;" in read_text(diagnose(run))
     (run / "run.json").unlink()
     assert "; topology of 1 machine, and of 1 machine without a name;" in read_text(diagnose(run))
+
+
+RULES = {
+    "host": "TO-H001",
+    "gpu": "TO-H003",
+    "lost": "TO-H003",
+    "size": "TO-H002",
+    "op": "TO-H002",
+    "network": "TO-H006",
+}
+FORMS = ({}, {"active_only": True}, {"ring": 40}, {"hashed_names": True})
+
+
+def planted(seed: int, kind: str, world: int) -> tuple[Job, Fault] | None:
+    """A job with this fault on some rank, run until it hangs; None where this fault cannot show there."""
+    rng = random.Random(seed)
+    job = random_job(rng, world)
+    rank = rng.randrange(world)
+    own = job.own(rank)
+    step = rng.choice(own[len(own) // 3 : len(own) * 2 // 3])
+    members = job.steps[step].ranks
+    if len(members) < 2:
+        return None
+    if kind in ("size", "op") and (
+        job.steps[step].p2p or len(members) < 3 or (kind == "size" and job.steps[step].op == "broadcast")
+    ):
+        return None  # two against two, and sizes that a broadcast does not record, tell nothing
+    fault = Fault(kind, rank, step)
+    job = run(job, [fault])
+    stuck = {r for (r, _), now in job.state.items() if now != "completed"} - {rank}
+    return (job, fault) if stuck else None
+
+
+def forgotten(job: Job, ring: int) -> bool:
+    """Whether a ring of this length has lost an operation that is not finished."""
+    return any(
+        now != "completed" and sum(r == rank and i >= index for r, i in job.state) > ring
+        for (rank, index), now in job.state.items()
+    )
+
+
+def messages_in_larger_groups(job: Job) -> bool:
+    """Whether a message is unfinished in a group of more than its two ranks."""
+    return any(
+        now != "completed" and job.steps[index].p2p and len(job.groups[job.steps[index].group]) > 2
+        for (_, index), now in job.state.items()
+    )
+
+
+def messages_done(job: Job) -> bool:
+    """Whether sends and receives are done: a dump of the unfinished operations counts them, but hides them."""
+    return any(now == "completed" and job.steps[index].p2p for (_, index), now in job.state.items())
+
+
+@pytest.mark.slow
+@examples(150)
+@given(
+    seed=st.integers(0, 10**9),
+    kind=st.sampled_from(sorted(RULES)),
+    world=st.sampled_from([2, 3, 4, 6, 8, 16, 32]),
+    form=st.sampled_from(FORMS),
+)
+def test_the_planted_rank_and_class_are_named(tmp_path_factory, seed, kind, world, form):
+    case = planted(seed, kind, world)
+    if case is None or ("ring" in form and forgotten(case[0], form["ring"])):
+        return
+    job, fault = case
+    lost = "active_only" in form and fault.kind == "lost"
+    if lost and (messages_in_larger_groups(job) or messages_done(job)):
+        return  # which of several messages one is cannot be told, nor always what a group has counted: see TOLD
+    check_named(job, fault, write(tmp_path_factory.mktemp("dumps"), dumps(job, [fault], **form)))
+
+
+def check_named(job: Job, fault: Fault, folder: Path) -> None:
+    """The diagnosis names the planted rank and class, and who waits."""
+    step, kind = job.steps[fault.at], fault.kind
+
+    found = diagnose(folder)
+
+    members = tuple(sorted(step.ranks))
+    ranks = members if kind == "network" else (fault.rank,)
+    assert [(root.rule, root.ranks) for root in found.roots] == [(RULES[kind], ranks)]
+    rows = {row.rank: row for row in found.ranks}
+    assert all(rows[rank].state == "root" for rank in ranks)
+    pending = {rank for (rank, _), now in job.state.items() if now != "completed"}
+    assert {rank for rank, row in rows.items() if row.state == "waiting"} == pending - set(ranks)
+
+
+# Where the unfinished operations alone are dumped, the status of a group counts its last messages or its collectives,
+# and nothing tells which. Unless a member proves such a count wrong, ranks that are through seem not to have called.
+TOLD = [
+    (941170, 8), (14, 8),  # drawn at random, once: the count is below what another member is through with
+    *((seed, 4) for seed in range(8)),
+    *((seed, 6) for seed in (17, 24, 29, 32, 36, 41, 42, 43)),
+    *((seed, 8) for seed in (0, 1, 2, 5, 6, 7, 8, 9)),
+    *((seed, 16) for seed in (0, 4, 6, 7, 10, 17, 26, 27)),
+    *((seed, 32) for seed in (2, 8, 11, 27, 32, 33, 34, 41)),
+]  # fmt: skip
+NOT_TOLD = [(38, 4), (242, 4), (106, 6), (145, 8), (54, 16), (77, 16), (146, 16), (184, 16), (229, 16), (80, 32)]
+UNCLEAR = pytest.mark.xfail(strict=True, reason="the dumps count messages or collectives, and do not tell which")
+
+
+@pytest.mark.parametrize(("seed", "world"), [*TOLD, *(pytest.param(*case, marks=UNCLEAR) for case in NOT_TOLD)])
+def test_completions_lost_beside_messages_that_are_done(tmp_path, seed, world):
+    job, fault = planted(seed, "lost", world)
+    assert messages_done(job) and not messages_in_larger_groups(job)
+    check_named(job, fault, write(tmp_path, dumps(job, [fault], active_only=True)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_without_recorded_starts_a_stuck_gpu_is_not_claimed(tmp_path, seed):
+    case = planted(seed, "gpu", 8)
+    if case is None:
+        pytest.skip("this fault does not show in this job")
+    job, fault = case
+
+    found = diagnose(write(tmp_path, dumps(job, [fault], timed=False)))
+
+    assert [root.rule for root in found.roots] == ["TO-H006"]
+    assert found.roots[0].confidence == "low"
+    assert fault.rank in found.roots[0].ranks
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_independent_roots_are_both_named(tmp_path, seed):
+    rng = random.Random(seed)
+    groups = {"world": tuple(range(8)), "left": (0, 1, 2, 3), "right": (4, 5, 6, 7)}
+    job = random_job(rng, 8)
+    job.groups = groups
+    job.steps = [Step(rng.choice(["left", "right"]), ()) for _ in range(40)]
+    job.steps = [Step(step.group, groups[step.group], elements=64 + i) for i, step in enumerate(job.steps)]
+    left, right = rng.randrange(4), 4 + rng.randrange(4)
+    faults = [Fault("host", left, 10), Fault("gpu", right, 12)]
+
+    found = diagnose(write(tmp_path, dumps(run(job, faults), faults)))
+
+    assert {(root.rule, root.ranks) for root in found.roots} == {("TO-H001", (left,)), ("TO-H003", (right,))}
+
+
+def test_nobody_is_blamed_where_nobody_waits(tmp_path):
+    job = run(random_job(random.Random(3), 8), [])
+    assert all(now == "completed" for now in job.state.values())
+
+    found = diagnose(write(tmp_path, dumps(job, [])))
+
+    assert found.roots == ()
+    assert found.waits == ()
+
+
+def test_512_ranks(tmp_path):
+    job = random_job(random.Random(1), 512, length=500, p2p=False)
+    own = job.own(300)
+    fault = Fault("host", 300, own[len(own) // 2])
+    job = run(job, [fault])
+
+    found = diagnose(write(tmp_path, dumps(job, [fault])))
+
+    assert [(root.rule, root.ranks) for root in found.roots] == [("TO-H001", (300,))]
+    assert len(found.ranks) == 512
+
+
+NS = 1_700_000_000_000_000_000
+
+
+def entry(number, name, state, sequence, *, p2p=False, group=("0", "default_pg"), pg_id=0):
+    return {
+        "record_id": number, "pg_id": pg_id, "process_group": group, "collective_seq_id": 0 if p2p else sequence,
+        "p2p_seq_id": sequence if p2p else 0, "op_id": number + 1, "profiling_name": f"nccl:{name}",
+        "time_created_ns": NS + number, "input_sizes": [[8]], "input_dtypes": ["Float"], "output_sizes": [[8]],
+        "output_dtypes": ["Float"], "state": state, "time_discovered_started_ns": NS, "is_p2p": p2p,
+        "retired": state == "completed", "frames": [],
+    }  # fmt: skip
+
+
+def dump(entries, groups):
+    config = {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, (desc, ranks) in groups.items()}
+    return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+
+
+def write_batch(folder, dumps):
+    for rank, content in dumps.items():
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+    return folder
+
+
+def ring(rank, states):
+    """batch_isend_irecv around four ranks: a launch of a send and a receive for each of `states`."""
+    entries = []
+    for sequence, state in enumerate(states, 1):
+        names = (f"send {rank}->{(rank + 1) % 4}", f"recv {rank}<-{(rank - 1) % 4}")
+        for name in names:
+            entries.append(entry(len(entries), name, "scheduled", sequence, p2p=True))
+        entries.append(entry(len(entries), "coalesced", state, sequence, p2p=True))
+    return dump(entries, {"0": ("default_pg", [0, 1, 2, 3])})
+
+
+def named_in(found):
+    return [(root.rule, root.ranks, root.confidence, root.waiting) for root in found.roots]
+
+
+def test_a_ring_waits_for_the_one_that_sends_nothing(tmp_path):
+    """The pair of ranks on its far side has come together; their launches wait for it all the same."""
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["started"] * (rank != 2)) for rank in range(4)}
+
+    assert named_in(diagnose(write_batch(tmp_path, dumps))) == [("TO-H001", (2,), "high", (0, 1, 3))]
+
+
+def test_a_ring_in_which_one_gpu_does_not_start(tmp_path):
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["scheduled" if rank == 2 else "started"]) for rank in range(4)}
+
+    assert named_in(diagnose(write_batch(tmp_path, dumps))) == [("TO-H003", (2,), "high", (0, 1, 3))]
+
+
+def test_a_ring_that_all_run_is_the_network(tmp_path):
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["started"]) for rank in range(4)}
+
+    assert named_in(diagnose(write_batch(tmp_path, dumps))) == [("TO-H006", (0, 1, 2, 3), "high", ())]
+
+
+def test_a_collective_of_one_rank_needs_no_network(tmp_path):
+    dumps = {}
+    for rank in range(3):
+        groups = {"0": ("default_pg", [0, 1, 2])} | ({"1": ("OWN", [0])} if rank == 0 else {})
+        own = entry(1, "all_reduce", "started", 1, group=("1", "OWN"), pg_id=1)
+        second = own if rank == 0 else entry(1, "all_reduce", "started", 2)
+        dumps[rank] = dump([entry(0, "all_reduce", "completed", 1), second], groups)
+
+    assert named_in(diagnose(write_batch(tmp_path, dumps))) == [("TO-H003", (0,), "high", (1, 2))]
+
+
+def test_a_rank_that_cannot_be_makes_no_world_of_a_billion(tmp_path):
+    for rank in range(3):
+        entries = [entry(0, "all_reduce", "completed", 1), entry(1, "all_reduce", "started", 2)]
+        content = dump(entries, {"0": ("default_pg", [0, 1, 2, 999_999_999])})
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+    (tmp_path / "hang.0.json").write_text(
+        '{"kind": "step", "stalled_s": 3, "ranks": [{"rank": 1000000000}, {"rank": -5}]}'
+    )
+
+    found = diagnose(tmp_path)
+
+    assert found.evidence.world_size == 3
+    assert len(found.ranks) < 10
+
+
+def test_parts_of_finished_launches_in_a_dump_of_unfinished_operations(tmp_path):
+    """Only the launch has an end; its sends and receives stay listed as if they still ran."""
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["started"] * (rank != 2)) for rank in range(4)}
+    for content in dumps.values():
+        content["entries"] = [entry for entry in content["entries"] if entry["state"] != "completed"]
+
+    (root,) = diagnose(write_batch(tmp_path, dumps)).roots
+
+    assert (root.rule, root.ranks, root.waiting) == ("TO-H001", (2,), (0, 1, 3))
+    assert root.sequence == 4
+
+
+def test_a_launch_whose_parts_the_ring_forgot_accuses_no_network(tmp_path):
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["started"]) for rank in range(4)}
+    for content in dumps.values():
+        content["entries"] = content["entries"][-1:]
+
+    assert {root.confidence for root in diagnose(write_batch(tmp_path, dumps)).roots} == {"low"}

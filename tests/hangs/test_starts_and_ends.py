@@ -1,10 +1,14 @@
-"""What comes after what: the end that a log shows, what a program goes on after, and what follows from a lost node."""
+"""Several starts in one log: the last one counts, and what earlier ones failed of is known apart."""
 
 from __future__ import annotations
+
+import io
 
 import pytest
 from quiet import is_quiet
 
+from traceops.hangs.model import Diagnosis
+from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_seen import what_would_decide
 from traceops.report.hang_text import hang_sentence, root_advice, root_sentence
 
@@ -300,3 +304,159 @@ def test_ranks_of_a_start_that_was_over_are_not_called_absent(told):
     )
     diagnosis = told(log + steps.replace(" 10:", " 11:").replace("step ", "step 1") * 3)
     assert "goes on with steps" in hang_sentence(diagnosis) and diagnosis.ranks == ()
+
+
+STEPS = "".join(f"[rank1]: step {step} loss 2.{step}\n" for step in range(1, 40))
+RAISED = 'Traceback (most recent call last):\n  File "train.py", line 7, in f\n    g()\n{}\n'
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+AGAIN = (
+    "INFO:torch.distributed.elastic.agent.server.api:[default] Worker group FAILED. "
+    "{}/3 attempts left; will restart worker group\n"
+)
+
+
+def of_rank(error: str) -> str:
+    return "".join(f"[rank1]: {line}\n" for line in RAISED.format(error).splitlines())
+
+
+def terminal(diagnosis: Diagnosis) -> str:
+    shown = io.StringIO()
+    print_diagnosis(diagnosis, shown)
+    return " ".join(shown.getvalue().split())
+
+
+def test_what_ended_the_starts_before_is_said(told) -> None:
+    """Nothing of them was said: that memory ran out at first, and another error came after the restart."""
+    text = STEPS + of_rank(OUT_OF_MEMORY) + AGAIN.format(3) + STEPS + of_rank("KeyError: 'labels'")
+    diagnosis = told(text)
+    (root,) = diagnosis.roots
+    assert "KeyError" in root.statement
+    assert (
+        "Note: Before it, in the same log, an earlier start ended: rank 1 ran out of GPU memory (job.out:40)."
+    ) in terminal(diagnosis)
+    many = "".join(STEPS + of_rank(f"ValueError: {n}") + AGAIN.format(n) for n in range(5))
+    said = terminal(told(many + STEPS + of_rank(OUT_OF_MEMORY)))
+    assert "5 earlier starts ended, the last 3 so: rank 1 crashed (job.out:128); rank 1 crashed" in said
+
+
+def test_ranks_that_torchrun_started_again_and_that_made_steps_outlived_the_failure(told) -> None:
+    """'Rank 1 ran out of GPU memory' was the cause, 39 steps behind it: their lines have no time and no rank."""
+    steps = STEPS.replace("[rank1]: ", "")
+    text = of_rank(OUT_OF_MEMORY) + AGAIN.format(3)
+    assert told(text + steps).roots == ()
+    assert [root.cause for root in told(text + steps[:60]).roots] == ["gpu_memory"]  # two steps
+    assert [root.cause for root in told(text.replace(AGAIN.format(3), "") + steps).roots] == [
+        "gpu_memory"
+    ]  # of a buffer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STEPS + of_rank(OUT_OF_MEMORY),
+        STEPS + AGAIN.format(3) + STEPS + of_rank(OUT_OF_MEMORY),  # how the first ended is not told
+        STEPS + of_rank(OUT_OF_MEMORY) + AGAIN.format(3) + 3 * STEPS,  # it went on: the first sentence says so
+    ],
+)
+def test_nothing_is_said_where_no_start_before_the_judged_one_is_known_to_have_failed(told, text: str) -> None:
+    assert "earlier start ended" not in terminal(told(text))
+
+
+def test_an_import_that_failed_before_is_not_said_to_have_ended_a_start(told) -> None:
+    """'Before it, an earlier start ended: the program crashed while importing': it printed that, and went on."""
+    optional = RAISED.replace("in f\n    g()", "in <module>\n    import flash_attn")
+    optional = optional.format("ModuleNotFoundError: No module named 'flash_attn'")
+    ended = RAISED.replace("line 7, in f\n    g()", "line 168, in <module>\n    main()").format("KeyError: 'x'")
+    diagnosis = told(f"starting\n{optional}flash attention is not there\nstep 1\n{ended}")
+    assert ["KeyError" in root.statement for root in diagnosis.roots] == [True]
+    assert "earlier start" not in terminal(diagnosis)
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "test.py", line 9, in main\n    run()\n'
+
+
+def start(time: str, number: int) -> str:
+    return (
+        f"[2020-07-22 {time},917 INFO inference.py line 78 {number}] Namespace(batch_size={number}, data='a.txt')\n"
+        f"[2020-07-22 {time},918 INFO inference.py line 79 {number}] => creating the model\n"
+    )
+
+
+def failing(time: str, number: int, error: str) -> str:
+    return f"{start(time, number)}{FRAMES}{error}\n"
+
+
+def test_a_later_start_that_goes_further_outlived_what_ended_the_earlier_one(told):
+    """'The program crashed: FileNotFoundError' was said of a file whose last attempt goes on."""
+    tested = "[2020-07-22 09:00:05,001 INFO inference.py line 99] Test: batch of images\n" * 3
+    diagnosis = told(failing("00:28:33", 1309, "FileNotFoundError: no image") + start("09:00:00", 25603) + tested)
+    assert diagnosis.roots == ()
+    sentence = hang_sentence(diagnosis)
+    assert "it ended an earlier start at most" in sentence and "FileNotFoundError: no image" in sentence
+
+
+def test_of_several_that_failed_the_last_counts(told):
+    text = failing("00:28:33", 1, "ValueError: the first") + failing("00:29:33", 27, "TypeError: the last")
+    assert "TypeError: the last" in hang_sentence(told(text))
+
+
+def test_a_later_start_that_only_begins_leaves_the_failure_what_it_was(told):
+    text = failing("00:28:33", 1, "ValueError: the first") + start("09:00:00", 2)
+    assert "ValueError: the first" in hang_sentence(told(text))
+
+
+def test_processes_that_begin_alike_before_the_failure_are_no_attempts(told):
+    text = start("00:28:30", 1) + failing("00:28:31", 2, "ValueError: the first") + start("00:28:32", 3)
+    assert "ValueError: the first" in hang_sentence(told(text + failing("00:28:33", 4, "TypeError: b")))
+
+
+def test_a_server_that_started_once_more_outlived_what_failed_before(told):
+    text = f"INFO: loading\n{FRAMES}ModuleNotFoundError: No module named 'pysolr'\n"
+    diagnosis = told(f"{text}loading model config\nINFO:     Application startup complete.\n")
+    assert diagnosis.roots == () and "No module named 'pysolr'" in hang_sentence(diagnosis)
+
+
+def test_jobs_of_slurm_in_one_file_are_told_apart_by_their_numbers(told):
+    """'Rank 0 died' was said of a job that others followed, the last of which somebody cancelled."""
+    steps = "".join(f"loading shard {number}\n" for number in range(20))
+    cancelled = "slurmstepd: error: *** JOB {} ON dgx-06 CANCELLED AT 2025-08-21T02:53:05 ***\n"
+    text = f"{FRAMES}ValueError: Unknown split\n{cancelled.format(266997)}{steps}"
+    assert "cancelled in Slurm" in hang_sentence(told(f"{text}{cancelled.format(267039)}"))
+    assert "ValueError: Unknown split" in hang_sentence(told(f"{text}{cancelled.format(266997)}"))
+    close = f"{FRAMES}ValueError: Unknown split\n{cancelled.format(1)}{cancelled.format(2)}"  # tasks of one array
+    assert "ValueError: Unknown split" in hang_sentence(told(close))
+
+
+ELASTIC = "1102 10:00:06 140 torch/distributed/elastic/"
+STARTED_AGAIN = (
+    f"I{ELASTIC}agent/server/api.py:900] [default] Worker group FAILED. 1/3 left; will restart worker group\n"
+)
+ENDED = f"E{ELASTIC}multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: {{}}) of binary: python\n"
+IMPORT_FAILED = (
+    '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/app/train.py", line 33, in collate\n'
+    "[rank1]:     pad(x)\n[rank1]: ValueError: tokenizer has no pad token\n"
+)
+LATE = (
+    "[rank{}]:[E1102 10:10:10 ProcessGroupNCCL.cpp:632] [PG ID 0 PG GUID 0(default_pg) Rank {}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) "
+    "ran for 600011 milliseconds before timing out.\n"
+)
+
+
+def test_the_last_of_three_attempts_that_fail_alike_keeps_its_exception(told) -> None:
+    """'Rank 1 died: it ended with exit code 1' was all that was said: the traceback counted as printed again."""
+    text = STARTED_AGAIN.join(IMPORT_FAILED + ENDED.format(800 + attempt) for attempt in range(3))
+    (root,) = told(text).roots
+    assert root.ranks == (1,) and "tokenizer has no pad token" in root.statement
+    assert root.where == "collate (train.py:33)"
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (0, 2)])
+def test_the_last_attempt_that_times_out_as_the_one_before_keeps_its_timeouts(told, ranks) -> None:
+    waited = "".join(LATE.format(rank, rank) for rank in ranks)
+    first, last = told(waited), told(waited + STARTED_AGAIN + waited)
+    assert [(rank.rank, rank.state, rank.sequence) for rank in last.ranks] == [
+        (rank.rank, rank.state, rank.sequence) for rank in first.ranks
+    ]
+    assert {rank.rank for rank in last.ranks if rank.state == "waiting"} == set(ranks)
+    assert min(event.line for event in last.evidence.log) > len(ranks)

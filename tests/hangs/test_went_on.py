@@ -1,8 +1,18 @@
-"""What follows a failure in a log, judged by what it says: steps that were made meanwhile, or shown late."""
+"""What comes after a failure decides: steps, answers, a retry, or the end of a training."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from quiet import is_quiet
+
+from traceops.cli import main
+from traceops.hangs.diagnose import diagnose
+from traceops.hangs.readers.steps import moment_of
+from traceops.report.hang_seen import seen_events, what_would_decide
+from traceops.report.hang_text import hang_level, hang_sentence
 
 RAISED = (
     'Traceback (most recent call last):\n  File "train.py", line 7, in sample\n    act(answer)\n'
@@ -120,3 +130,491 @@ def test_a_service_of_docker_compose_that_exits_with_0_outlived_its_own_failures
     raised = "".join(f"trainer-1  | {line}\n" for line in RAISED.splitlines())
     assert told(f"{raised}trainer-1 exited with code 0\n").roots == ()
     assert told(f"{raised}loader-1 exited with code 0\n").roots
+
+
+OF_RANK_6 = "".join(f"[rank6]: {line}" for line in RAISED.splitlines(keepends=True))
+EXIT = (
+    "E0509 20:23:48.4 1252853 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) "
+    "local_rank: 6 (pid: 17) of binary: /usr/bin/python3\n"
+)
+CHATTER = "the model says something, and says it at length, so that a log grows by what it says\n"
+
+
+def steps_from(first: int, last: int, line: str = "[rank0]: INFO - step: {} loss: 2.1\n", talk: int = 12) -> str:
+    return "".join(line.format(step) + CHATTER * talk for step in range(first, last))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0]: INFO - step: {} loss: 2.1\n",
+        "\x1b[31mstep: {} \x1b[32mloss: 2.1\x1b[39m\n",
+        "(TaskRunner pid=38606) step:{} - rollout/ratio:0.6\n",
+        " iteration   {}/ 1000000 | consumed samples: 40 |\n",
+        " 10%|#  | {}/5000 [04:56<1:33:50,  1.15s/it]\n",
+    ],
+)
+def test_what_the_program_went_on_after_is_no_cause(told, line):
+    diagnosis = told(steps_from(1, 20, line) + RAISED + steps_from(20, 120, line))
+    assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
+    assert "1 message of trouble, after which the log goes on with steps" in hang_sentence(diagnosis)
+    assert [event.kind for event in seen_events(diagnosis)] == ["outlived"]
+
+
+def test_a_start_before_the_one_that_makes_steps_is_no_cause(told):
+    began = "starting attempt\n"
+    diagnosis = told(began + steps_from(1, 9) + RAISED + EXIT + began + steps_from(1, 200))
+    assert diagnosis.roots == () and "ended an earlier start at most" in hang_sentence(diagnosis)
+
+
+def test_the_failure_after_the_last_steps_is_the_cause_alone(told):
+    end = 'Traceback (most recent call last):\n  File "train.py", line 9, in save\n    f()\nOSError: gone\n'
+    (root,) = told(steps_from(1, 9) + RAISED + steps_from(9, 200) + end).roots
+    assert "OSError: gone" in root.statement and "no answer" not in root.statement
+
+
+def test_the_same_exception_again_is_outlived_too_unless_it_ends_the_log(told):
+    went_on = steps_from(1, 9) + RAISED + steps_from(9, 200) + RAISED
+    assert told(went_on + CHATTER * 60).roots == ()
+    (root,) = told(went_on).roots
+    assert "no answer in it" in root.statement
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (RAISED + steps_from(9, 12, talk=1), "a buffer of lines that were printed before"),
+        (RAISED + CHATTER * 2000, "no step"),
+        (RAISED + steps_from(5, 9) * 60, "buffers of several processes: the same steps again"),
+        (RAISED + "ValueError: step 4 failed\n" + CHATTER * 2000 + "ValueError: step 5 failed: step 6\n", "messages"),
+        (RAISED + CHATTER * 1000 + "step 1\n" + CHATTER, "a single step"),
+    ],
+)
+def test_what_proves_no_step_after_it_leaves_the_cause(told, text, why):
+    diagnosis = told(steps_from(1, 9) + text)
+    assert diagnosis.roots and "no answer in it" in diagnosis.roots[0].statement, why
+
+
+@pytest.mark.parametrize("failure", [RAISED, OF_RANK_6])
+def test_what_was_outlived_is_told_beside_the_end_of_a_process_and_not_as_its_cause(told, failure):
+    """'Rank 6 died: … Its log tells of one failure', with high confidence, of an exception 4,000 steps before."""
+    (root,) = told(steps_from(1, 9) + failure + steps_from(9, 200) + EXIT).roots
+    assert (root.rule, root.ranks, root.crash) == ("TO-H004", (6,), None) and "no answer" not in root.statement
+    assert [what.rpartition(":")[2] for what, said in root.evidence if "no answer in it (the log goes on" in said]
+
+
+def test_a_loggers_line_ends_no_traceback(told):
+    torn = RAISED.replace("ValueError: no answer in it", "ERROR:root:could not act")
+    diagnosis = told(f"step 1\n{torn}step 2\n")
+    assert diagnosis.roots == () and [event.kind for event in seen_events(diagnosis)] == ["trouble"]
+
+
+def test_rays_task_says_itself_what_it_raised(told):
+    text = (
+        'Traceback (most recent call last):\n  File "main.py", line 62, in run\n    ray.get(task)\n'
+        "ray.exceptions.RayTaskError(NotImplementedError): ray::main_task() (pid=1, ip=172.17.0.4)\n"
+        '  File "score.py", line 37, in score\n    raise NotImplementedError\nNotImplementedError\n'
+    )
+    (root,) = told(text).roots
+    assert root.where == "score (score.py:37)" and "NotImplementedError" in root.statement
+
+
+@pytest.mark.parametrize("words", ["in: <function f at 0x1>", "while calling deallocator <function f at 0x1>:"])
+def test_what_python_ignores_is_no_end(told, words):
+    """Python 3.14 has other words than those before."""
+    assert is_quiet(told(f"Training completed\nException ignored {words}\n{RAISED}"))
+
+
+def test_a_warning_of_nccl_before_a_training_that_went_on_ended_nothing(told):
+    """A device that NCCL cannot open, then 100 steps: '16 messages of trouble … they ended an earlier start'."""
+    warned = "pgut1-0:8717:8718 [5] p2p_plugin.c:565 NCCL WARN NET/IB : Unable to open device mlx5_an0\n"
+    diagnosis = told(warned + steps_from(1, 100))
+    assert diagnosis.roots == () and [event.kind for event in seen_events(diagnosis)] == ["outlived"]
+    assert hang_level(diagnosis) == "info" and what_would_decide(diagnosis) == ""
+    assert hang_sentence(diagnosis).startswith("No rank hangs or fails in these files")
+    failed = told(warned + RAISED + steps_from(1, 100))
+    assert hang_level(failed) == "warning" and "they ended an earlier start at most" in hang_sentence(failed)
+
+
+@pytest.mark.parametrize("head", [b"2026-99-10 10:00:00", b"0000-01-10 10:00:00", b"W9912 10:00:00.123"])
+def test_numbers_that_are_no_date_tell_no_time(head):
+    """`diagnose` ended with a traceback."""
+    assert moment_of(head) is None
+
+
+NOT_READY = "95m   Warning   NodeNotReady   pod/train-0   Node is not ready\n"
+NODE_GONE = "95m   Normal    NodeNotReady   node/gpu-1   Node gpu-1 status is now: NodeNotReady\n"
+NODE_BACK = "93m   Normal    NodeReady      node/gpu-1   Node gpu-1 status is now: NodeReady\n"
+OTHER_BACK = NODE_BACK.replace("gpu-1", "gpu-2")
+DELETED = "94m   Normal   TaintManagerEviction   pod/train-0   Marking for deletion Pod default/train-0\n"
+KEPT = "94m   Normal   TaintManagerEviction   pod/train-0   Cancelling deletion of Pod default/train-0\n"
+CONDITION = "Conditions:\n  Type              Status\n  Initialized       True\n  Ready             {}\nEvents:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        (NODE_GONE + NOT_READY + NODE_BACK, 2),
+        (NODE_BACK + NODE_GONE, 1),  # the list's order is no order of time, the ages are
+        (NOT_READY + KEPT, 1),
+        (CONDITION.format("True") + NOT_READY, 1),
+        ("Jan 01 00:00:01 Node gpu-1 event NodeNotReady\nJan 01 00:03:01 Node gpu-1 event NodeReady\n", 1),
+    ],
+)
+def test_a_node_that_came_back_ended_nothing(told, text, passed):
+    """'The program lost a node', with high confidence, beside the line that says it was ready again."""
+    diagnosis = told(text)
+    assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
+    assert "of trouble that passed" in hang_sentence(diagnosis)
+    assert [event.kind for event in seen_events(diagnosis)] == ["passed"] * passed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NOT_READY,
+        NODE_GONE + OTHER_BACK,
+        NODE_BACK.replace("93m", "99m") + NODE_GONE,
+        NOT_READY + DELETED + NODE_BACK,
+        CONDITION.format("False") + NOT_READY,
+        CONDITION.format("True") + NOT_READY + CONDITION.format("Unknown") + NOT_READY,
+    ],
+)
+def test_a_node_that_did_not_come_back_in_time_is_the_cause(told, text):
+    [root] = told(text).roots
+    assert (root.rule, root.cause) == ("TO-E008", "node_failure")
+
+
+def test_what_ended_the_pod_later_is_the_cause_not_the_node(told):
+    evicted = "5m   Warning   Evicted   pod/train-0   The node was low on resource: memory.\n"
+    [root] = told(NODE_GONE + NODE_BACK + evicted).roots
+    assert root.cause == "evicted_memory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Retrying with batch size 16\n",
+        "[rank3]: Connection reset by peer, retrying in 5 s\n",
+        "gpu-1:1:2 [0] NCCL WARN connect to 10.0.0.1<3000> returned Connection refused, retrying (1/34)\n",
+        "train.py:12: no space left on device, will retry in 10 s\n",
+    ],
+)
+def test_what_says_that_it_tries_again_ended_nothing(told, line):
+    diagnosis = told(line + "all is well\n")
+    assert diagnosis.roots == ()
+    assert [event.kind for event in seen_events(diagnosis)] == ["trouble"]
+    [root] = told(line + "RuntimeError: CUDA out of memory. Tried to allocate 4.00 GiB.\n").roots
+    assert root.cause == "gpu_memory" and "4.00 GiB" in root.evidence[0][1]
+
+
+def test_what_gave_up_after_it_tried_again_is_the_cause(told):
+    [root] = told("RuntimeError: CUDA out of memory, after retrying 5 times\n").roots
+    assert root.cause == "gpu_memory"
+
+
+@pytest.mark.parametrize("word", ["Nonfatal", "Non-fatal"])
+def test_errors_that_the_driver_calls_not_fatal_end_nothing(told, word):
+    """NVLink's of Blackwell say so themselves; 'The program saw its GPU fail (hardware)' was said of them."""
+    xid = "[9.2] NVRM: Xid (PCI:0000:0e:00): 149, NETIR_LINK_EVT {} XC0 i0 Link 09 (0x004cc4c2 0x00000000)\n"
+    assert told(xid.format(word)).roots == ()
+    assert told(xid.format("Fatal")).roots[0].cause == "gpu_hardware"
+    [root] = told(xid.format(word) + "[rank0]: ValueError: no such column\n").roots
+    assert "no such column" in root.statement
+
+
+PASSING_TALK = "the model says something, and says it at length, so that a log grows by what it says\n" * 12
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch: [0]  [{0:5}/5005]  eta: 1:00:00 loss: 6.9\n",
+        "Epoch [1][{0}/7330]\tlr: 0.02\n",
+        "Epoch(train)  [1][{0:5}/7330]  lr: 2.0e-02\n",
+        "Train Epoch: 1 [{0}/60000 (1%)]\tLoss: 2.2\n",
+        "Train: 0 [{0:5}/1251 (  4%)]  Loss: 6.9\n",
+        "{{'loss': 2.31, 'learning_rate': 1e-05, 'epoch': 0.{0:03}}}\n",
+        "epoch {0}: loss 1.2\n",
+    ],
+)
+def test_steps_and_epochs_are_counted_as_trainings_write_them(told, line):
+    failure = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
+    went_on = told(failure + "".join(line.format(number) + PASSING_TALK for number in range(1, 120)))
+    assert went_on.roots == () and [event.kind for event in seen_events(went_on)] == ["outlived"]
+    assert told("".join(line.format(number) + PASSING_TALK for number in range(1, 120)) + failure).roots
+
+
+def test_what_traceops_wrote_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A second look at a folder that holds the first one's hang.json named the cause that this quotes."""
+    monkeypatch.chdir(tmp_path)
+    steps = "".join(f"step {number} loss 2.1\n{PASSING_TALK}" for number in range(1, 120))
+    (tmp_path / "job.out").write_text(f"step 0\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB.\n{steps}")
+    for _ in range(2):
+        assert main(["diagnose", ".", "-o", "reports"]) == 0
+        assert json.loads((tmp_path / "reports" / "hang.json").read_text())["findings"] == []
+    assert diagnose(tmp_path).evidence.files == (str(tmp_path / "job.out"),)
+
+
+def test_what_was_tried_again_before_a_step_went_well(told):
+    """'1 message of trouble' was said of any healthy log in which one connection was refused and tried again."""
+    again = "store: Connection refused, retrying in 2 s (1/5)\n"
+    assert is_quiet(told(f"{again}step 1 loss 2.1\nstep 2 loss 2.0\n"))
+    assert is_quiet(told(again + "serving the next request\n" * 60))
+    [event] = seen_events(told(f"{again}step 1 loss 2.1\n{again}{again.replace('1/5', '2/5')}"))[-1:]
+    assert (event.kind, event.line) == ("trouble", 4)
+
+
+# sostrowsk/dgx-spark-local-llm, vllm.log and sglang-int4.log: both were told as crashes.
+SERVES = '(APIServer pid=23283) INFO:     127.0.0.1:43920 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+VLLM = (
+    "(EngineCore pid=23397) INFO 08-01 21:34:51 [core.py:1214] [shutdown] EngineCore: trigger received signal=SIGTERM\n"
+    "(APIServer pid=23283) INFO 08-01 21:34:51 [launcher.py:100] [shutdown] API server: shutdown triggered\n"
+)
+DEAD = "".join(
+    f"(APIServer pid=23283) ERROR 08-01 21:34:51 [async_llm.py:704] {line}\n"
+    for line in (
+        "AsyncLLM output_handler failed.",
+        "Traceback (most recent call last):",
+        '  File "/x/vllm/v1/engine/async_llm.py", line 660, in output_handler',
+        "    outputs = await engine_core.get_output_async()",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the "
+        "root cause.",
+    )
+)
+SGLANG = "[2026-08-02 00:17:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
+CRASHED = (
+    "[2026-08-02 00:17:43] Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT for "
+    "cleanup...\n"
+)
+
+
+@pytest.mark.parametrize(("asked", "behind"), [(VLLM, DEAD), (SGLANG, CRASHED)], ids=["vllm", "sglang"])
+def test_what_a_server_logs_while_it_stops(told, asked, behind):
+    diagnosis = told(SERVES * 3 + asked + behind)
+    assert is_quiet(diagnosis) and hang_sentence(diagnosis).startswith("The server was asked to stop")
+
+
+def test_an_engine_that_died_by_itself(told):
+    (root,) = told(SERVES * 3 + DEAD).roots
+    assert "EngineDeadError" in root.statement
+
+
+def test_what_failed_before_is_still_told(told):
+    """Somebody stops a server because it failed."""
+    (root,) = told(SERVES * 3 + DEAD.replace("EngineDeadError", "RuntimeError") + VLLM + DEAD).roots
+    assert "RuntimeError" in root.statement
+
+
+def test_a_server_that_started_once_more(told):
+    again = "(APIServer pid=9) INFO:     Application startup complete.\n"
+    (root,) = told(SERVES * 3 + VLLM + again + SERVES + DEAD).roots
+    assert "EngineDeadError" in root.statement
+
+
+FRAMES = (
+    'Traceback (most recent call last):\n  File "train.py", line 415, in main\n    batch = next(loader)\n'
+    '  File "/py/site-packages/torch/utils/data/dataloader.py", line 280, in __next__\n    data = self._next_data()\n'
+    '  File "/py/threading.py", line 295, in wait\n    waiter.acquire()\n'
+)
+PY_SPY = (
+    "Process 4242: python -u train.py{options}\nPython v3.10.12 (/usr/bin/python3.10)\n\n"
+    'Thread 4242 (idle): "MainThread"\n    wait (threading.py:320)\n    get (queue.py:171)\n'
+    "    _get_data (torch/utils/data/dataloader.py:1133)\n    train (train.py:88)\n    <module> (train.py:120)\n"
+)
+COLL = (
+    "n1:{pid}:{pid} [{rank}] NCCL INFO {op}: opCount 0 sendbuff 0x7f1 recvbuff 0x7f1 count {count} datatype {type} "
+    "op 0 root 0 comm 0x55{rank} [nranks=4] stream 0x5\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step 33/15625 loss 2.1\n", "training was at step 33 of 15,625 when job.out ends."),
+        ("step 33 loss 2.1\nstep 34 loss 2.0\n", "training was at step 34 when job.out ends."),
+        (" 33%|███ | 330/1000 [00:10<00:20, 33.00it/s]\n", "training was at step 330 of 1,000 when job.out ends."),
+        ("epoch 3: loss 1.2\n", "training was at epoch 3 when job.out ends."),
+        ("step 500/500\n{'train_runtime': 5.0}\n", "job.out shows the program's own end, at step 500 of 500."),
+    ],
+)
+def test_a_healthy_log_says_how_far_it_came(told, text: str, said: str) -> None:
+    diagnosis = told(text)
+    assert hang_level(diagnosis) == "info" and hang_sentence(diagnosis) == f"No failure found: {said}"
+
+
+def test_nothing_that_can_be_read_is_an_error_and_a_healthy_log_is_none(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a.log").write_text("all is well\n")
+    (tmp_path / "b.log").write_text("")
+    assert main(["diagnose", str(tmp_path / "a.log"), "-o", str(tmp_path / "out")]) == 0
+    assert main(["diagnose", str(tmp_path / "b.log"), "-o", str(tmp_path / "out")]) == 3
+
+
+def test_where_a_program_stood_when_it_was_interrupted(told) -> None:
+    said = hang_sentence(told(f"step 7/100\n{FRAMES}KeyboardInterrupt\n"))
+    assert said.startswith("Interrupted by Ctrl-C or a signal at step 7 of 100 while waiting for a batch of data")
+    assert "main (train.py:415)" in said
+
+
+@pytest.mark.parametrize("prefix", ["", "trainer-1  | ", "2026-03-02T10:00:00.123456789Z "])
+def test_stacks_of_one_process_without_a_rank(told, prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in PY_SPY.format(options="").splitlines())
+    diagnosis = told(text)
+    assert hang_level(diagnosis) == "warning" and "stacks_rank_N" in what_would_decide(diagnosis)
+    assert hang_sentence(diagnosis).startswith("One process, rank unknown: it is waiting for a batch of data")
+
+
+def test_the_rank_of_stacks_is_in_the_command_line(told) -> None:
+    assert [rank.rank for rank in told(PY_SPY.format(options=" --local_rank=1")).ranks if rank.sources] == [1]
+
+
+def test_stacks_within_a_servers_log(told) -> None:
+    diagnosis = told(f"[2026-03-02 10:00:00] Decode batch. #running-req: 3\n{PY_SPY.format(options='')}[2026] bye\n")
+    assert hang_sentence(diagnosis).startswith("One process, rank unknown: it is waiting for a batch of data")
+
+
+def test_a_training_that_skips_its_steps_is_not_trained(told) -> None:
+    text = "{{'loss': 0.0}}\n[INFO] [logging.py:69:log_dist] [Rank 0] step=2000, skipped={}, lr=[0.001]\n"
+    said = hang_sentence(told(text.format(1995)))
+    assert said.startswith("1,995 of 2,000 steps were skipped by the loss scaler") and "the loss is 0.0" in said
+    assert hang_level(told(text.format(9))) == "info"
+
+
+@pytest.mark.parametrize(("loss", "flat"), [("0.0", True), ("nan", True), ("2.31", False)])
+def test_a_loss_that_is_constantly_zero_or_nan(told, loss: str, flat: bool) -> None:
+    diagnosis = told("".join(f"{{'loss': {loss}, 'epoch': 0.0{step}}}\n" for step in range(12)))
+    assert hang_level(diagnosis) == ("warning" if flat else "info")
+
+
+def test_the_second_in_which_a_wait_began(told) -> None:
+    diagnosis = told(
+        "2026-02-18T10:28:25.497Z 2026-02-18 10:28:25,496 - root - INFO - Saving latest checkpoint\n"
+        "2026-02-18T10:48:25.681Z [rank7]:[E218 10:48:25.033625188 ProcessGroupNCCL.cpp:632] [Rank 7] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=15, OpType=ALLREDUCE, NumelIn=3, NumelOut=3, "
+        "Timeout(ms)=1200000) ran for 1200027 milliseconds before timing out.\n"
+    )
+    assert "since 10:28:25" in hang_sentence(diagnosis) and "Saving latest checkpoint" in hang_sentence(diagnosis)
+
+
+def test_nccls_lines_of_collectives_that_differ(told) -> None:
+    calls = [(0, "Broadcast", 25_503_912, 6), *((rank, "Broadcast", 53, 4) for rank in (1, 2, 3))]
+    text = "".join(COLL.format(pid=100 + r, rank=r, op=op, count=count, type=type_) for r, op, count, type_ in calls)
+    (root,) = told(text).roots
+    assert (root.rule, root.ranks) == ("TO-H002", (0,)) and "rank 0 broadcasts 25,503,912 of type 6" in root.statement
+    alike = "".join(COLL.format(pid=100 + r, rank=r, op="AllReduce", count=5, type=7) for r in range(4))
+    assert told(alike).roots == () and told(text.splitlines()[0] + "\n").roots == ()
+
+
+def test_the_number_of_ranks_is_what_any_line_says_and_who_is_silent_is_not_blamed(told) -> None:
+    late = "[rank{r}]:[E1 10:00:00.1 P.cpp:6] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, OpType={op}, NumelIn={i}, NumelOut={o}, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"  # noqa: E501
+    reduce = "".join(late.format(r=r, op="ALLREDUCE", i=1, o=1) for r in (5, 6))
+    for line in ("world_size=8", "GLOBAL_RANK: 5, MEMBER: 6/8", "comm 0x5 rank 5 nranks 8 cudaDev 5", "WORLD_SIZE: 8",
+                 "torchrun --nproc_per_node=4 --nnodes=2 train.py"):  # fmt: skip
+        diagnosis = told(f"{line}\n{reduce}")
+        assert diagnosis.roots == () and hang_sentence(diagnosis).startswith("Ranks 5–6 of 8 wait in all_reduce #77")
+    gather = "".join(late.format(r=r, op="_ALLGATHER_BASE", i=1000, o=16000) for r in (4, 5))
+    assert hang_sentence(told(gather)).startswith("Ranks 4–5 of 16 wait in _all_gather_base #77")
+
+
+def test_what_the_doctor_knows_of_the_same_text(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a.log").write_text("Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error\n")
+    assert main(["diagnose", str(tmp_path / "a.log"), "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("✖ lost GPU") and "traceops doctor --from" in said
+
+
+def test_the_doctor_names_what_diagnose_finds_in_the_same_text(tmp_path: Path, capsys) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\nValueError: bad batch\n")
+    assert main(["doctor", "--from", str(log), "-o", str(tmp_path / "out")]) == 0
+    assert f"traceops diagnose {log}: The program crashed: ValueError: bad batch" in capsys.readouterr().out
+    log.write_text("ValueError: bad batch\n")
+    assert main(["doctor", "--from", str(log), "-o", str(tmp_path / "out")]) == 3
+    assert f"traceops diagnose {log}: The program crashed" in capsys.readouterr().err
+
+
+LOST = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:589] Connection reset by peer\n"
+
+
+def notes(folder: Path, text: str, name: str = "train.log") -> tuple[str, ...]:
+    (folder / name).write_text(text + LOST)
+    return diagnose(folder).notes
+
+
+def lines(*points: tuple[int, str]) -> str:
+    return "".join(f"2024-04-10 {time} | INFO | loss at epoch 5, step at {step}, loss=31\n" for step, time in points)
+
+
+def test_steps_that_took_longer_before_the_end(tmp_path: Path) -> None:
+    text = lines((58400, "04:59:03"), (58600, "05:01:07"), (58800, "05:03:10"), (59000, "07:05:01"))
+    (note,) = notes(tmp_path, text)
+    assert note == (
+        "Steps took 0.62 s each up to step 58800, and 36.6 s each from there to step 59000: the job was slow before "
+        "it failed (train.log)."
+    )
+
+
+def test_the_average_of_a_progress_bar_after_a_stall(tmp_path: Path) -> None:
+    (note,) = notes(tmp_path, " 12%|█▏  | 3708/30000 [53:10<5839:00:12, 800.31s/it]\n", "rank3.log")
+    assert note == (
+        "3708 steps in 53 min are 0.86 s each: the 800 s a step that the progress bar shows are an average after a "
+        "stall (rank 3, rank3.log)."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines((100, "04:59:03"), (200, "05:00:03"), (300, "05:01:04"), (400, "05:02:04")),
+        lines((100, "04:59:03"), (200, "05:00:03"), (10, "05:21:04"), (20, "05:22:04")),
+        "  1%| | 10/1752 [00:29<1:22:01,  2.83s/it]\n  1%| | 11/1752 [00:31<1:21:50,  2.82s/it]\n",
+        "100%|██| 3708/3708 [53:10<00:00,  1.16it/s]\n",
+        "step 5 of the plan, loss 3\n",
+    ],
+)
+def test_even_steps_are_not_mentioned(tmp_path: Path, text: str) -> None:
+    assert notes(tmp_path, text) == ()
+
+
+# kolyangg/mlops-assignment, logs/vllm.log: 27,000 lines of a server that serves were told as a crash.
+LOGGER = "(APIServer pid=1288829) ERROR 06-16 14:16:20 [serving_chat.py:251] "
+ERROR = (
+    "Error in preprocessing prompt inputs",
+    "Traceback (most recent call last):",
+    '  File "/x/vllm/entrypoints/openai/serving_chat.py", line 230, in create_chat_completion',
+    "    ) = await self._preprocess_chat(",
+    "ValueError: This model's maximum context length is 6144 tokens.",
+)
+FAILED = "".join(f"{LOGGER}{line}\n" for line in ERROR)
+ANSWER = '(APIServer pid=1288829) INFO:     127.0.0.1:41806 - "{} HTTP/1.1" {}\n'
+SERVED, REFUSED = (ANSWER.format("POST /v1/chat/completions", "200 OK"), ANSWER.format("POST /v1/x", "400 Bad Request"))
+STARTED = "(APIServer pid=1288829) INFO:     Application startup complete.\n"
+
+
+@pytest.mark.parametrize("behind", [REFUSED + SERVED, SERVED * 10], ids=["it was refused", "others are served"])
+def test_a_request_that_failed(told, behind):
+    diagnosis = told(STARTED + SERVED * 3 + FAILED + behind)
+    assert diagnosis.roots == () and "after which its logger goes on" in hang_sentence(diagnosis)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        SERVED * 3,
+        ANSWER.format("GET /metrics", "200 OK") * 40,
+        ANSWER.format("POST /v1/x", "500 Internal Server Error") * 40,
+        REFUSED,
+        SERVED + STARTED + SERVED * 9,
+    ],
+    ids=["only a few", "only metrics", "all fail", "nothing is served", "by another start"],
+)
+def test_a_server_that_failed(told, behind):
+    diagnosis = told(STARTED + SERVED * 3 + FAILED + behind)
+    assert "its logger goes on" not in hang_sentence(diagnosis)
+
+
+def test_an_engine_that_fails_behind_such_a_request(told):
+    error = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    died = FAILED.replace("serving_chat.py:251", "core.py:500").replace(ERROR[-1], error)
+    (root,) = told(STARTED + FAILED + REFUSED + SERVED * 20 + died + SERVED * 2).roots
+    assert root.crash is not None and root.crash.kind == "illegal_access"

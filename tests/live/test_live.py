@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from benchmarks.live.generated import START_NS, GeneratedRank, StepParts, write_host
+from benchmarks.live.generated import START_NS, Scene, StepParts, played
 from traceops.core.errors import UsageError
 from traceops.core.live_pulses import KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
-from traceops.live.findings import Detection, Lags, RankEvidence, Slower, Stuck, Why, cause_of
-from traceops.live.job import Job
-from traceops.live.machines import Machines
+from traceops.live.findings import Detection, Lags, RankEvidence, Slower, Stuck, Why, causes_of
 from traceops.live.measures import Pace, growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, address_of, metrics_text
-from traceops.live.stream import LineReader, LineTime, RankReader
+from traceops.live.stream import LineTime
 
 
 def pulse(number: int, steps: int = 0) -> Pulse:
@@ -84,7 +81,7 @@ def evidence(rank: int, **given: object) -> RankEvidence:
 
 def test_the_rank_whose_own_work_grew_is_the_cause_and_not_who_waits_for_it():
     line = LineTime("train.py", 7, "main", "check(batch)", 28.0)
-    found = cause_of([evidence(0, grew_ms={"backward": 30.0}), evidence(1, grew_ms={"own": 29.0}, lines=(line,))])
+    found = causes_of([evidence(0, grew_ms={"backward": 30.0}), evidence(1, grew_ms={"own": 29.0}, lines=(line,))])[0]
     assert (found.why, found.ranks, found.line) == (Why.HOST, (1,), line)
 
 
@@ -102,16 +99,16 @@ def test_the_rank_whose_own_work_grew_is_the_cause_and_not_who_waits_for_it():
     ],
 )
 def test_causes_of_one_rank(given, why):
-    found = cause_of([evidence(0, grew_ms={"backward": 2.0}), evidence(1, **given), evidence(2, grew_ms={})])
+    found = causes_of([evidence(0, grew_ms={"backward": 2.0}), evidence(1, **given), evidence(2, grew_ms={})])[0]
     assert found.why is why and found.ranks == ((1,) if why is not Why.UNKNOWN else (0, 1, 2))
 
 
 def test_ranks_that_all_do_more_of_everything_have_more_work():
     before = {"own": 20.0, "backward": 30.0}
     given = {"before_kinds_ms": before, "grew_ms": {"own": 12.0, "backward": 18.0}, "ran_ms": 25.0}
-    assert cause_of([evidence(rank, **given) for rank in range(4)]).why is Why.WORKLOAD
+    assert causes_of([evidence(rank, **given) for rank in range(4)])[0].why is Why.WORKLOAD
     waits = {"grew_ms": {"backward": 29.0}}
-    assert cause_of([evidence(rank, **waits) for rank in range(4)]).why is Why.EXCHANGE
+    assert causes_of([evidence(rank, **waits) for rank in range(4)])[0].why is Why.EXCHANGE
 
 
 def test_growth_is_steady():
@@ -121,53 +118,10 @@ def test_growth_is_steady():
     assert growth([1000 * mib + mib * (at % 20) for at in range(200)]) is None
 
 
-class Files:
-    """Sources of a job that was generated."""
-
-    host_bytes = 64 << 30
-
-    def __init__(self, out: Path) -> None:
-        self.out, self.machines, self.asked = out, Machines(out), 0
-
-    def lines(self, rank):
-        return LineReader(self.out / f"rank_{rank}")
-
-    def machine(self, rank):
-        return self.machines.of(rank)
-
-    def closer(self):
-        self.asked += 1
-
-
-def played(out: Path, parts_of, seconds: int, ranks: int = 3, stops_s: int = 10**9) -> list[Detection]:
-    """What is found in a generated job. parts_of: of a rank and a time in s, what its step holds."""
-    random = Random(3)
-    own = [GeneratedRank(out / f"rank_{rank}", rank, random) for rank in range(ranks)]
-    files = Files(out)
-    job, found = Job(files), []
-    readers = [RankReader(rank.folder, rank.rank) for rank in own]
-    clock_ms = 0.0
-    for second in range(seconds):
-        while clock_ms < 1000 * (second + 1) and clock_ms < 1000 * stops_s:
-            parts = [parts_of(rank.rank, clock_ms / 1000) for rank in own]
-            ms = (max(one.busy for one in parts) + parts[0].backward) * random.lognormvariate(0, 0.03)
-            for rank, one in zip(own, parts, strict=True):
-                rank.looks_s = 50.0 if files.asked else 5.0
-                rank.take(one, ms)
-            clock_ms += ms
-        now_ns = START_NS + (second + 1) * 1_000_000_000
-        for rank in own:
-            rank.write(now_ns, START_NS + int(min(clock_ms, 1000 * (second + 1)) * 1e6))
-        write_host(out, own, now_ns)
-        files.machines.look()
-        found += job.take([look for reader in readers if (look := reader.look()) is not None], now_ns)
-    return found
-
-
 def test_a_fault_in_a_generated_job_is_found_with_its_rank_and_line(tmp_path):
-    found = played(tmp_path, lambda rank, s: StepParts(fault=30.0) if rank == 1 and s >= 40 else StepParts(), 60)
+    found, _ = played(tmp_path, Scene(lambda rank, s, _: StepParts(fault=30.0 if rank == 1 and s >= 40 else 0.0)))
     slower = [one for one in found if isinstance(one.claim, Slower)]
-    assert len(slower) == 1 and len(found) == 1
+    assert [one.claim.kind for one in found] == ["changed", "slower"]
     claim = slower[0].claim
     assert (claim.cause, claim.ranks, claim.text) == ("host", (1,), "check_again(batch)")
     assert (slower[0].seen_ns - START_NS) / 1e9 - 40 <= 10
@@ -176,16 +130,18 @@ def test_a_fault_in_a_generated_job_is_found_with_its_rank_and_line(tmp_path):
 
 
 def test_a_healthy_job_that_evaluates_and_saves_is_left_alone(tmp_path):
-    def parts(rank: int, second: float) -> StepParts:
+    def parts(rank: int, second: float, step: int) -> StepParts:
         if second % 20 < 0.05:
             return StepParts(evaluation=1500.0)
         return StepParts(checkpoint=900.0) if rank == 0 and second % 30 < 0.05 else StepParts()
 
-    assert [one for one in played(tmp_path, parts, 120) if one.page] == []
+    found, job = played(tmp_path, Scene(parts, seconds=120))
+    assert [one for one in found if one.page] == []
+    assert job.goodput.seconds["evaluation"] > 3 and job.goodput.seconds["checkpoint"] > 1
 
 
 def test_a_job_that_stops_is_found(tmp_path):
-    found = played(tmp_path, lambda rank, s: StepParts(), 45, stops_s=30)
+    found, _ = played(tmp_path, Scene(lambda rank, s, step: StepParts(), seconds=45, stops_s=30))
     assert [type(one.claim) for one in found] == [Stuck]
     assert 8 <= found[0].claim.seconds <= 10
 

@@ -3,7 +3,7 @@
 from events_builder import BACKWARD, MAIN, build, call, kernel, note, step
 
 from traceops.measure.activity import find_activity
-from traceops.measure.held_launches import measure_held, measure_host_work
+from traceops.measure.host import measure_held, measure_host_work
 from traceops.measure.ledger import find_lane
 from traceops.measure.steps import find_steps
 

@@ -6,9 +6,8 @@ import hta
 import pytest
 
 from traceops.measure import hta_tables
-from traceops.measure.hta_agreement import HtaAgreement, agreement_of_ranks, compare_tables
 from traceops.measure.hta_bridge import DISTRIBUTIONS, installed_hta
-from traceops.measure.hta_tables import HtaTables
+from traceops.measure.hta_tables import HtaAgreement, HtaTables, agreement_of_ranks, compare_tables
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.terminal import hta_sentence
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.measure.hta_bridge import tables_by_hta
-from traceops.measure.hta_rows import number_ids
-from traceops.measure.hta_tables import hta_tables
+from traceops.measure.hta_tables import hta_tables, number_ids
 from traceops.traces.kineto import load_trace
 from traceops.traces.model import Events, RankTrace, TraceMeta
 

@@ -26,7 +26,21 @@ from traceops.memory.allocator import (
     rounded,
     summarize,
 )
-from traceops.memory.estimate import EstimateRequest, Worker, error_of, estimate, from_formula, judge, proposals, worker
+from traceops.memory.estimate import (
+    _NOTES,
+    _TROUBLES,
+    AskedScript,
+    EstimateRequest,
+    Worker,
+    _said,
+    error_of,
+    estimate,
+    estimate_script,
+    from_formula,
+    judge,
+    proposals,
+    worker,
+)
 from traceops.memory.model import (
     CONTEXT_BYTES,
     NCCL_BYTES,
@@ -40,7 +54,6 @@ from traceops.memory.model import (
     size_of,
     workspaces_of,
 )
-from traceops.memory.script import _NOTES, _TROUBLES, AskedScript, _said, estimate_script
 from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate, headline
 from traceops.report.write import json_bytes
@@ -254,7 +267,7 @@ def test_without_torch_it_is_said_that_torch_is_needed(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The light install: it said that a process had ended with exit code 1."""
-    monkeypatch.setattr("traceops.core.torch_here.find_spec", lambda name: None)
+    monkeypatch.setattr("traceops.core.installation.find_spec", lambda name: None)
     assert main(["memory", *words]) == 2
     assert "estimating the memory of a training needs torch: pip install torch" in capsys.readouterr().err
 

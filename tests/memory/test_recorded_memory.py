@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from changed import replace
 
-from traceops.across.memory_use import growth
+from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.core.step_words import STEP
@@ -29,7 +29,7 @@ from traceops.traces.kineto import load_trace
 from traceops.traces.memory_events import read_memory_events
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.ran_out import RanOut, read_ran_out
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "memory"
 RUN, ACCUMULATION = DATA / "recorded_run.trace.gz", DATA / "recorded_accumulation.trace.gz"

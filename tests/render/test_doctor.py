@@ -27,8 +27,8 @@ from traceops.fabric.model import Measured, Quote
 from traceops.fabric.nccl import NcclLog, NetworkEvent
 from traceops.fabric.reference import references_in
 from traceops.machine.look import Look
-from traceops.render.doctor.html import render_doctor_html, sweep_figure, write_doctor
-from traceops.render.doctor.rows import attempts, pair_matrices, render_doctor_csv
+from traceops.render.doctor.html import matrix_table, render_doctor_html, sweep_figure, write_doctor
+from traceops.render.doctor.rows import PairMatrix, attempts, pair_matrices, render_doctor_csv
 from traceops.render.doctor.terminal import print_doctor
 from traceops.render.doctor.text import doctor_verdict
 from traceops.report.write import json_text
@@ -416,3 +416,10 @@ def test_what_nccl_warned_of_in_a_saved_log_is_no_clean_bill() -> None:
     assert said in page(seen).text()
     quiet = replace(seen, log=NcclLog(("nccl.log",), warnings=quotes[:1], network_events=events))
     assert "Nothing wrong was seen" in doctor_verdict(quiet).sentence
+
+
+def test_pairs_that_moved_nothing_have_the_lightest_colour():
+    """As a damaged doctor.json says it: this ended in a division by zero."""
+    matrix = PairMatrix(None, (0, 1), {(0, 1): 0.0, (1, 0): 0.0}, {}, frozenset())
+    cells = [row[1 + column] for row, column in zip(matrix_table(matrix).rows, (1, 0), strict=True)]
+    assert [cell.colour for cell in cells] == ["rgba(0, 114, 178, 0.060)"] * 2

@@ -164,9 +164,10 @@ def test_a_table_of_an_earlier_version_is_still_read(ddp: Report, tmp_path: Path
     path = tmp_path / "kernels.csv"
     assert read_tables(tmp_path)[0].kernels == ddp.tables.kernels
     lines = list(csv.reader(path.read_text().splitlines()))
-    assert lines[0][-2:] == ["least_rank_total_ms", "grid"]
+    before = lines[0].index("least_rank_total_ms")  # this column and those after it came later
+    assert lines[0][before:][:2] == ["least_rank_total_ms", "grid"]
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows(line[:-2] for line in lines)
+        csv.writer(file).writerows(line[:before] for line in lines)
     read, problems = read_tables(tmp_path)
     assert problems == () and len(read.kernels) == len(lines) - 1
     assert read.kernels[0].least_rank_total_ms is None and read.kernels[0].grid == ""

@@ -266,7 +266,7 @@ def test_a_slow_link_of_the_whole_group_is_c001():
     good = replace(made, groups=tuple(replace(groups, bandwidth_gbs=350.0) for groups in made.groups))
     saved = (true_step(run) - true_step(simulate(good, 4))) / 1e6
     assert found.impact_ms == pytest.approx(saved, rel=0.1)
-    assert found.impact_ms == pytest.approx(measured.what_if.saved_ns(REFERENCE) / 1e6, abs=1e-3)
+    assert found.impact_ms == pytest.approx(measured.replay.what_if.saved_ns(REFERENCE) / 1e6, abs=1e-3)
 
 
 def test_slow_links_of_several_kinds_of_parallelism_are_told_by_role():
@@ -341,7 +341,7 @@ def test_groups_that_are_all_slow_or_hardly_slower_are_no_c002(builder, key):
 
 def test_transfers_at_the_reference_in_the_order_of_the_graph():
     measured = across(simulate(program(hsdp, FAST), 8, [SlowLink("shard", 4.0, ranks=(0,))], ranks_per_host=4))
-    order = measured.graph.kind
+    order = measured.replay.graph.kind
     given = reference_transfers(measured.matching, order, measured.link)
     for number, ns in zip(order, given.tolist(), strict=True):
         one = measured.matching.collectives[number]

@@ -116,7 +116,7 @@ def test_what_one_late_rank_of_two_costs_is_what_the_replay_saves():
     slow = [SlowHost(0, 12_000), SlowHost(1, 11_000)]
     measured = across(simulate(program(ddp, layers=6), 4, slow))
     place = CodePlace("save", "/home/me/train.py", 7)
-    late = measured.stragglers.leader
+    late = measured.replay.stragglers.leader
     one = _as_replayed(Longer(late.rank, place, 12.0, 0.0, 50, "host"), SimpleNamespace(undisturbed=None, run=measured))
     assert one.claimed_ms == pytest.approx(float(late.alone.mean()) / 1e6, rel=1e-3) and one.claimed_ms < 6
     assert "a step would be" in _only(one) and "ms shorter at most" in _only(one)

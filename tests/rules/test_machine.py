@@ -8,8 +8,8 @@ from changed import replace
 from traceops.core.rule import Verdict
 from traceops.doctor.document import judge_tests
 from traceops.doctor.model import Trial
-from traceops.machine.limits import Limits
 from traceops.machine.look import Level, Look
+from traceops.machine.platform import Limits
 from traceops.rules import registry
 from traceops.rules.explained import checks
 from traceops.rules.machine.judge import RULES, judge_looks

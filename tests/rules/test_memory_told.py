@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from changed import replace
 
-from traceops.across.memory_use import MemoryUse, growth
+from traceops.across.run_use import MemoryUse, growth
 from traceops.core.step_words import STEP
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge

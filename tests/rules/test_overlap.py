@@ -231,7 +231,7 @@ def test_what_transfer_costs_is_what_the_replay_saves_without_it(judged, made, k
         measured = across(simulate(made, 4, faults))
         [found] = judged(measured).findings
         [saved] = [e.value for e in found.evidence if e.fact is Fact.SAVED_WITHOUT_IT]
-        assert saved == found.impact_ms <= measured.what_if.saved_ns(NO_COMMUNICATION) / 1e6 + 1e-6
+        assert saved == found.impact_ms <= measured.replay.what_if.saved_ns(NO_COMMUNICATION) / 1e6 + 1e-6
         free = claim_of(found, kind).free
         assert free.saved == pytest.approx(saved, abs=1e-5)
         assert (free.shorter != "as_much") == bool(faults) == (found.impact_ms < 0.2 * exposed_ms(measured))
@@ -243,8 +243,8 @@ def test_what_transfer_costs_beside_late_hosts_is_told_with_and_without_them():
     measured = across(simulate(program(ddp, layers=6), 4, busy))
     [found] = judge_exposed(measured).findings
     shown = {e.fact: e.value for e in found.evidence}
-    least, _ = measured.what_if.range_ns(NO_COMMUNICATION)
-    best = (measured.what_if.mean_ns(measured.what_if.replayed_ns) - least) / 1e6
+    least, _ = measured.replay.what_if.range_ns(NO_COMMUNICATION)
+    best = (measured.replay.what_if.mean_ns(measured.replay.what_if.replayed_ns) - least) / 1e6
     assert (
         shown[Fact.SAVED_WITHOUT_IT]
         < shown[Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE]
@@ -311,7 +311,7 @@ def test_late_gradients_speak_of_one_step():
 def test_without_a_replay_nothing_is_said_of_a_shorter_step(judged):
     """The median rank's transfer is no bound of what a pipeline's step gains: another rank's was 18 %, not 11."""
     measured = across(simulate(many_small(), 4))
-    [found] = judged(replace(measured, what_if=None)).findings
+    [found] = judged(replace(measured, replay=None)).findings
     assert "free" not in found.facts
     assert not {e.fact for e in found.evidence} & {Fact.SAVED_WITHOUT_IT, Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE}
 

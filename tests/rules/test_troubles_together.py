@@ -99,13 +99,10 @@ def test_the_rule_beside_the_one_that_fired_clears_nobody(steps, fires, clear, s
 def test_work_shared_evenly_is_of_the_same_steps_as_the_step_beside_it():
     """'102.61 instead of 116.61 ms' stood beside a step of 86.6, and a range of it was of typical steps only."""
     run = across(simulate(program(ddp, layers=6, steps=6, sync=True), 4, [SlowCompute(2, 2.0, steps=(4,))]))
-    took = run.what_if.replayed_ns
+    took = run.replay.what_if.replayed_ns
     shared = Prediction(WORK_SHARED, (), 0.9 * took, (0.9 * took, 0.95 * took))
-    run = replace(
-        run,
-        what_if=run.what_if.with_more([shared]),
-        work={2: WorkCompared("more_work", alone_ms=0.0, work=2.0, speed=None)},
-    )
+    work = {2: WorkCompared("more_work", alone_ms=0.0, work=2.0, speed=None)}
+    run = replace(run, replay=replace(run.replay, what_if=run.replay.what_if.with_more([shared]), work=work))
     [late] = judge_stragglers(run, 1.0)[1].findings
     step, least, most = (f"{part * took.mean() / 1e6:.2f}" for part in (1.0, 0.9, 0.95))
     assert f"evenly the step would take {least} ms to {most} ms instead of {step} ms (5 % to 10 % less)" in late.message

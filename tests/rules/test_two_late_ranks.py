@@ -10,7 +10,7 @@ from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
 from traceops.across import work as own_times
-from traceops.across.machine_use import CoreWaits
+from traceops.across.run_use import CoreWaits
 from traceops.core.claims import claim_of
 from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze
@@ -63,7 +63,7 @@ def test_a_host_that_is_late_in_one_region_is_no_remark_though_the_profilers_cos
 def test_a_late_rank_hidden_behind_a_later_one_is_named_though_that_one_is_cured_to_its_pace(two_late):
     report, run = two_late
     assert sorted(found.ranks for found in of(report, "TO-S001")) == [(1,), (2,)]
-    assert [(late.rank, late.cause) for late in run.stragglers.found] == [(1, "host"), (2, "host")]
+    assert [(late.rank, late.cause) for late in run.replay.stragglers.found] == [(1, "host"), (2, "host")]
     both = next(row for row in report.what_if if tuple(row.ranks) == (1, 2))
     assert both.predicted_step_time_ms < 40  # 25.9 ms with nothing planted
 
@@ -83,7 +83,7 @@ def test_collectives_of_unknown_size_are_counted_where_they_are_many(two_late, m
 
 def test_a_slower_stage_is_named_where_the_steps_could_not_be_replayed(middle):
     report, run = middle
-    assert not run.what_if.holds
+    assert not run.replay.what_if.holds
     [found] = of(report, "TO-B001")
     assert report.findings[0] == found
     assert (found.ranks, found.severity) == ((1,), "warning")
@@ -163,7 +163,7 @@ def test_hosts_behind_gpus_are_not_compared_by_what_their_ranks_wait():
     """A rank that launches late is waited for by ranks whose hosts may be as slow: 'the slowest by nature' stays."""
     made = program(fsdp2, steps=4)
     run = across(simulate(made, 4, [SlowHost(2, 20000)]))
-    [late] = run.stragglers.found
+    [late] = run.replay.stragglers.found
     assert not far_from_all(run, late)
     assert not in_one_place(run, late, float(late.saved.mean()))
 
@@ -171,7 +171,7 @@ def test_hosts_behind_gpus_are_not_compared_by_what_their_ranks_wait():
 def test_a_host_that_is_slower_in_everything_is_late_in_no_one_place():
     made = program(fsdp2, steps=4)
     run = across(simulate(made, 4, [SlowHost(2, 20000)]))
-    [late] = run.stragglers.found
+    [late] = run.replay.stragglers.found
     cpu = replace(run, ranks=tuple(replace(one, summary=replace(one.summary, on_gpu=False)) for one in run.ranks))
     saved = float(late.saved.mean())
     assert in_one_place(cpu, late, saved)
@@ -182,8 +182,10 @@ def test_a_host_that_is_slower_in_everything_is_late_in_no_one_place():
 def test_a_rank_without_a_gpu_that_computes_longer_is_told_so(fault, told):
     """One with five times as long texts: 'its host takes longer', and the advice was to look for other processes."""
     run = across(simulate(program(fsdp2, steps=4), 4, [fault]))
-    [late] = run.stragglers.found
-    on_cpu = replace(run, graph=replace(run.graph, on_cpu=frozenset(run.graph.ranks)))
+    [late] = run.replay.stragglers.found
+    on_cpu = replace(
+        run, replay=replace(run.replay, graph=replace(run.replay.graph, on_cpu=frozenset(run.replay.graph.ranks)))
+    )
     assert bool(of_operators(on_cpu, late)) == told
     assert of_operators(run, late) == (), "behind a GPU kernels tell"
 

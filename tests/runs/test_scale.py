@@ -220,17 +220,17 @@ def test_torchtitans_128_gpus_follow_from_the_loss_of_another_row() -> None:
 def test_a_larger_ring_costs_hops_and_bytes() -> None:
     found = find_traces(str(DATA / "ddp4"))
     run = run_pipeline(found, found.windows[-1]).run
-    assert run.graph is not None
-    transfer = larger_transfers(run.matching.collectives, run.graph.kind, run.graph.transfer, 4, 2)
-    same = larger_transfers(run.matching.collectives, run.graph.kind, run.graph.transfer, 4, 1)
-    assert (same == run.graph.transfer).all()
-    grown = transfer / run.graph.transfer
+    assert run.replay is not None
+    transfer = larger_transfers(run.matching.collectives, run.replay.graph.kind, run.replay.graph.transfer, 4, 2)
+    same = larger_transfers(run.matching.collectives, run.replay.graph.kind, run.replay.graph.transfer, 4, 1)
+    assert (same == run.replay.graph.transfer).all()
+    grown = transfer / run.replay.graph.transfer
     assert grown.max() == pytest.approx(7 / 3, rel=1e-3)  # the smallest: hops of a ring of 8 over those of one of 4
     assert grown.min() > (7 / 8) / (3 / 4)  # the largest: nearly the bytes on the bus
-    weak = predicted_share(run.graph, run.matching.collectives, 4, 2, 1.0)
-    strong = predicted_share(run.graph, run.matching.collectives, 4, 2, 0.5)
+    weak = predicted_share(run.replay.graph, run.matching.collectives, 4, 2, 1.0)
+    strong = predicted_share(run.replay.graph, run.matching.collectives, 4, 2, 0.5)
     assert 1.0 <= weak < 2.0 and strong < weak
-    assert predicted_share(run.graph, run.matching.collectives, 4, 1, 1.0) == pytest.approx(1.0, abs=0.02)
+    assert predicted_share(run.replay.graph, run.matching.collectives, 4, 1, 1.0) == pytest.approx(1.0, abs=0.02)
 
 
 def test_the_command_reads_runs_and_writes_all_four_files(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from traceops.traces.columns import native_columns
+from traceops.traces.event_columns import native_columns
 from traceops.traces.kineto import load_trace
 
 

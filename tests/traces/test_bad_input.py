@@ -14,7 +14,7 @@ from trace_text import document, event
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.pipeline.analyze import analyze
-from traceops.traces.batch import decode_events
+from traceops.traces.event import decode_events
 from traceops.traces.kineto import load_trace
 from traceops.traces.scan import MORE
 

@@ -13,7 +13,7 @@ from json_reference import COMM_KEYS, loaded_rows, read_bytes, reference_rows
 from trace_text import document, event
 
 from traceops.traces.collective import parse_ranks
-from traceops.traces.columns import native_columns
+from traceops.traces.event_columns import native_columns
 from traceops.traces.kineto import load_trace
 
 pytestmark = pytest.mark.usefixtures("either_scanner")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from trace_text import event
 
-from traceops.traces.columns import NARROW, WIDE, dtype_of, native_columns
+from traceops.traces.event_columns import NARROW, WIDE, dtype_of, native_columns
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = sorted(path for path in (ROOT / "tests/data/fuzz").iterdir() if path.suffix != ".md")

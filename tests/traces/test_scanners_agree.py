@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from json_reference import read_bytes
 from trace_text import document, event
 
-from traceops.traces.columns import NARROW, WIDE, native_columns
+from traceops.traces.event_columns import NARROW, WIDE, native_columns
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TRACES = sorted(DATA.rglob("*.json.gz"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from traceops.hangs.readers.messages import NEEDLES
+from traceops.hangs.readers.messages import WORDS
 from traceops.traces.text_lines import WordSearch, holds_any
 
 HEALTHY = b"".join(
     b"Epoch [2/2], Step [%d/12942], Loss: 2.1197, Perplexity: 8.3289, exit 0, 100%%|\n" % step for step in range(50)
 )
+NEEDLES = WORDS.words
 SEARCH = WordSearch(NEEDLES)
 
 

@@ -17,8 +17,7 @@ from traceops.across.match import MatchedCollectives, match_collectives
 from traceops.core.arrays import Int
 from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
-from traceops.measure.held_launches import HeldLaunches
-from traceops.measure.host import AnomalyChecks
+from traceops.measure.host import AnomalyChecks, HeldLaunches
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
 from traceops.measure.phases import BackwardSync

@@ -183,9 +183,9 @@ def _kind(c: Collective) -> _Kind:
 
 def _saved(run: CrossRank, group: tuple[int, ...], usual: Mapping[_Kind, float]) -> float | None:
     """What a step gains if this group's collectives take as long as those of its siblings, ns."""
-    graph, what_if = run.graph, run.what_if
-    if graph is None or what_if is None or not what_if.holds:
+    if run.replay is None or not run.replay.what_if.holds:
         return None
+    graph, what_if = run.replay.graph, run.replay.what_if
     transfer = graph.transfer.copy()
     for number, index in enumerate(graph.kind):
         c = run.matching.collectives[index]

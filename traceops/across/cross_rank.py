@@ -19,14 +19,20 @@ from traceops.across.clocks import (
     without_late_ends,
 )
 from traceops.across.copies import ExposedCopies, exposed_copies, predict_copies
-from traceops.across.experts import Experts, find_experts
-from traceops.across.inference import Passes, measure_passes
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.loading import without_pace
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
 from traceops.across.pipelines import Bubble, find_pipelines, measure_bubbles, stage_of
-from traceops.across.rank_times import ByRole, RankTimes, measure_role_times
+from traceops.across.rank_times import (
+    ByRole,
+    Experts,
+    Passes,
+    RankTimes,
+    find_experts,
+    measure_passes,
+    measure_role_times,
+)
 from traceops.across.replay.graph import StepGraph, build_graph, hosts_unknown, uses_up_lead
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if, predict_pipelines, predict_roles
 from traceops.across.roles import NO_ROLES, Roles, find_roles
@@ -101,11 +107,24 @@ def charged_waiting(
     return ChargedWaiting(waited, unheld, charged, steps)
 
 
+class Replay(Struct, frozen=True):
+    """The steps that all ranks share, replayed: who is late in them, and what each change would gain."""
+
+    graph: StepGraph
+    lateness: Lateness
+    charged: ChargedWaiting
+    stragglers: Stragglers
+    what_if: WhatIf
+    work: Mapping[int, WorkCompared]  # of stragglers whose GPU computes longer
+    late_behind_loading: Straggler | None  # who would be one if no rank waited for its loader
+    slow_groups: SlowGroups | None  # ranks that are late alike, so that none alone is
+
+
 class CrossRank(Struct, frozen=True):
     """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
 
-    What compares ranks step by step (`graph` and all behind it) is None where there is only one rank, or
-    nothing was matched, or no step is common to all. devices: GPUs that a process sees, None where no trace tells.
+    replay: None where there is only one rank, or nothing was matched, or no step is common to all. devices: GPUs that a
+    process sees, None where no trace shows it.
     """
 
     ranks: tuple[RankTimes, ...]
@@ -115,17 +134,10 @@ class CrossRank(Struct, frozen=True):
     hosts: dict[int, str | None]
     device: str | None
     clocks: ClockAlignment
-    graph: StepGraph | None = None
-    lateness: Lateness | None = None
-    charged: ChargedWaiting | None = None
-    stragglers: Stragglers | None = None
-    what_if: WhatIf | None = None
     fabric: Fabric | None = None
     devices: int | None = None
+    replay: Replay | None = None
     bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
-    work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
-    late_behind_loading: Straggler | None = None
-    slow_groups: SlowGroups | None = None  # ranks that are late alike, so that none alone is
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     unshared: tuple[int, ...] = ()  # numbers of the steps that only some ranks recorded, where others are left
     roles: Roles = NO_ROLES
@@ -153,12 +165,12 @@ class CrossRank(Struct, frozen=True):
 
         A cure takes it that it keeps up all the same.
         """
-        return hosts_unknown(self.graph) if self.graph is not None else ()
+        return hosts_unknown(self.replay.graph) if self.replay is not None else ()
 
     @property
     def hosts_slower(self) -> tuple[int, ...]:
         """Those of them that are known to be slower in the window."""
-        ranks = {} if self.graph is None else self.graph.ranks
+        ranks = {} if self.replay is None else self.replay.graph.ranks
         return tuple(rank for rank, nodes in ranks.items() if uses_up_lead(nodes))
 
     @property
@@ -215,7 +227,7 @@ class CrossRank(Struct, frozen=True):
 
 def no_replay(run: CrossRank) -> NoReplay | None:
     """The reason; None where they are."""
-    if run.what_if is not None:
+    if run.replay is not None:
         return None
     if len(run.ranks) < 2:
         return "other_ranks_missing" if run.world > 1 else "one_rank"
@@ -239,12 +251,8 @@ def measure_across(
     what workers of each rank's loader take for the batches of a step, where they were looked at. `own_gpus`: as in
     `CrossRank`. `usual_ms`: as in `unlike_steps`.
     """
-    matching = match_collectives(ranks, tuple(range(world)))
     hosts = hosts or {}
-    clocks = align_clocks(ranks, matching, hosts)
-    matching = without_late_ends(matching, ranks, clocks)
-    matching = with_roots(without_first_meetings(matching, ranks), ranks, clocks)
-    ranks = with_woken_threads(ranks, matching)
+    matching, clocks, ranks = _matched(ranks, world, hosts)
     waits = waits_by_rank(matching, ranks)
     split = bool(matching.collectives)
     pipelines = find_pipelines(ranks, matching)
@@ -252,94 +260,102 @@ def measure_across(
     graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
     waiting = {summary.rank: _waiting(summary, waits[summary.rank]) for summary in ranks}
+    charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
     buckets = {summary.rank: _buckets(summary, waiting[summary.rank], waits[summary.rank]) for summary in ranks}
     of_others = "comm_wait" if split else "comm_unmatched"
     waited, exchanged = ({rank: own[name] for rank, own in buckets.items()} for name in (of_others, "comm_transfer"))
     unlike = unlike_steps(ranks, waited, usual_ms, exchanged)
     unshared = unshared_steps(ranks) if split else ()
-    charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
-    times = []
-    for summary in ranks:
-        typical = _typical(summary, unlike, unshared)
-        start, turn, end = waits[summary.rank]
-        inside = (start >= summary.step_edges[0]) & (start < summary.step_edges[-1])
-        times.append(
-            RankTimes(
-                summary=summary,
-                duration=summary.ledger.duration,
-                buckets=buckets[summary.rank],
-                typical=typical,
-                wait_ns=int((turn - start)[inside].sum()) if split else None,
-                transfer_ns=int((end - turn)[inside].sum()) if split else None,
-                caused_wait_ns=None
-                if lateness is None or charged is None or not charged.holds
-                else round(float(lateness.caused[summary.rank].sum())),
-            )
-        )
+    causes = lateness.caused if lateness is not None and charged is not None and charged.holds else None
+    typical = {summary.rank: _typical(summary, unlike, unshared) for summary in ranks}
+    times = [_rank_times(one, buckets[one.rank], typical[one.rank], waits[one.rank], causes, split) for one in ranks]
     device = next((summary.meta.device for summary in ranks if summary.meta.device), None)
-    devices = max((summary.meta.devices or 0 for summary in ranks), default=0) or None
-    known = {summary.rank: hosts.get(summary.rank) for summary in ranks}
     run = CrossRank(
         tuple(times),
         matching,
         split,
         world,
-        known,
+        {summary.rank: hosts.get(summary.rank) for summary in ranks},
         device,
         clocks,
         fabric=fabric,
-        devices=devices,
+        devices=max((summary.meta.devices or 0 for summary in ranks), default=0) or None,
+        bubbles=measure_bubbles(pipelines, ranks, matching, typical),
         unlike=unlike,
         unshared=unshared,
         roles=roles,
         experts=find_experts(ranks, matching, roles),
         passes=measure_passes(ranks, matching),
         role_times=measure_role_times(ranks, matching, roles),
+        copies=exposed_copies(ranks, typical, device, fabric),
         own_gpus=own_gpus,
-    )
-    of_ranks = {own.summary.rank: own.typical for own in times}
-    run = replace(
-        run,
-        bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks),
-        copies=exposed_copies(ranks, of_ranks, device, fabric),
     )
     if run.unit == "step":
         run = replace(run, loading_ms=dict(loading_ms or {}))
-    if graph is None or lateness is None:
+    if graph is None or lateness is None or charged is None:
         return run
-    typical = ~np.isin(graph.steps, unlike)
+    return replace(run, replay=_replayed(run, ranks, graph, lateness, charged))
+
+
+def _matched(
+    ranks: Sequence[RankSummary], world: int, hosts: Mapping[int, str | None]
+) -> tuple[MatchedCollectives, ClockAlignment, Sequence[RankSummary]]:
+    """The collectives of all ranks on one clock, without what only looks like waiting, and the ranks after that."""
+    matching = match_collectives(ranks, tuple(range(world)))
+    clocks = align_clocks(ranks, matching, hosts)
+    matching = without_late_ends(matching, ranks, clocks)
+    matching = with_roots(without_first_meetings(matching, ranks), ranks, clocks)
+    return matching, clocks, with_woken_threads(ranks, matching)
+
+
+def _rank_times(
+    summary: RankSummary,
+    buckets: dict[str, Int],
+    typical: NDArray[np.bool_],
+    waits: tuple[Int, Int, Int],
+    causes: Mapping[int, NDArray[np.float64]] | None,
+    split: bool,
+) -> RankTimes:
+    start, turn, end = waits
+    inside = (start >= summary.step_edges[0]) & (start < summary.step_edges[-1])
+    return RankTimes(
+        summary=summary,
+        duration=summary.ledger.duration,
+        buckets=buckets,
+        typical=typical,
+        wait_ns=int((turn - start)[inside].sum()) if split else None,
+        transfer_ns=int((end - turn)[inside].sum()) if split else None,
+        caused_wait_ns=None if causes is None else round(float(causes[summary.rank].sum())),
+    )
+
+
+def _replayed(
+    run: CrossRank, ranks: Sequence[RankSummary], graph: StepGraph, lateness: Lateness, charged: ChargedWaiting
+) -> Replay:
+    """Who is late in the steps of `graph`, alone or alike, and what the step gains with each change."""
+    typical = ~np.isin(graph.steps, run.unlike)
     paces = {rank: 1e6 * ms for rank, ms in run.loading_ms.items() if rank in graph.ranks}
     replays = Replays(graph, typical, paces)
     graph = replays.graph
     stragglers = measure_stragglers(replays, lateness)
-    reference = reference_transfers(matching, graph.kind, run.link)
     far = far_ranks(stragglers.found)
     groups = measure_slow_groups(replays, lateness, ranks, far)
     beside = {} if groups is None else _work(ranks, graph, groups.single, {*groups.ranks, *far})
     behind = late_behind_loading(replays, lateness)
     beside |= {} if behind is None else _work(ranks, graph, [behind], {behind.rank, *far})
     work = _work(ranks, graph, stragglers.found, {straggler.rank for straggler in stragglers.found})
-    uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
     late = [tuple(sorted({*groups.ranks, *far}))] if groups is not None else []
     sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow, *late]))
+    uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     sharing = {peer for rank in uneven for peer in graph.roles[rank]}
     sharing_work = [summary for summary in ranks if summary.rank in sharing]
     pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
+    reference = reference_transfers(run.matching, graph.kind, run.link)
     what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms, pace)
-    what_if = what_if.with_more([*predict_roles(graph, roles), *predict_copies(graph, run.copies)])
+    what_if = what_if.with_more([*predict_roles(graph, run.roles), *predict_copies(graph, run.copies)])
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
-    return replace(
-        run,
-        graph=graph,
-        lateness=lateness,
-        charged=charged,
-        stragglers=stragglers,
-        late_behind_loading=behind,
-        slow_groups=groups,
-        what_if=what_if,
-        work={**beside, **work},
-    )
+    return Replay(graph, lateness, charged, stragglers, what_if, {**beside, **work}, behind, groups)
 
 
 def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int]) -> NDArray[np.bool_]:

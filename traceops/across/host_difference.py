@@ -119,15 +119,15 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
 
     sometimes: it is late in some steps only, and these are looked at.
     """
-    if run.graph is None or run.lateness is None or len(run.ranks) < 2:
+    if run.replay is None or len(run.ranks) < 2:
         return None
     ranks = {times.summary.rank: times.summary for times in run.ranks}
-    own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.graph.peers(straggler.rank)]
+    own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.replay.graph.peers(straggler.rank)]
     steps = _steps(run, straggler, sometimes=sometimes)
-    at = np.isin(run.lateness.steps, list(steps))
+    at = np.isin(run.replay.lateness.steps, list(steps))
     if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not at.any():
         return None
-    waiting = float(run.lateness.caused[straggler.rank].sum(axis=0)[at].mean()) / 1e6 / (len(run.ranks) - 1)
+    waiting = float(run.replay.lateness.caused[straggler.rank].sum(axis=0)[at].mean()) / 1e6 / (len(run.ranks) - 1)
     if waiting <= 0:
         return None
     theirs = [_by_function(peer, steps) for peer in peers]
@@ -157,10 +157,10 @@ def with_cause(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> str:
 
 
 def _steps(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> Collection[int]:
-    assert run.lateness is not None
+    assert run.replay is not None
     if sometimes:
         return straggler.late_steps
-    return set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
+    return set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
 
 
 def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, str, int], tuple[str, float, float]]:
@@ -194,9 +194,9 @@ def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> 
 
     beside: the peers to compare with, all by default.
     """
-    assert run.graph is not None
+    assert run.replay is not None
     by_rank = {times.summary.rank: times for times in run.ranks}
-    peers = [by_rank[peer] for peer in beside or run.graph.peers(rank)]
+    peers = [by_rank[peer] for peer in beside or run.replay.graph.peers(rank)]
     if cause in ("gpu_compute", "copy"):
         return _most_grown(_kernel_ms(by_rank[rank]), [_kernel_ms(peer) for peer in peers])
     if cause in ("host", "input"):

@@ -11,8 +11,16 @@ import numpy as np
 from msgspec import Struct
 
 from traceops.across.groups import group_of, only_group, role_of_kernel, tensor_group
-from traceops.across.pair import pair
-from traceops.across.send_receive import NO_END, NO_PARTNER, NO_TRACE, OTHER_SIZE, Event, Exchange, match_exchanges
+from traceops.across.send_receive import (
+    NO_END,
+    NO_PARTNER,
+    NO_TRACE,
+    OTHER_SIZE,
+    Event,
+    Exchange,
+    match_exchanges,
+    pair,
+)
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.across.machine_use import recorded_waits
 from traceops.across.run_steps import Mask, WholeRun
+from traceops.across.run_use import recorded_waits
 from traceops.core.arrays import Int
 from traceops.core.capture_failure import steps_needed
 from traceops.measure.host_places import CodePlace, host_times

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
 from traceops.core.cause_words import BUCKETS as WORDS
@@ -16,21 +18,19 @@ from traceops.report.model import Report
 from traceops.report.tables import KernelRow
 from traceops.rules.registry import BY_ID
 
+Line = TypeVar("Line", bound=msgspec.Struct)
+
+
+def _copied(kind: type[Line], row: msgspec.Struct, **more: Any) -> Line:
+    """A line with what a row of the report calls by the same names, and more."""
+    shared = {name: getattr(row, name) for name in kind.__struct_fields__ if hasattr(row, name)}
+    return kind(**(shared | more))
+
 
 def step_lines(report: Report) -> tuple[StepLine, ...]:
     """A row a rank and step, in order of ranks and steps."""
     return tuple(
-        StepLine(
-            rank=row.rank,
-            step=row.step,
-            duration_ms=row.duration_ms,
-            kernels=row.kernels,
-            collectives=row.collectives,
-            collective_bytes=row.collective_bytes,
-            blocking_calls=row.blocking_calls,
-            **{f"{bucket}_ms": getattr(row, bucket) for bucket in BUCKETS},
-        )
-        for row in report.steps
+        _copied(StepLine, row, **{f"{bucket}_ms": getattr(row, bucket) for bucket in BUCKETS}) for row in report.steps
     )
 
 
@@ -74,25 +74,8 @@ def collective_lines(report: Report) -> tuple[CollectiveLine, ...]:
     lines = []
     for row in report.collectives:
         last = arrivals.get((row.group, row.ranks, row.op, row.bytes))
-        lines.append(
-            CollectiveLine(
-                group=row.group,
-                role=row.role,
-                ranks=row.ranks,
-                op=row.op,
-                bytes=row.bytes,
-                count=row.count,
-                total_ms=row.total_ms,
-                median_ms=row.median_ms,
-                median_wait_ms=row.median_wait_ms,
-                busbw_gbs=row.busbw_gbs,
-                places=row.places,
-                places_of=row.places_of,
-                spread_p50_ms=last.spread_p50_ms if last else None,
-                last_rank=last.last_rank if last else None,
-                last_rank_pct=last.last_rank_pct if last else None,
-            )
-        )
+        late = {name: getattr(last, name, None) for name in ("spread_p50_ms", "last_rank", "last_rank_pct")}
+        lines.append(_copied(CollectiveLine, row, **late))
     return tuple(lines)
 
 
@@ -127,28 +110,8 @@ def kernel_lines(report: Report) -> tuple[KernelLine, ...]:
 
 
 def _kernel(row: KernelRow, uses: Sequence[KernelUse]) -> KernelLine:
-    return KernelLine(
-        name=row.name,
-        kind=row.kind,
-        operators=_operators(uses),
-        ms_per_step=row.ms_per_step,
-        count_per_step=sum(use.count_per_step for use in uses) if uses else None,
-        share_pct=row.share_pct,
-        count=row.count,
-        mean_us=row.mean_us,
-        min_us=row.min_us,
-        max_us=row.max_us,
-        ranks=row.ranks,
-        worst_rank=row.worst_rank,
-        worst_rank_total_ms=row.worst_rank_total_ms,
-        least_rank_total_ms=row.least_rank_total_ms,
-        grid=row.grid,
-        flops=row.flops,
-        bytes=row.bytes,
-        attainable_ms=row.attainable_ms,
-        efficiency_pct=row.efficiency_pct,
-        cause=row.cause,
-    )
+    count = sum(use.count_per_step for use in uses) if uses else None
+    return _copied(KernelLine, row, operators=_operators(uses), count_per_step=count)
 
 
 def _operators(uses: Sequence[KernelUse]) -> tuple[str, ...]:
@@ -158,16 +121,12 @@ def _operators(uses: Sequence[KernelUse]) -> tuple[str, ...]:
 
 def finding_line(finding: Finding) -> FindingLine:
     """A finding without its evidence."""
-    return FindingLine(**_shared(finding))
+    return _copied(FindingLine, finding)
 
 
 def full_finding(finding: Finding) -> FullFinding:
     """A finding with its evidence."""
-    return FullFinding(**_shared(finding), evidence=finding.evidence)
-
-
-def _shared(finding: Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in FindingLine.__struct_fields__}
+    return _copied(FullFinding, finding)
 
 
 def check_line(check: Check) -> CheckLine:

@@ -14,9 +14,9 @@ from pathlib import Path
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Severity
+from traceops.core.installation import require_torch
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.text import json_for, printable
-from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup
@@ -35,6 +35,8 @@ def main(args: argparse.Namespace) -> int:
     if args.saved:
         _refuse_tests(args)
         return _judge_files(args, formats)
+    if args.compute:
+        return _measure_compute()
     identity = find_identity(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
     if identity is None:
         # In a terminal it is a variable that a job left behind; in a job each process would say it.
@@ -42,6 +44,15 @@ def main(args: argparse.Namespace) -> int:
             print(_ANOTHER, file=sys.stderr)
         return 0
     return _check_up(args, formats, identity)
+
+
+def _measure_compute() -> int:
+    require_torch("doctor --compute")
+    from traceops.doctor.attain import keep_rates, lines_of  # imports torch
+
+    for line in lines_of(*keep_rates()):
+        print(printable(line))
+    return 0
 
 
 def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: NodeIdentity) -> int:
@@ -144,7 +155,8 @@ def _exit_code(checkup: Checkup, fail_on: Severity | None) -> int:
 def _refuse_tests(args: argparse.Namespace) -> None:
     given = {
         "--gpus": args.gpus, "--nproc": args.nproc, "--budget": args.budget, "--nnodes": args.nnodes,
-        "--quick": args.quick or None, "--device": None if args.device == "auto" else args.device,
+        "--compute": args.compute or None, "--quick": args.quick or None,
+        "--device": None if args.device == "auto" else args.device,
     }  # fmt: skip
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:

@@ -12,10 +12,9 @@ from traceops.cli.command_words import names_a_program, understand
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.launch.launchers import check_script
-from traceops.memory.estimate import EstimateRequest, estimate, from_formula, worker
+from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, estimate_script, from_formula, worker
 from traceops.memory.model import MemoryEstimate, capacity_of, size_of
 from traceops.memory.run_memory import read_run
-from traceops.memory.script import AskedScript, estimate_script
 from traceops.pipeline.assemble_whole import memory_rows
 from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal

@@ -182,8 +182,8 @@ def _gpus(text: str) -> tuple[int, ...]:
 DOCTOR = Command(
     help="Check this machine, test how its GPUs communicate, and find the settings that work.",
     examples=("traceops doctor", "traceops doctor --from nvidia-smi.txt nccl.log"),
-    shown=("--from", "--output", "--no-tests", "--quick", "--gpus", "--nproc", "--fail-on", "--json", "--verbose",
-           "--quiet"),
+    shown=("--from", "--output", "--no-tests", "--compute", "--quick", "--gpus", "--nproc", "--fail-on", "--json",
+           "--verbose", "--quiet"),
     options=(
         option(
             "--from", dest="saved", nargs="+", metavar="FILE",
@@ -198,6 +198,7 @@ DOCTOR = Command(
         flag("-q", "--quiet", help="no progress; print the report's path only"),
         Group("tests", (
             option("--no-tests", dest="tests", action="store_false", help="check only; start no test processes"),
+            flag("--compute", help="measure what this GPU attains, for reports on kernels; nothing else (a minute)"),
             flag("--quick", help="test no pairs of GPUs, and only two message sizes"),
             option("--gpus", type=_gpus, metavar="LIST", help="test only these GPUs, by nvidia-smi's numbers: 0,1"),
             option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cpu: test gloo (%(default)s)"),

@@ -143,11 +143,11 @@ def _captures(places: list[FoundRun]) -> list[MeasuredRun]:
 def _capture(place: FoundRun) -> MeasuredRun:
     found = find_traces(place.path)
     analysis = run_pipeline(found, found.latest, MapOptions(own_kernels=own_kernels()))
-    run, graph = analysis.run, analysis.run.graph
+    run = analysis.run
     fixed = optimizer_ms(analysis.report.tables.kernels)
-    if graph is None or run.what_if is None or not run.what_if.holds:
+    if run.replay is None or not run.replay.what_if.holds:
         return MeasuredRun(place.name, place.path, analysis.report, None, fixed)
-    world = analysis.report.run.world_size or len(run.ranks)
+    graph, world = run.replay.graph, analysis.report.run.world_size or len(run.ranks)
 
     def replay(times: float, work: float) -> float:
         return predicted_share(graph, run.matching.collectives, world, times, work)

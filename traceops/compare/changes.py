@@ -18,7 +18,7 @@ from traceops.core.findings import Evidence
 from traceops.core.units import gib_text, size_text
 from traceops.report.inventory import CollectiveUse, Inventory
 from traceops.report.memory import MemoryRank, MemoryRows
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 _COUNT_CHANGED = 0.5  # a step, on the average rank
 _TIME_CHANGED_PCT = 5.0  # of its own time, and

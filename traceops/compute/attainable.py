@@ -6,18 +6,24 @@ share of the data sheet's peak and bandwidth that the H200 attains, of theirs.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.compute.kernels import Unit, fused_names, unit_of
 from traceops.compute.operands import HALVES
 from traceops.compute.uses import Use
 from traceops.compute.work import Attention, Work
+from traceops.core.errors import InputError
+from traceops.core.files import cache_folder, open_own
 
 
 class Roofs(Struct, frozen=True):
@@ -30,15 +36,50 @@ class Roofs(Struct, frozen=True):
     memory: float
 
 
-Source = Literal["measured", "scaled", "assumed"]  # assumed: an unknown GPU, taken for an H200
+Source = Literal["measured", "own", "scaled", "assumed"]  # assumed: an unknown GPU, taken for an H200
 
 _PEAK_OF_UNIT: dict[Unit, float] = {"tf32": 0.5, "fp8": 2.0}
 _CACHED = 512 << 20  # bytes up to which caches of the GPU may have held what was moved
 _LEAST_NS = 2_000.0  # a kernel of next to no work
 
 
+class Rates(Struct, frozen=True):
+    """What a GPU attains, as measured on one.
+
+    half: TFLOP/s of products in 16 bits by 1e9 operations in one call. units: of the others, as a share of that.
+    simt, fp64: TFLOP/s without tensor cores. forward, backward: TFLOP/s of attention with heads of 64, of the whole
+    square where the half above the diagonal is left out, by the length of the keys. memory: TB/s by kind.
+    """
+
+    half: tuple[tuple[float, float], ...]
+    units: dict[str, float]
+    simt: float
+    fp64: float
+    forward: tuple[tuple[float, float], ...]
+    backward: tuple[tuple[float, float], ...]
+    memory: dict[str, float]
+
+
+H200 = Rates(
+    half=((0.1, 60.0), (0.5, 200.0), (2.0, 430.0), (8.0, 580.0), (20.0, 680.0), (100.0, 740.0), (1000.0, 740.0)),
+    units={"half": 1.0, "tf32": 0.46, "fp8": 1.7, "other": 1.0},
+    simt=50.0,
+    fp64=58.0,
+    forward=((64, 40.0), (197, 165.0), (512, 345.0), (1024, 545.0), (2048, 676.0), (8192, 800.0)),
+    backward=((64, 30.0), (197, 124.0), (512, 240.0), (1024, 416.0), (2048, 587.0), (8192, 680.0)),
+    memory={
+        "elementwise": 4.0, "cast": 3.2, "copy": 3.7, "cat": 2.6, "fill": 4.3, "reduction": 2.4, "norm": 2.2,
+        "softmax": 3.2, "loss": 2.5, "embedding": 1.2, "index": 1.5, "optimizer": 3.3, "product": 3.9,
+        "attention": 3.5, "convolution": 3.0, "recurrent": 3.0,
+    },
+)  # fmt: skip
+
+
 class Gpu(Struct, frozen=True):
-    """Rates relative to the H200's: of tensor cores, of float32 units, and of memory; and where they are from."""
+    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory.
+
+    source: where the rates are from; own: measured on this machine.
+    """
 
     name: str
     tensor: float = 1.0
@@ -47,10 +88,10 @@ class Gpu(Struct, frozen=True):
     memory: float = 1.0
     processors: int = 132
     source: Source = "scaled"
-    half_only: bool = field(default=False)  # no TF32
+    rates: Rates = H200
 
 
-_H200 = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}
+_SHEET = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}
 _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp32, fp64 TFLOP/s; TB/s; processors
     (r"\bG?H200\b", 989.4, 66.9, 66.9, 4.8, 132),
     (r"\bH100 PCIe\b", 756, 51, 51, 2.0, 114),
@@ -72,53 +113,124 @@ UNKNOWN = Gpu("an H200", source="assumed")
 
 
 def gpu_of(device: str | None) -> Gpu:
-    """Rates of the GPU of this name."""
+    """Rates of the GPU of this name: those kept on this machine, else measured or scaled ones that ship."""
+    known = _shipped(device)
+    own = kept_rates(device) if device else None
+    return known if own is None or device is None else _with_own(known, device, own)
+
+
+def _shipped(device: str | None) -> Gpu:
     for pattern, tensor, simt, fp64, memory, processors in _SHEETS if device and " MIG " not in device else ():
         if re.search(pattern, device or ""):
             measured = "H200" in (device or "")
             return Gpu(
-                device or "", tensor / _H200["bf16"], simt / _H200["fp32"], fp64 / _H200["fp64"],
-                memory / _H200["memory"], processors, "measured" if measured else "scaled",
+                device or "", tensor / _SHEET["bf16"], simt / _SHEET["fp32"], fp64 / _SHEET["fp64"],
+                memory / _SHEET["memory"], processors, "measured" if measured else "scaled",
             )  # fmt: skip
     return UNKNOWN
 
 
-# Of the H200. TFLOP/s of products by 1e9 operations in one call.
-_HALF_PRODUCTS = ((0.1, 60.0), (0.5, 200.0), (2.0, 430.0), (8.0, 580.0), (20.0, 680.0), (100.0, 740.0), (1000.0, 740.0))
-_UNIT_SHARE: dict[Unit, float] = {"half": 1.0, "tf32": 0.46, "fp8": 1.7, "other": 1.0, "simt": 0.0, "fp64": 0.0}
-_SIMT = 50.0
-_FP64 = 58.0
-# Attention: TFLOP/s of the whole square where the half above the diagonal is left out, by the length of the keys.
-_FORWARD = ((64, 40.0), (197, 165.0), (512, 345.0), (1024, 545.0), (2048, 676.0), (8192, 800.0))
-_BACKWARD = ((64, 30.0), (197, 124.0), (512, 240.0), (1024, 416.0), (2048, 587.0), (8192, 680.0))
-_WIDE = 1.32  # heads of 128 instead of 64
+def _with_own(known: Gpu, device: str, own: Rates) -> Gpu:
+    """Rates of this machine's GPU, relative to those of its data sheet, or to an H200's where none is known."""
+    gpu = known
+    if known.source == "assumed":
+        gpu = Gpu(
+            device, own.half[-1][1] / H200.half[-1][1], own.simt / H200.simt, own.fp64 / H200.fp64,
+            own.memory["copy"] / H200.memory["copy"],
+        )  # fmt: skip
+    rates = Rates(
+        half=tuple((size, rate / gpu.tensor) for size, rate in own.half),
+        units=own.units,
+        simt=own.simt / gpu.simt,
+        fp64=own.fp64 / gpu.fp64,
+        forward=tuple((size, rate / gpu.tensor) for size, rate in own.forward),
+        backward=tuple((size, rate / gpu.tensor) for size, rate in own.backward),
+        memory={kind: rate / gpu.memory for kind, rate in own.memory.items()},
+    )
+    return replace(gpu, rates=rates, source="own")
+
+
+# The table of this machine's GPU, which traceops doctor --compute measures and keeps.
+
+
+KEPT = "gpus"
+_LARGEST_BYTES = 1 << 20
+
+
+class KeptRates(Struct, frozen=True):
+    """A file of the cache's folder `gpus`."""
+
+    gpu: str
+    rates: Rates
+    torch: str = ""
+
+
+def rates_path(device: str) -> Path | None:
+    """Where the table of a GPU of this name is kept; None for nowhere."""
+    folder = cache_folder(KEPT)
+    return None if folder is None else folder / f"{re.sub(r'[^A-Za-z0-9]+', '_', device)[:80]}.json"
+
+
+def kept_rates(device: str) -> Rates | None:
+    """The table that is kept of a GPU of this name; None without one that can be believed and read."""
+    path = rates_path(device)
+    try:
+        if path is None or not path.exists():
+            return None
+        with open_own(path, path.parent) as file:
+            kept = msgspec.json.decode(file.read(_LARGEST_BYTES), type=KeptRates)
+    except (OSError, msgspec.MsgspecError, InputError):
+        return None
+    return kept.rates if kept.gpu == device and is_usable(kept.rates) else None
+
+
+def is_usable(rates: Rates) -> bool:
+    """Whether all rates are there, and speeds."""
+    tables = (rates.half, rates.forward, rates.backward)
+    numbers = [number for table in tables for row in table for number in row]
+    numbers += [*rates.units.values(), *rates.memory.values(), rates.simt, rates.fp64]
+    rising = all(a < b for table in tables for (a, _), (b, _) in pairwise(table))
+    whole = all(tables) and rates.units.keys() >= H200.units.keys() and rates.memory.keys() >= H200.memory.keys()
+    return whole and rising and all(0 < number < 1e6 for number in numbers)
+
+
+def kept_fingerprint() -> str:
+    """A digest of all tables that are kept here; '' without any."""
+    folder = cache_folder(KEPT)
+    digest = hashlib.sha256()
+    try:
+        paths = sorted(folder.glob("*.json")) if folder is not None else []
+        for path in paths:
+            digest.update(path.read_bytes())
+    except OSError:
+        return ""
+    return digest.hexdigest()[:16] if paths else ""
+
+
+# Of the H200.
+
+
+_WIDE = 1.32  # times the rate of attention with heads of 64, with those of 128
 _CAUSAL_FROM = 512  # from which a causal square takes clearly less than a whole one
 _WHOLE = 0.58
 _FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
-# TB/s by kind.
-_MEMORY: dict[str, float] = {
-    "elementwise": 4.0, "cast": 3.2, "copy": 3.7, "cat": 2.6, "fill": 4.3, "reduction": 2.4, "norm": 2.2,
-    "softmax": 3.2,
-    "loss": 2.5, "embedding": 1.2, "index": 1.5, "optimizer": 3.3, "product": 3.9, "attention": 3.5, "convolution": 3.0,
-    "recurrent": 3.0,
-}  # fmt: skip
 _COMPILED = {"poi": 3.6, "per": 3.0, "red": 2.9}
 
 
 def product_ns(flops: float, moved: float, unit: Unit, gpu: Gpu) -> float:
     """Least time of a product, or of a convolution."""
     if unit == "simt":
-        rate = _SIMT * gpu.simt
+        rate = gpu.rates.simt * gpu.simt
     elif unit == "fp64":
-        rate = _FP64 * gpu.fp64
+        rate = gpu.rates.fp64 * gpu.fp64
     else:
-        rate = _between(_HALF_PRODUCTS, flops / 1e9) * _UNIT_SHARE[unit] * gpu.tensor
+        rate = _between(gpu.rates.half, flops / 1e9) * gpu.rates.units[unit] * gpu.tensor
     return max(flops / rate / 1e3, moved_ns(moved, "product", gpu), _LEAST_NS)
 
 
 def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
     """Least time of fused attention in a type of 16 bits; as causal as it is, or as `causal` says."""
-    table = _BACKWARD if one.backward else _FORWARD
+    table = gpu.rates.backward if one.backward else gpu.rates.forward
     rate = _between(table, min(one.key, one.query) if one.query > 1 else 64) * (_WIDE if one.width >= 128 else 1.0)
     if not (one.causal if causal is None else causal) and one.key >= _CAUSAL_FROM:
         rate *= _WHOLE
@@ -131,26 +243,26 @@ def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
 
 def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
     """Least time to read and write so many bytes."""
-    return max(bytes_ / (_MEMORY.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
+    return max(bytes_ / (gpu.rates.memory.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
 
 
 def roofs_of(gpu: Gpu) -> Roofs:
     """The most that large operators attain."""
-    half = _HALF_PRODUCTS[-1][1] * gpu.tensor
-    return Roofs(half, half * _UNIT_SHARE["tf32"], _SIMT * gpu.simt, _FP64 * gpu.fp64, _MEMORY["product"] * gpu.memory)
+    half, memory = gpu.rates.half[-1][1] * gpu.tensor, max(gpu.rates.memory.values()) * gpu.memory
+    return Roofs(half, half * gpu.rates.units["tf32"], gpu.rates.simt * gpu.simt, gpu.rates.fp64 * gpu.fp64, memory)
 
 
 def times_of_peak(use: Use, work: Work, ns: float, gpu: Gpu) -> tuple[float, bool]:
     """How many times the data sheet's peak one call's work takes in so long, and whether of memory or of the units."""
     unit = "half" if work.attention is not None else unit_of_use(use)
-    peak = {"fp64": _H200["fp64"] * gpu.fp64, "simt": _H200["fp32"] * gpu.simt}.get(
-        unit, _H200["bf16"] * gpu.tensor * _PEAK_OF_UNIT.get(unit, 1.0)
+    peak = {"fp64": _SHEET["fp64"] * gpu.fp64, "simt": _SHEET["fp32"] * gpu.simt}.get(
+        unit, _SHEET["bf16"] * gpu.tensor * _PEAK_OF_UNIT.get(unit, 1.0)
     )
     if work.kind not in ("product", "convolution", "attention"):  # of which bytes and operations are sure
         return 0.0, False
     computes = work.flops / peak / 1e3 / ns * (0.5 if work.attention is not None else 1.0)  # it may be causal
     size = work.bytes or 0.0
-    moves = size / (_H200["memory"] * gpu.memory) / 1e3 / ns if size > _CACHED else 0.0
+    moves = size / (_SHEET["memory"] * gpu.memory) / 1e3 / ns if size > _CACHED else 0.0
     return (moves, True) if moves > computes else (computes, False)
 
 

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.kernels import Unit
-from traceops.compute.model import Cause, Loss
-from traceops.compute.uses import Launched, Use, Uses, find_uses
+from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
+from traceops.compute.uses import Launched, Place, Use, Uses, find_uses
 from traceops.compute.work import Work, work_of
 from traceops.core.arrays import Int
 
@@ -127,3 +127,88 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
             )
         )
     return Kernels(judged, [judged[at] for at in found.order], gpu, found.of_kernel)
+
+
+# What is kept of the uses: operators and kernels, by their time.
+
+
+_OPERATORS = 40  # that are kept one by one, by their time
+_KERNELS = 3  # of an operator
+_KERNELS_OF_ALL = 80
+
+
+def operator_times(by_time: Sequence[Judged]) -> list[OperatorTime]:
+    """Those that take most time, and the others of each place together."""
+    rest: defaultdict[tuple[Phase, Place], list[Judged]] = defaultdict(list)
+    for one in by_time[_OPERATORS:]:
+        rest[_phase(one), one.use.place].append(one)
+    return [*map(_operator, by_time[:_OPERATORS]), *(_together(uses, *key) for key, uses in rest.items())]
+
+
+def _phase(one: Judged) -> Phase:
+    return "optimizer" if one.use.optimizing else "backward" if one.use.node else "forward"
+
+
+def _operator(one: Judged) -> OperatorTime:
+    tensors, place, steps = one.use.inputs.tensors, one.use.place, one.use.calls / one.calls
+    kernels = sorted(one.use.kernels.items(), key=lambda item: -item[1][1])[:_KERNELS]
+    return OperatorTime(
+        one.use.name,
+        one.work.kind,
+        " ".join("×".join(map(str, t.dims)) for t in tensors[:3] if t.dims),
+        one.calls,
+        one.ns,
+        one.work.flops * one.calls,
+        -1.0 if one.work.bytes is None else one.work.bytes * one.calls,
+        -1.0 if one.attainable_ns is None else one.attainable_ns,
+        one.cause,
+        0.0 if one.attainable_ns is None else one.ns,
+        _phase(one),
+        place.module,
+        place.line,
+        tuple(KernelTime(name, count / steps, ns / steps) for name, (count, ns) in kernels),
+    )
+
+
+def _together(uses: Sequence[Judged], phase: Phase, place: Place) -> OperatorTime:
+    known = [one for one in uses if one.attainable_ns is not None]
+    return OperatorTime(
+        "",
+        "other",
+        "",
+        sum(one.calls for one in uses),
+        sum(one.ns for one in uses),
+        sum(one.work.flops * one.calls for one in uses),
+        sum((one.work.bytes or 0.0) * one.calls for one in known),
+        sum(one.attainable_ns or 0.0 for one in known),
+        None,
+        sum(one.ns for one in known),
+        phase,
+        place.module,
+        place.line,
+    )
+
+
+def kernel_works(judged: Sequence[Judged]) -> list[KernelWork]:
+    """Kernels by their time, over all operators that launch them."""
+    parts: defaultdict[str, list[tuple[float, Judged]]] = defaultdict(list)
+    for one in judged:
+        for name, (_, ns) in one.use.kernels.items():
+            parts[name].append((ns / one.use.ns if one.use.ns else 0.0, one))
+    found = []
+    for name, own in parts.items():
+        known = [(share, one) for share, one in own if one.attainable_ns is not None]
+        most = max(own, key=lambda part: part[0] * part[1].ns)[1]
+        found.append(
+            KernelWork(
+                name,
+                shown_name(most.use),
+                sum(share * one.ns for share, one in own),
+                sum(share * one.ns for share, one in known),
+                sum(share * one.work.flops * one.calls for share, one in known),
+                sum(share * (one.work.bytes or 0.0) * one.calls for share, one in known),
+                sum(share * (one.attainable_ns or 0.0) for share, one in known),
+                most.cause,
+            )
+        )
+    return sorted(found, key=lambda one: -one.ns)[:_KERNELS_OF_ALL]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Roofs
+from traceops.compute.attainable import Roofs, Source
 from traceops.compute.kernels import Maker
 from traceops.compute.work import Kind
 
@@ -111,7 +111,7 @@ class RankCompute(Struct, frozen=True):
     host_ns: float
     launches: float
     bound: Bound
-    rates: Literal["measured", "scaled", "assumed"]
+    rates: Source
     losses: tuple[Loss, ...] = ()
     operators: tuple[OperatorTime, ...] = ()
     kernels: tuple[KernelWork, ...] = ()
@@ -120,7 +120,7 @@ class RankCompute(Struct, frozen=True):
     gpu: str = ""  # its name, "" where neither the trace nor the user tells
     maker: Maker | None = None  # by the names of kernels
     impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
-    paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `replay.paced_hosts`
+    paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `measure.paced_hosts`
 
     @property
     def efficiency(self) -> float | None:

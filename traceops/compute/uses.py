@@ -247,9 +247,12 @@ def _backward(launched: Launched) -> tuple[Int, Int]:
 
 
 def _longest(which: Int, dur: Int, count: int) -> Int:
+    """The last of each group's rows that took longest."""
     best: Int = np.zeros(count, dtype=np.int64)
-    order = np.argsort(dur, kind="stable")
-    best[which[order]] = order
+    most: Int = np.zeros(count, dtype=np.int64)
+    np.maximum.at(most, which, dur)
+    longest = np.flatnonzero(dur == most[which])
+    best[which[longest]] = longest
     return best
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,8 +10,14 @@ _MOST_ENTRIES = 10_000
 
 def meant(word: str, there: Iterable[str]) -> str:
     """'; did you mean analyze?', or nothing where nothing is like it."""
-    close = difflib.get_close_matches(word.casefold(), list(there), n=1, cutoff=0.6)
+    close = _get_close_matches(word.casefold(), list(there), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def _get_close_matches(word: str, there: list[str], n: int, cutoff: float) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(word, there, n, cutoff)
 
 
 def near_path(path: str) -> str:
@@ -30,7 +35,7 @@ def near_path(path: str) -> str:
     except OSError:
         return ""
     by_case = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
+    close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
     if not close:
         return ""
     found = parent / by_case[close[0]]

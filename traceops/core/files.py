@@ -8,7 +8,6 @@ import functools
 import os
 import pwd
 import re
-import secrets
 import socket
 import stat
 import time
@@ -86,7 +85,7 @@ def _linked(path: Path, old: Path) -> bool:
 
 def _part(path: Path, scope: ExitStack) -> Path:
     """A name beside `path` that nothing has; what then lies there is removed at the end."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     scope.callback(_remove, part)
     return part
 

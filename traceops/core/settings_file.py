@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,6 @@ from typing import Any
 
 from traceops.core.errors import UsageError
 from traceops.core.regular_file import read_regular
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE = "traceops.toml"
 TABLES = ("analyze", "compare", "baselines", "run")
@@ -50,7 +44,9 @@ def only(table: dict[str, Any], allowed: Sequence[str], where: str) -> None:
 
 def nearest(word: str, allowed: Sequence[str]) -> str:
     """'did you mean X?', or what there is."""
-    close = difflib.get_close_matches(word, allowed, 1)
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, allowed, 1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(allowed)}"
 
 
@@ -68,6 +64,10 @@ def _own_table(table: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         table: dict[str, Any] = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
         return table

@@ -1,7 +1,7 @@
 """Words for what every report speaks of: how steps were found, what memory, groups and schedules are. Literal maps.
 
 Reports, rules and comparisons take their words from here, so a thing is called the same wherever it is named. Causes
-have theirs in `cause_words.py`, the buckets of a step in `bucket_words.py`.
+and the buckets of a step have theirs in `cause_words.py`.
 """
 
 from __future__ import annotations

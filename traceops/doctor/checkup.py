@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from traceops.capture.environment import printable
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
+from traceops.core.installation import gpu_count
 from traceops.core.rule import Verdict
-from traceops.core.torch_here import gpu_count
 from traceops.doctor.candidates import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions, judge_measured
@@ -26,9 +26,9 @@ from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
 from traceops.doctor.trials import run_job
 from traceops.doctor.try_changes import WORTH_IT
+from traceops.fabric.discover import named_fabric, named_files
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Machine, Reference, same_host
-from traceops.fabric.read import named_fabric, named_files
 from traceops.fabric.reference import fingerprint, kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
 from traceops.machine.probe import nccl_files

@@ -1,11 +1,7 @@
-"""Finds and reads what was saved of the fabric: topology matrices, NCCL's logs, XML dumps, measurements.
-
-Files lie beside a run's traces, or where the user says.
-"""
+"""Reads what was saved of the fabric: topology matrices, NCCL's logs, XML dumps, measurements."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,9 +16,8 @@ from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Nic, Pcie, Reference, normal_bus_id, same_host, short_host, with_numa
 from traceops.fabric.model import Path as DevicePath
 from traceops.fabric.nccl import GraphBandwidth, NcclLog
-from traceops.fabric.readers.inspector import is_inspector, read_inspector
+from traceops.fabric.readers.measured import holds_nccl_tests, is_inspector, read_inspector, read_nccl_tests
 from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
-from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
 from traceops.fabric.readers.topo_matrix import (
     looks_like_rocm_topo,
     looks_like_topo_matrix,
@@ -31,7 +26,6 @@ from traceops.fabric.readers.topo_matrix import (
 )
 from traceops.fabric.reference import references_in
 from traceops.traces.packed import GIT_LFS
-from traceops.traces.source import is_remote
 from traceops.traces.text_lines import is_dressed, text_head
 
 # The matrix that `traceops run` saved of a host: nvidia-smi counted there as NVML does in the ranks beside it.
@@ -347,88 +341,3 @@ def _read_json(path: Path, head: str, found: _Found) -> bool:
     references = references_in(path)
     found.references += references
     return bool(references)
-
-
-_TEXTS = (".txt", ".log", ".out", ".err", ".xml", ".json", "")
-_BESIDE = (".txt", ".log", ".out", ".err", ".xml")  # of a folder with traces only these, not its JSON
-_PACKED = tuple(  # traces are .json.gz
-    f"{text}{packed}" for text in (".log", ".txt", ".out", ".err") for packed in (".gz", ".xz", ".bz2", ".zst", ".zip")
-)
-_MOST_FILES = 20_000
-_OWN = ("run.json", "manifest.json", "report.json", "pairs.json")
-
-
-def run_fabric(root: str, extra: Sequence[str | os.PathLike[str]] = ()) -> Fabric | None:
-    """The fabric's evidence in a run folder or beside traces, and in files named besides; None where there is none.
-
-    A run folder is searched in evidence/ and logs/, any other folder without its subfolders but these; remote
-    paths are not searched. Raises InputError for a file of `extra` that cannot be used.
-    """
-    files = [] if is_remote(root) else list(_beside(Path(root)))
-    if not files and not extra:
-        return None
-    from traceops.fabric.read import read_fabric  # most folders of traces hold nothing for it
-
-    fabric = read_fabric(files, [Path(path) for path in extra])
-    return fabric if fabric.tells or fabric.problems else None
-
-
-def named_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The files that the user names, and those in folders that the user names."""
-    given = [Path(path) for path in paths]
-    return [file for path in given for file in (_walk(path, _PACKED) if path.is_dir() else (path,))]
-
-
-def named_fabric(paths: Sequence[str | os.PathLike[str]], used: frozenset[Path] | None = None) -> Fabric:
-    """The evidence in files and folders that the user names. used: files that tell of something else already.
-
-    Raises InputError where a named file cannot be used, or nothing in them tells anything.
-    """
-    given, known = [Path(path) for path in paths], used or frozenset()
-    inside = [file for path in given if path.is_dir() for file in _walk(path)]
-    from traceops.fabric.read import read_fabric
-
-    alone = [path for path in given if path in known]
-    fabric = read_fabric([*inside, *alone], [path for path in given if not path.is_dir() and path not in known])
-    if not fabric.tells and not known:
-        listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
-        raise InputError(
-            f"{', '.join(map(str, given))}: no file tells about GPUs and links; give the output of "
-            "`nvidia-smi`, `nvidia-smi -q` or `nvidia-smi topo -m`, a log written with NCCL_DEBUG=INFO, an XML of "
-            f"NCCL_TOPO_DUMP_FILE or a doctor.json{listed}"
-        )
-    return fabric
-
-
-def _beside(root: Path) -> Iterator[Path]:
-    if root.is_file():
-        return
-    if not (root / "run.json").is_file():
-        yield from _listed(root, _BESIDE)
-    for folder in (root / "evidence", root / "logs"):
-        if folder.is_dir():
-            yield from _walk(folder)
-
-
-def _listed(folder: Path, suffixes: Sequence[str], packed: tuple[str, ...] = ()) -> Iterator[Path]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        wanted = Path(entry.name).suffix in suffixes or entry.name.endswith(packed)
-        if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".") and wanted:
-            yield Path(entry.path)
-
-
-def _walk(folder: Path, packed: tuple[str, ...] = ()) -> Iterator[Path]:
-    """packed: ends of names of files to be unpacked that belong to it too."""
-    count = 0
-    for parent, folders, _ in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in _listed(Path(parent), _TEXTS, packed):
-            count += 1
-            if count > _MOST_FILES:
-                return
-            if path.name not in _OWN and not path.name.endswith(".trace.json"):
-                yield path

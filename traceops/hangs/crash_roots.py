@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -263,6 +263,8 @@ def _sentence(crash: Crash, first: dict[str, int]) -> str:
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
 _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
+_ECHOES = (*_OBEYED, -signal.SIGABRT, 128 + signal.SIGABRT)  # torch aborts ranks whose peers gave up
+_CLOCKS_S = 1  # between hosts, as launchers write whole seconds
 # What a rank says of a failure of its own, and what it says when another's reaches it.
 _OWN = ("error", "memory", "cuda")
 _OOM_KILLS = ("oom_kill", "oom-kill", "OOM Killed", "Killed process")
@@ -399,10 +401,24 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
     if not first_told and own.intersection(roots):
         return [rank for rank in roots if rank not in reached]
     if not roots or not set(roots) <= reached:
-        return roots
-    echoes = (*_OBEYED, -signal.SIGABRT, 128 + signal.SIGABRT)  # torch aborts ranks whose peers gave up
-    silent = {rank for rank, event in exits.items() if event.exit_code not in echoes} - reached
+        return _earliest(roots, exits, reached) if first_told else roots
+    silent = {rank for rank, event in exits.items() if event.exit_code not in _ECHOES} - reached
     return sorted(own) or sorted(silent) or [rank for rank in roots if rank in exits or rank in evidence.processes]
+
+
+def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: Collection[int | None]) -> list[int]:
+    """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did.
+
+    All of them where a launcher does not say when, or where the earliest may only have followed another's end.
+    """
+    own = [rank for rank in roots if rank not in reached]
+    times = {rank: exits[rank].when for rank in own if rank in exits}
+    known = {rank: when for rank, when in times.items() if when is not None}
+    if len(known) < max(len(own), 2):
+        return roots
+    first = min(known.values())
+    earliest = [rank for rank, when in known.items() if when - first <= _CLOCKS_S]
+    return roots if any(exits[rank].exit_code in _ECHOES for rank in earliest) else earliest
 
 
 def _is_its_own(event: LogEvent) -> bool:

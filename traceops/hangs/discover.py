@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.readers.inspector import is_inspector
+from traceops.fabric.readers.measured import is_inspector
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.given import (
     Found,
@@ -39,7 +39,7 @@ from traceops.hangs.job import (
 )
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import records_from_log
-from traceops.hangs.readers.last_start import read_last_start
+from traceops.hangs.readers.last_start import last_line, last_lines, read_last_start
 from traceops.hangs.readers.log_events import says_why
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.readers.nccl import inspector_events, is_ras, mismatched_calls, read_ras
@@ -48,8 +48,7 @@ from traceops.hangs.readers.steps import read_progress, waits_since
 from traceops.hangs.readers.went_on import how_it_ends, idle_training
 from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
 from traceops.traces.archives import is_archive
-from traceops.traces.other_files import other_file
-from traceops.traces.packed import is_tar, packing_of
+from traceops.traces.packed import is_tar, other_file, packing_of
 from traceops.traces.source import is_remote
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
@@ -155,6 +154,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         lone=tuple(found.lone),
         setting=setting_of(found.logs) if log else None,
         ends=redact_fields(tuple(end for end in ends if end.lines)),
+        last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
     )
     if nothing:
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
@@ -169,9 +169,7 @@ def _fabric(found: Found) -> Fabric | None:
     """What the texts tell of machines, links and NCCL's connections; None where they tell nothing."""
     if not found.texts:
         return None
-    from traceops.fabric.read import read_fabric  # most hangs leave dumps only
-
-    fabric = read_fabric(found.texts, [])
+    fabric = _fabric_reader()(found.texts, [])
     known = {path for path, _ in found.problems}
     found.problems += [problem for problem in fabric.problems if problem[0] not in known]
     if not fabric.tells:
@@ -184,6 +182,12 @@ def _fabric(found: Found) -> Fabric | None:
     ]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric
+
+
+def _fabric_reader() -> Callable[[Iterable[Path], list[Path]], Fabric]:
+    from traceops.fabric.read import read_fabric  # most hangs leave dumps only
+
+    return read_fabric
 
 
 def run_folder_of(path: Path) -> Path:
@@ -292,6 +296,7 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
 
 
 def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
+    _fabric_reader()  # what it looks for is searched for in the same pass
     kind, rank = sniff(str(path)), rank_of_text(path, found.one_node)
     if rank is not None:
         found.rank_files.add(rank)
@@ -309,6 +314,12 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
             raise FileError(path, NEWEST_FIRST)
         found.logs.append(path)
         events, earlier = read_last_start(str(path), rank)
+        said = last_line(str(path), rank) if rank is not None else ()
+        if any(event.kind == "timeout" for event in events):
+            known = {event.rank for event in events}
+            said = said or last_lines(str(path))
+            events += tuple(one for one in said if one.rank not in known)
+        found.last_lines.update({one.rank: one for one in said if one.rank is not None})
         events += tuple(filter(None, [mismatched_calls(str(path))]))
         if not any(map(says_why, events)):
             events += tuple(filter(None, [idle_training(path)]))

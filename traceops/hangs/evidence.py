@@ -162,6 +162,8 @@ class LogEvent(Struct, frozen=True):
     exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
     shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
     of a traceback, that its own end is missing: the exception is not told. after_end: its training had ended before.
+    when: seconds by the clock of a launcher's host, of the end of a process. clock: the time of day in
+    a line that was 'said'.
     before: lines that lead to it, by their number: the last overflows before a loss scaler gave up.
     """
 
@@ -187,6 +189,8 @@ class LogEvent(Struct, frozen=True):
     cut_off: bool = False
     after_end: bool = False
     before: tuple[tuple[int, str], ...] = ()
+    when: int | None = None
+    clock: str | None = None
 
 
 class ThreadStack(Struct, frozen=True):
@@ -295,10 +299,10 @@ class HangEvidence(Struct, frozen=True):
     failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
     progress: of logs whose steps became slow. models: the parameters under DDP or FSDP of each rank.
     earlier: by start what a log tells of starts before the one that `log` is of. world_source: what tells the number of
-    ranks, as in `ledger.World`. is_own_run: `traceops run` left it, so nothing of a rank is missing by chance.
+    ranks, as in `job.World`. is_own_run: `traceops run` left it, so nothing of a rank is missing by chance.
     rank_files: ranks that have a log of their own. since: when waits began. lone: stacks of processes of unknown rank.
     ends: how logs end in which nothing failed; only where there is no other evidence. setting: as in
-    `settings.setting_of`.
+    `job.setting_of`. last_lines: the last sign of life of each rank whose lines a log tells apart.
     """
 
     root: str
@@ -323,6 +327,7 @@ class HangEvidence(Struct, frozen=True):
     lone: tuple[RankStacks, ...] = ()
     ends: tuple[LogEnd, ...] = ()
     setting: str | None = None
+    last_lines: dict[int, LogEvent] = field(default_factory=dict)
 
     @property
     def counted(self) -> int:

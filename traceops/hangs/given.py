@@ -204,6 +204,7 @@ class Found(Struct):
     logs: list[Path] = field(default_factory=list)
     lone: list[RankStacks] = field(default_factory=list)
     rank_files: set[int] = field(default_factory=set)  # ranks that have a text of their own
+    last_lines: dict[int, LogEvent] = field(default_factory=dict)
 
 
 def read_run_file(path: Path, found: Found) -> bool:

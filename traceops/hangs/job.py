@@ -20,7 +20,7 @@ from traceops.core.errors import InputError
 from traceops.hangs.evidence import HangEvidence, LogEvent, LogKind, RankRecord, is_borne_out
 from traceops.hangs.readers.steps import LogTimes, Moment, moment_of, read_times, seconds_of
 from traceops.hangs.readers.went_on import as_outlived
-from traceops.hangs.readers.whole_lines import edge_blocks
+from traceops.hangs.readers.whole_lines import ends_of
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.text_lines import holds_any, words_in
 
@@ -258,7 +258,7 @@ def worlds_in_logs(texts: Iterable[Path], events: Sequence[LogEvent]) -> list[Wo
     for path in texts:
         sizes: set[int] = set()
         per_node, nodes = 0, 1
-        for _, block in edge_blocks(str(path)):
+        for _, block in ends_of(str(path)):
             if len(sizes) > _MOST_CLAIMS or not holds_any(block, _NEEDLES):
                 continue
             sizes.update(int(match[match.lastindex or 1]) for match in _COUNTED.finditer(block))
@@ -343,7 +343,7 @@ def setting_of(texts: Iterable[Path]) -> str | None:
     """The first setting of which a text has a sign; None without any. Raises InputError where one cannot be read."""
     known = _settings().settings
     signs = [sign.encode() for one in known for sign in one.signs]
-    seen = {word for text in texts for _, block in edge_blocks(str(text)) for word in words_in(block, signs)}
+    seen = {word for text in texts for _, block in ends_of(str(text)) for word in words_in(block, signs)}
     return next((one.setting for one in known if any(sign.encode() in seen for sign in one.signs)), None)
 
 

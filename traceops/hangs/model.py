@@ -87,6 +87,7 @@ class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
     pending: Annotated[int | None, Meta(description="Operations not completed.")] = None
     exit_code: Annotated[int | None, Meta(description="As a shell has it: 128 + n for signal n.")] = None
     sources: tuple[str, ...] = ()
+    last_line: Annotated[str | None, Meta(description="Time of day in the rank's last line in a log.")] = None
 
 
 class WaitJson(msgspec.Struct, frozen=True, kw_only=True):

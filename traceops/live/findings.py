@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from math import sqrt
-from statistics import median
+from math import log, sqrt
+from statistics import fmean, median
 from typing import Any, ClassVar
 
 import msgspec
@@ -40,6 +40,13 @@ class Slower(LiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
     mhz_before: int | None = None
     mhz_now: int | None = None
+
+
+class Changed(LiveClaim, frozen=True, kw_only=True):
+    """Steps take longer than they did, and the cause is not known yet."""
+
+    kind: ClassVar[str] = "changed"
+    percent: float
 
 
 class AsBefore(LiveClaim, frozen=True, kw_only=True):
@@ -109,9 +116,11 @@ class Detection(Struct, frozen=True, kw_only=True):
 
 _PART = 0.35  # of what steps take longer: a cause explains at least so much of it
 _LIKE = 0.5  # of the most that a rank explains: others that explain so much are named too
-_ALIKE = 0.6  # of what grew: a line that has more is the cause by itself
+_EVERYONE = 0.4  # of what ranks grew by on average: each does
+_ALIKE = 2.0  # times as much as steps: a line that grew by more is the cause by itself
 _CROWD_PCT = 50.0  # of a core, which others take
-_SIGMA, _WEIGHTS = 2.0, 2.0  # of the noise; looks that count as one
+_SIGMA, _SIGMA_RANKS = 2.5, 0.4  # of the noise: so many, and more the more ranks there are
+_WEIGHTS = 2.0  # looks that count as one
 _WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
 
 
@@ -182,35 +191,46 @@ class Cause(Struct, frozen=True):
     others: tuple[str, ...] = ()
 
 
-def cause_of(ranks: Sequence[RankEvidence]) -> Cause:
-    """The cause that the evidence of some ranks shows, those among them that changed most."""
+def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
+    """The causes that the evidence of some ranks shows, those among them that changed most; at least one."""
     excess = median(one.now_ms - one.before_ms for one in ranks)
     everyone = tuple(one.rank for one in ranks)
     outer = _from_outside(ranks)
     if outer is not None:
-        return outer
+        return [outer]
     if _is_more_work(ranks, excess):
-        return Cause(Why.WORKLOAD, everyone, excess)
-    found = {one.rank: _of_rank(one, excess) for one in ranks}
+        return [Cause(Why.WORKLOAD, everyone, excess)]
+    found = {one.rank: _of_rank(one, excess, len(ranks)) for one in ranks}
     most = max((ms for _, ms in found.values()), default=0.0)
     if most >= _PART * excess:
         named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
-        first = max(named, key=lambda one: found[one.rank][1])
-        why = found[first.rank][0]
-        named = [one for one in named if found[one.rank][0] is why]
-        line = first.lines[0] if first.lines and why in (Why.HOST, Why.INPUT) else None
-        others = first.others if why is Why.CORES else ()
-        return Cause(why, tuple(one.rank for one in named), most, line, others=others)
+        named.sort(key=lambda one: -found[one.rank][1])
+        whys = list(dict.fromkeys(found[one.rank][0] for one in named))
+        return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
+    return [_indirect(ranks, excess)]
+
+
+def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> Cause:
+    """One that some ranks' own work shows. ranks: who shows it most first."""
+    first = ranks[0]
+    line = first.lines[0] if first.lines and why in (Why.HOST, Why.INPUT) else None
+    others = first.others if why is Why.CORES else ()
+    return Cause(why, tuple(sorted(one.rank for one in ranks)), found[first.rank][1], line, others=others)
+
+
+def _indirect(ranks: Sequence[RankEvidence], excess: float) -> Cause:
+    """What is left where no rank's own work grew: the exchange between them, or their GPUs."""
+    everyone = tuple(one.rank for one in ranks)
     waits = [sum(one.grew_ms.get(kind, 0.0) for kind in _WAITING) for one in ranks]
-    if waits and median(waits) >= _PART * excess:
-        if not any(one.on_gpu for one in ranks):
-            crowded = [one for one in ranks if one.crowd_pct >= _CROWD_PCT]
-            if crowded:
-                return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
-            return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess)
-        changed = median(abs(one.held - 1) for one in ranks) > 0.03
+    if median(waits) < _PART * excess:
+        return Cause(Why.UNKNOWN, everyone, excess)
+    if any(one.on_gpu for one in ranks):
+        changed = min(abs(one.held - 1) for one in ranks) > 0.03  # on all of them: one alone does something of its own
         return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess)
-    return Cause(Why.UNKNOWN, everyone, excess)
+    crowded = [one for one in ranks if one.crowd_pct >= _CROWD_PCT]
+    if crowded:
+        return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
+    return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess)
 
 
 def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
@@ -228,8 +248,8 @@ def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
     return None
 
 
-def _of_rank(one: RankEvidence, excess: float) -> tuple[Why, float]:
-    """What of a rank's own grew most, and by how much."""
+def _of_rank(one: RankEvidence, excess: float, ranks: int) -> tuple[Why, float]:
+    """What of a rank's own grew most, and by how much. ranks: of so many, among which one may stand out by chance."""
     if one.garbage_ms >= _PART * excess:
         return Why.GARBAGE, one.garbage_ms
     grew = {
@@ -240,7 +260,7 @@ def _of_rank(one: RankEvidence, excess: float) -> tuple[Why, float]:
         Why.HOST: one.grew_ms.get("own", 0.0) + one.grew_ms.get("optimizer", 0.0),
     }
     why = max(grew, key=grew.__getitem__)
-    if grew[why] < _SIGMA * _noise(one, grew[why]):
+    if grew[why] < (_SIGMA + _SIGMA_RANKS * log(ranks)) * _noise(one, grew[why]):
         grew[why] = 0.0
     cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
     if one.faults >= 1.0 and grew[why] >= _PART * excess:
@@ -258,19 +278,26 @@ def _noise(one: RankEvidence, grew: float) -> float:
 
 def _is_more_work(ranks: Sequence[RankEvidence], excess: float) -> bool:
     """Whether every rank does more of all that it did, as with longer sequences or larger batches."""
-    for one in ranks:
-        before, grew = one.before_kinds_ms, one.grew_ms
-        own, backward = grew.get("own", 0.0), grew.get("backward", 0.0) + grew.get("waiting", 0.0)
+    own = [one.grew_ms.get("own", 0.0) for one in ranks]
+    backward = [sum(one.grew_ms.get(kind, 0.0) for kind in _WAITING) for one in ranks]
+    if min(fmean(own), fmean(backward)) < 0.1 * excess:
+        return False
+    for one, grew, waits in zip(ranks, own, backward, strict=True):
+        before = one.before_kinds_ms
         if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
             return False
-        if one.ran_ms is not None and one.ran_ms < 0.4 * excess:
+        if one.ran_ms is not None and one.ran_ms < 0.5 * grew - _noise(one, grew):
             return False
-        if min(own, backward) < 0.1 * excess or not before.get("own") or not before.get("backward"):
+        if not before.get("own") or not before.get("backward"):
             return False
-        factors = [1 + own / before["own"], 1 + backward / (before["backward"] + before.get("waiting", 0.0))]
-        if max(factors) > 2.5 * min(factors):
+        # Each rank grows as all do, but for chance.
+        if any(part + _noise(one, part) < _EVERYONE * fmean(parts) for part, parts in ((grew, own), (waits, backward))):
             return False
-        whole = sum(max(line.ms, 0.0) for line in one.lines)
-        if whole and one.lines[0].ms > _ALIKE * max(whole, excess) and one.lines[0].ms > backward:
+        usual = one.now_ms / one.before_ms
+        if any(
+            line.ms > max(0.2 * excess, 2 * _noise(one, line.ms))
+            and line.ms > _ALIKE * usual * max(line.before_ms, 0.1)
+            for line in one.lines[:1]
+        ):
             return False
     return bool(ranks)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
 from typing import Protocol
+
+from msgspec import Struct
 
 from traceops.core.live_pulses import KINDS, Pulse
 from traceops.live.findings import (
@@ -14,6 +17,7 @@ from traceops.live.findings import (
     INDIRECT,
     AsBefore,
     Cause,
+    Changed,
     Detection,
     Lags,
     LiveClaim,
@@ -23,18 +27,21 @@ from traceops.live.findings import (
     Starved,
     Stuck,
     Why,
-    cause_of,
+    causes_of,
 )
 from traceops.live.machines import MachineReader
 from traceops.live.measures import Change, Goodput, Pace, growth, seen_ms
 from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
-_LOOKS = 25  # at each rank's host since the change, after which the cause is judged
+_LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _FEW = 10
+_LEAST = 1.08  # times the usual step, where a cause is named
+_CLOSE, _ENOUGH = 5, 40  # looks in half a second, and in all, that count without the others
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
-_AGAIN_S = 15.0  # after a cause was named: whether there is another one
+# After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
+_AGAIN_S, _MOST_AGAIN_S, _CLOSER_S = 7.0, 600.0, 5.0
 _MOST_RANKS = 16  # whose lines are read for one change
 _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
@@ -57,7 +64,7 @@ class Lines(Protocol):
         """The part of the time in these steps of each line, and the number of looks."""
         ...
 
-    def line(self, frame: int, ms: float) -> LineTime:
+    def line(self, frame: int, ms: float, before_ms: float = 0.0) -> LineTime:
         """A line as a reader knows it."""
         ...
 
@@ -86,8 +93,6 @@ class RankState:
         self.garbage: deque[tuple[int, float]] = deque(maxlen=2_000)  # ms of each step
         self.longest_ms = 0.0
         self.steps = 0
-        self._known_ms = 0.0  # evaluated, saved and compiled, as seen since the last steps, of no step yet
-        self._idle = 0
 
     @property
     def pulse(self) -> Pulse | None:
@@ -107,26 +112,16 @@ class RankState:
         before = self.pulse
         self.pulses.extend(look.pulses)
         seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
-        own = seen.get("evaluation", 0.0) + seen.get("checkpoint", 0.0)
-        self._known_ms += own
-        self._idle = 0 if own else self._idle + 1
-        if self._idle > 4:
-            self._known_ms = 0.0
-        usual = self.pace.usual_ms
         for step in look.steps:
-            self._take_step(step, usual)
+            self._take_step(step)
         return seen
 
-    def _take_step(self, step: Step, usual: float) -> None:
+    def _take_step(self, step: Step) -> None:
         self.steps = step.number + 1
         ms = step.us / 1000
         if step.recorded:
             return
-        known = step.compile_us / 1000
-        if usual and ms > 1.3 * usual and self._known_ms:
-            took = min(self._known_ms, ms - usual)
-            known, self._known_ms = known + took, self._known_ms - took
-        self.pace.feed(step.number, ms, known)
+        self.pace.feed(step.number, ms, step.compile_us / 1000)
         self.recent.append(ms)
         self.garbage.append((step.number, step.gc_us / 1000))
         if step.number > _FIRST:
@@ -150,8 +145,9 @@ class _Episode:
     def __init__(self, now_ns: int, since_ns: int, step: int) -> None:
         self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
         self.reported: set[tuple[Why, tuple[int, ...]]] = set()
-        self.reported_ns = 0
-        self.page = False
+        self.noted = self.closely = False
+        self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
+        self.from_ns = since_ns  # what is seen from then on counts
 
 
 class Job:
@@ -223,9 +219,19 @@ class Job:
             return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=False)]
         if episode is None:
             step = min(change.since for change in changes.values())
-            episode = self._episode = _Episode(now_ns, self._time_of(step, now_ns), step)
+            self._episode = _Episode(now_ns, self._time_of(step, now_ns), step)
             self._sources.closer()
             return []
+        found = []
+        if not episode.noted:
+            episode.noted = True
+            percent = 100 * (median(change.now_ms / change.before_ms for change in changes.values()) - 1)
+            noted = Changed(ranks=tuple(changes), step=episode.step, percent=percent)
+            found.append(Detection(claim=noted, since_ns=episode.since_ns, seen_ns=now_ns, page=False))
+        return found + self._causes(changes, episode, now_ns)
+
+    def _causes(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[Detection]:
+        """What makes the steps longer, once enough is known, and later what does so too."""
         waited = (now_ns - episode.seen_ns) / 1e9
         if not episode.reported:
             looks = self._looks_since(episode.step)
@@ -233,22 +239,35 @@ class Job:
                 self._sources.closer()
             if waited < _SOON_S or (waited < _LATE_S and looks < _LOOKS) or (waited < _UNKNOWN_S and looks < _FEW):
                 return []
-        elif (now_ns - episode.reported_ns) / 1e9 < _AGAIN_S:
+        elif not self._is_due_again(episode, now_ns):
             return []
-        cause = cause_of(self._evidence(changes, episode, now_ns))
-        if cause.why in INDIRECT and (waited < _UNKNOWN_S or episode.reported):
+        if median(change.now_ms / change.before_ms for change in changes.values()) < _LEAST:
             return []
-        episode.reported_ns = now_ns
-        key = cause.why, cause.ranks
-        if any(why is cause.why and set(ranks) >= set(cause.ranks) for why, ranks in episode.reported):
-            return []
-        episode.reported.add(key)
-        found = [self._slower(cause, changes, episode, now_ns)]
-        if cause.why is Why.WORKLOAD:
-            for state in self.ranks.values():
-                state.pace.accept()
-            self._episode = None
+        found = []
+        for cause in causes_of(self._evidence(changes, episode, now_ns)):
+            if cause.why in INDIRECT and (waited < _UNKNOWN_S or episode.reported):
+                continue
+            if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
+                episode.reported.add((cause.why, cause.ranks))
+                found.append(self._slower(cause, changes, episode, now_ns))
+            if cause.why is Why.WORKLOAD:
+                for state in self.ranks.values():
+                    state.pace.accept()
+                self._episode = None
+        if episode.reported:
+            episode.again_ns = now_ns + int(episode.pause_s * 1e9)
+            episode.pause_s, episode.closely = min(2 * episode.pause_s, _MOST_AGAIN_S), False
         return found
+
+    def _is_due_again(self, episode: _Episode, now_ns: int) -> bool:
+        """Whether to see if something else makes steps longer too: by closer looks at all hosts from just before on."""
+        left_s = (episode.again_ns - now_ns) / 1e9
+        if left_s > _CLOSER_S:
+            return False
+        if not episode.closely:
+            episode.closely, episode.from_ns = True, now_ns
+            self._sources.closer()
+        return left_s <= 0
 
     def _slower(self, cause: Cause, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> Detection:
         before = median(change.before_ms for change in changes.values())
@@ -275,9 +294,11 @@ class Job:
         self, state: RankState, change: Change, episode: _Episode, now_ns: int, with_lines: bool
     ) -> RankEvidence:
         before, since = state.around(change.since)
-        then, now = (_per_step(pulses, ms) for pulses, ms in ((before, change.before_ms), (since, change.now_ms)))
+        since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
+        seen = _seen(before), _seen(since)
+        then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
-        lines = self._lines_of(state.rank, change) if with_lines else ()
+        lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
         begin_ms, onset_ms, end_ms = (ns / 1e6 for ns in (episode.since_ns - 120_000_000_000, episode.since_ns, now_ns))
         machine = self._sources.machine(state.rank)
         host: dict[str, float | None] = {"ran": None, "wait": None}
@@ -305,23 +326,24 @@ class Job:
             others, crowd = machine.busy_others(onset_ms, end_ms)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
-            looks=(_looks(before), _looks(since)), lines=lines,
+            looks=(seen[0].looks, seen[1].looks), lines=lines,
             ran_ms=host["ran"], cores_ms=host["wait"], faults=faults, retries=retries, held=held,
             garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total),
             strangers=strangers, throttle=throttle, others=tuple(others), crowd_pct=crowd,
         )  # fmt: skip
 
-    def _lines_of(self, rank: int, change: Change) -> tuple[LineTime, ...]:
+    def _lines_of(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
         lines = self._sources.lines(rank)
         if lines is None:
             return ()
         lines.read()
         before, _ = lines.shares(range(_FIRST, change.since))
-        since, _ = lines.shares(range(change.since, 1 << 62))
+        since, _ = lines.shares(range(max(change.since, first), 1 << 62))
         grew = {
             frame: since.get(frame, 0.0) * change.now_ms - before.get(frame, 0.0) * change.before_ms for frame in since
         }
-        told = [lines.line(frame, ms) for frame, ms in sorted(grew.items(), key=lambda one: -one[1])[:6] if ms > 0]
+        most = sorted(grew.items(), key=lambda one: -one[1])[:6]
+        told = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
         return tuple(line for line in told if ".backward(" not in line.text)
 
     def _looks_since(self, step: int) -> int:
@@ -491,17 +513,26 @@ class Job:
             self.goodput.add("hang", (now_ns - before) / 1e9)
 
 
-def _looks(pulses: Sequence[Pulse]) -> int:
-    return pulses[-1].looks - pulses[0].looks if pulses else 0
+class _Seen(Struct, frozen=True):
+    """Where a rank's host was seen, ms by kind, in so many looks."""
+
+    ms: dict[str, float]
+    looks: int
+
+    def of_step(self, ms: float) -> dict[str, float]:
+        """Where a step of so many ms goes, by kind; empty where nothing was seen."""
+        whole = sum(self.ms.values())
+        return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
 
 
-def _per_step(pulses: Sequence[Pulse], ms: float) -> dict[str, float]:
-    """Where a step of so many ms goes, by kind; empty where nothing was seen."""
-    if len(pulses) < 2:
-        return {}
-    seen = seen_ms(pulses[0], pulses[-1])
-    whole = sum(seen.values())
-    return {kind: ms * own / whole for kind, own in seen.items()} if whole else {}
+def _seen(pulses: Sequence[Pulse]) -> _Seen:
+    """From close looks alone, where there are enough: one look among many that stands for a whole second hides them."""
+    pairs = [(seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
+    close = [pair for pair in pairs if pair[1] >= _CLOSE]
+    if sum(looks for _, looks in close) >= _ENOUGH:
+        pairs = close
+    ms = {kind: sum(seen[kind] for seen, _ in pairs) for kind in KINDS}
+    return _Seen(ms, sum(looks for _, looks in pairs))
 
 
 def _is_patient(state: RankState) -> bool:

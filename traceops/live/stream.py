@@ -14,6 +14,7 @@ from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STE
 
 _MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long before us wrote comes in pieces
 _MOST_PULSES = 64
+_CLOSE_US, _ENOUGH = 60_000, 40  # what a close look stands for at most; so many count without the others
 
 
 class Step(Struct, frozen=True):
@@ -114,13 +115,15 @@ def has_ended(pulse: Pulse | None) -> bool:
 
 
 class LineTime(Struct, frozen=True):
-    """A line of the program, and the ms per step that its rank's main thread was seen on it or in what it calls."""
+    """A line of the program, and by how many ms per step its rank's main thread was seen longer on it, or in what it
+    calls, than before: `before_ms`."""
 
     file: str
     line: int
     function: str
     text: str
     ms: float
+    before_ms: float = 0.0
 
 
 class LineReader:
@@ -163,16 +166,18 @@ class LineReader:
     def shares(self, steps: Iterable[int]) -> tuple[dict[int, float], int]:
         """Of the time that was seen in these steps, the part of each line's frame; and the number of looks."""
         wanted = steps if isinstance(steps, range) else set(steps)
+        taken = [(frame, us) for step, frame, us in self._samples if step in wanted]
+        close = [(frame, us) for frame, us in taken if us <= _CLOSE_US]
+        if len(close) >= _ENOUGH:  # one look among many that stands for a whole second would hide them
+            taken = close
         found: dict[int, float] = {}
-        looks = 0
-        for step, frame, us in self._samples:
-            if step in wanted:
-                found[frame] = found.get(frame, 0.0) + us
-                looks += 1
+        for frame, us in taken:
+            found[frame] = found.get(frame, 0.0) + us
+        looks = len(taken)
         whole = sum(found.values())
         return ({frame: us / whole for frame, us in found.items()} if whole else {}), looks
 
-    def line(self, frame: int, ms: float) -> LineTime:
+    def line(self, frame: int, ms: float, before_ms: float = 0.0) -> LineTime:
         """The frame as a reader knows it."""
         function, file, _, line, text = self._frames[frame][:5]
-        return LineTime(file, line, function, text or "", ms)
+        return LineTime(file, line, function, text or "", ms, before_ms)

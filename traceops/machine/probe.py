@@ -18,9 +18,21 @@ from traceops.core.errors import InputError
 from traceops.fabric.model import Gpu, Machine, Nic
 from traceops.fabric.readers.topo_matrix import read_topo_matrices
 from traceops.machine.files import NO_ANSWER, Output, listed, output, text
-from traceops.machine.limits import Cpus, Limits, Near, read_cpus, read_limits, read_near
 from traceops.machine.network import Interface, Plugin, Rdma, can_open, nics, read_interfaces, read_plugin, read_rdma
-from traceops.machine.platform import Links, PlatformFacts, Software, parse_nvlink_status, read_platform, read_software
+from traceops.machine.platform import (
+    Cpus,
+    Limits,
+    Links,
+    Near,
+    PlatformFacts,
+    Software,
+    parse_nvlink_status,
+    read_cpus,
+    read_limits,
+    read_near,
+    read_platform,
+    read_software,
+)
 from traceops.machine.smi import Smi, SmiGpu, parse_smi
 from traceops.machine.xids import DriverLog, parse_driver_log
 

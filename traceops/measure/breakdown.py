@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, clip, intersect, spread_before, union
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
-from traceops.measure.hta_rows import hta_kinds
-from traceops.measure.hta_tables import HtaTables
+from traceops.measure.hta_tables import HtaTables, hta_kinds
 from traceops.measure.nesting import groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
@@ -140,16 +139,17 @@ def _longer_than_alone(alike: Int, took: Int, held: NDArray[np.bool_]) -> Int:
     and what some of them take less is taken off what the rest take longer.
     """
     longer = np.zeros(len(took), dtype=np.int64)
-    order = np.argsort(alike, kind="stable")
-    for own in np.split(order, np.flatnonzero(np.diff(alike[order])) + 1):
+    order, count = np.argsort(alike, kind="stable"), np.bincount(alike)
+    alone, behind = count - np.bincount(alike, held).astype(np.int64), np.cumsum(count)
+    for group in np.flatnonzero((alone < count) & (alone >= _LEAST_ALONE)).tolist():
+        own = order[behind[group] - count[group] : behind[group]]
         beside = held[own]
-        if beside.any() and len(own) - int(beside.sum()) >= _LEAST_ALONE:
-            low, usual, high = _quartiles(took[own[~beside]])
-            more = took[own[beside]] - round(usual)
-            net = float(more.sum())
-            if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
-                more = np.maximum(more, 0)
-                longer[own[beside]] = np.rint(more * (net / more.sum()))
+        low, usual, high = _quartiles(took[own[~beside]])
+        more = took[own[beside]] - round(usual)
+        net = float(more.sum())
+        if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
+            more = np.maximum(more, 0)
+            longer[own[beside]] = np.rint(more * (net / more.sum()))
     return longer
 
 

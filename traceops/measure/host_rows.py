@@ -100,7 +100,9 @@ class HostRows(Struct, frozen=True, dict=True):
         rows = self._of_name(self.launches, named(self.events, _COPIES))
         rows = rows[np.isin(self.events.correlation[rows], copies[copies >= 0])]
         rows = rows[~begin_inside(self.events, rows, self.exchanged)]
-        return np.setdiff1d(rows, self.blocking)
+        blocks = np.zeros(len(self.events), dtype=bool)
+        blocks[self.blocking] = True
+        return rows[~blocks[rows]]
 
     @cached_property
     def waiting(self) -> Int:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from traceops.core.errors import UsageError
-from traceops.measure.hta_breakdown import KERNEL_WAIT_US, Columns
-from traceops.measure.hta_rows import number_ids
-from traceops.measure.hta_tables import NO_ACTIVITY, HtaTables
+from traceops.measure.hta_tables import KERNEL_WAIT_US, NO_ACTIVITY, Columns, HtaTables, number_ids
 from traceops.traces.model import RankTrace
 
 if TYPE_CHECKING:

@@ -2,25 +2,313 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from traceops.core.arrays import Int
 from traceops.measure.activity import COMM, COMPUTE, MEMORY
-from traceops.measure.hta_breakdown import (
-    Columns,
-    busy_times,
-    idle_times,
-    kernel_types,
-    kernels,
-    overlap,
-    temporal_breakdown,
-)
-from traceops.measure.hta_rows import Bool, HtaRows, hta_kinds, hta_rows, join
 from traceops.traces.model import Events
+
+# The rows that HTA analyses: cut, joined by correlation id and filtered as it does, in its order.
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+OTHER = -1  # what HTA counts as busy, but as no kind of kernel
+_MOST_JOINED = 100_000  # pairs of one correlation id; a CUDA graph has one launch and its kernels
+_MOST_SPREAD = 32  # correlation ids are looked up in a table if it has at most this many places a row
+
+# HTA's classifier (hta/utils/utils.py) tries these in this order.
+_COMM = re.compile(r"nccl.*Kernel")
+_MEMORY = re.compile(r"Memcpy|Memset|dma")
+_NOT_COMPUTE = re.compile(r".*Memcpy|.*Sync")
+# Waiting that HTA takes for device activity whatever its stream.
+_SYNC = ("Event Sync", "Context Sync")
+
+
+class HtaRows(Struct, frozen=True):
+    """Rows in HTA's order as equally long columns: device rows first where HTA filters, else as in the file.
+
+    A device row appears as often as kept host rows share its correlation id. Times are HTA's: float µs since the
+    first row that has a stream or a correlation id or is a profiler step.
+    """
+
+    row: Int  # into Events
+    ts: Float
+    dur: Float
+    stream: Int  # -1 on the host
+    key: Int  # correlation ids, numbered from 0; -1 where a row has none
+    keys: int
+    launch_ts: Float  # start of the call that launched a device row, NaN where HTA did not keep it
+
+
+def hta_rows(events: Events) -> HtaRows:
+    """HTA's cut: without the last profiler step, and without device rows whose launch it leaves out.
+
+    A trace with fewer than two steps stays whole. Unlike in HTA, whose bugs these are, event 0 is not the launch of
+    rows that have none, and rows without a correlation id do not share one.
+    """
+    is_step = np.array(["ProfilerStep" in text for text in events.names], dtype=bool)
+    cut = np.flatnonzero((events.stream != -1) | (events.correlation != -1) | is_step[events.name])
+    name, stream, correlation = events.name[cut], events.stream[cut], events.correlation[cut]
+    ts = (events.ts[cut] - events.ts.min()) / 1000.0
+    ts -= ts.min()
+    key, keys = number_ids(correlation, stream >= 0)
+    on_device = (stream >= 0) & (correlation >= 0) & (key >= 0)
+    on_device |= np.array([text in _SYNC for text in events.names], dtype=bool)[name]
+    device, host = np.flatnonzero(on_device), np.flatnonzero(~on_device)
+
+    last_call = np.full(keys + 1, -1)  # its last place is for the key -1
+    last_call[key[host]] = host
+    last_call[-1] = -1
+    kept, call_ts = np.arange(len(cut)), ts
+    if len({text for text in (*events.names, *events.cats) if "ProfilerStep" in text}) > 1:
+        last_step = np.max(ts[host][is_step[name[host]]], initial=-np.inf)
+        host = host[ts[host] < last_step]
+        calls = np.bincount(key[host] + 1, minlength=keys + 1)
+        calls[0] = min(calls[0], 1)
+        kept = np.concatenate((np.repeat(device, calls[key[device] + 1]), host))
+        call_ts = np.where(ts < last_step, ts, np.nan)
+    call = last_call[key[kept]]
+    return HtaRows(
+        row=cut[kept],
+        ts=ts[kept],
+        dur=events.dur[cut[kept]] / 1000.0,
+        stream=stream[kept],
+        key=key[kept],
+        keys=keys,
+        launch_ts=np.where(call >= 0, call_ts[call], np.nan),
+    )
+
+
+def number_ids(correlation: Int, on_device: Bool) -> tuple[Int, int]:
+    """Correlation ids numbered from 0, -1 for none, and how many there are.
+
+    Those of many host and many device rows at once count as none: HTA would join each with each.
+    """
+    given = np.flatnonzero(correlation != -1)
+    key = np.full(len(correlation), -1)
+    if not len(given):
+        return key, 0
+    ids = correlation[given]
+    first, last = int(ids.min()), int(ids.max())
+    if last - first < _MOST_SPREAD * len(correlation):
+        seen = np.zeros(last - first + 1, dtype=bool)
+        seen[ids - first] = True
+        number = np.cumsum(seen) - 1
+        keys, own = int(number[-1]) + 1, number[ids - first]
+    else:
+        unique, own = np.unique(ids, return_inverse=True)
+        keys = len(unique)
+    device = np.bincount(own[on_device[given]], minlength=keys)
+    host = np.bincount(own, minlength=keys) - device
+    key[given] = np.where((device * host > _MOST_JOINED)[own], -1, own)
+    return key, keys
+
+
+def join(left: Int, right: Int, keys: int) -> tuple[Int, Int]:
+    """Positions in `left` and `right` of each pair with equal keys, in left order, then in right order; keys from 0."""
+    count = np.bincount(right, minlength=keys)
+    by_key = np.argsort(right, kind="stable")
+    pairs = count[left]
+    first = np.cumsum(count) - count
+    of_left = np.repeat(np.arange(len(left)), pairs)
+    within = np.arange(len(of_left)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+    return of_left, by_key[first[left[of_left]] + within]
+
+
+def hta_kind(name: str) -> int:
+    """What HTA takes a kernel of this name for: COMM, MEMORY, COMPUTE or OTHER."""
+    if _COMM.match(name):
+        return COMM
+    if _MEMORY.match(name):
+        return MEMORY
+    return OTHER if _NOT_COMPUTE.match(name) else COMPUTE
+
+
+def hta_kinds(names: Sequence[str], used: NDArray[np.integer]) -> NDArray[np.int8]:
+    """`hta_kind` of each of `names`; those whose position is not in `used` are not looked at and OTHER."""
+    kinds = np.full(len(names), OTHER, dtype=np.int8)
+    for i in np.flatnonzero(np.bincount(used, minlength=len(names))).tolist():
+        kinds[i] = hta_kind(names[i])
+    return kinds
+
+
+# Temporal breakdown, overlap, idle time and kernel breakdown, in HTA's float µs.
+
+Columns = dict[str, list[Any]]
+Busy = tuple[Float, Float]
+
+KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
+_KINDS = ((COMPUTE, "COMPUTATION"), (COMM, "COMMUNICATION"), (MEMORY, "MEMORY"))  # in HTA's order
+_MOST_KERNELS = 10  # of a kind, beyond which HTA adds up the smaller ones
+_LARGE = 80  # percentile of the running sum, beyond which it does so too
+
+
+def busy_times(ts: Float, dur: Float) -> Busy:
+    """Starts and ends of the times in which at least one row runs; rows that touch are one."""
+    order = np.argsort(ts)
+    start, reach = ts[order], np.maximum.accumulate((ts + dur)[order])
+    edge = np.ones(len(start) + 1, dtype=bool)
+    edge[1:-1] = start[1:] > reach[:-1]
+    return start[edge[:-1]], reach[edge[1:]]
+
+
+def temporal_breakdown(rank: int, every: Busy, compute: Busy) -> Columns:
+    """Idle, compute and other time of the device, between its first and its last activity."""
+    span = every[1][-1] - every[0][0]
+    idle = span - (every[1].sum() - every[0].sum())
+    computing = compute[1].sum() - compute[0].sum()
+    rest = max(span - computing - idle, np.float64(0))  # HTA raises where rounding makes it negative
+    parts = {"idle_time": idle, "compute_time": computing, "non_compute_time": rest}
+    shares = {f"{name}_pctg": [known(np.round(100 * (part / span), 2))] for name, part in parts.items()}
+    times = {f"{name}(us)": [float(part)] for name, part in {**parts, "kernel_time": span}.items()}
+    return {"rank": [rank], **times, **shares}
+
+
+def overlap(rank: int, comm: Busy, compute: Busy) -> Columns:
+    """Percent of the time in which communication runs that computation runs as well; None without any."""
+    times, running = _running((comm, compute))
+    both = np.flatnonzero(running == 3)
+    total = (comm[1] - comm[0]).sum()
+    share = (times[both + 1] - times[both]).sum() / total
+    return {"rank": [rank], "comp_comm_overlap_pctg": [known(np.round(100 * share, 2))]}
+
+
+def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) -> Columns:
+    """Time between kernels of one stream, by why the later one did not start before.
+
+    'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
+    """
+    table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
+    for own in dict.fromkeys(stream.tolist()):
+        rows = np.flatnonzero(stream == own)
+        rows = rows[np.argsort(ts[rows])]
+        before = (ts + dur)[rows[:-1]]
+        gap = ts[rows[1:]] - before
+        by_host = launch_ts[rows[1:]] > before
+        short = ~by_host & (gap < KERNEL_WAIT_US)
+        parts = {
+            name: _sum(gap[mask].tolist())
+            for name, mask in (("host_wait", by_host), ("kernel_wait", short), ("other", ~by_host & ~short))
+            if name == "other" or mask.any()  # HTA counts the first kernel as 'other', with no gap
+        }
+        times = np.array(list(parts.values()))
+        table["rank"] += [rank] * len(parts)
+        table["stream"] += [own] * len(parts)
+        table["idle_category"] += parts
+        table["idle_time"] += np.round(times, 2).tolist()
+        table["idle_time_ratio"] += map(known, np.round(times / sum(parts.values()), 2))
+    return table
+
+
+def kernel_types(busy: dict[int, Busy]) -> Columns:
+    """Time in which each kind of kernel, or set of kinds, runs; HTA cuts each interval to whole µs."""
+    times, running = _running([busy[kind] for kind, _ in _KINDS])
+    shown = np.flatnonzero(running > 0)
+    lasted = (times[shown + 1] - times[shown]).astype(np.int64)
+    sums = np.bincount(running[shown], weights=lasted, minlength=8).astype(np.int64)
+    seen = np.flatnonzero(np.bincount(running[shown], minlength=8))
+    label = {
+        i: " overlapping ".join(name for bit, (_, name) in enumerate(_KINDS) if i >> bit & 1) for i in seen.tolist()
+    }
+    sets = np.array(sorted(label, key=label.__getitem__), dtype=np.int64)
+    sets = sets[_descending(sums[sets])]
+    shares = np.round(sums[sets] / sums[sets].sum() * 100, 1)
+    return {
+        "kernel_type": [label[i] for i in sets.tolist()],
+        "sum": sums[sets].tolist(),
+        "percentage": [known(share) for share in shares],
+    }
+
+
+def kernels(rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDArray[np.integer], dur: Float) -> Columns:
+    """Statistics of the durations by kernel, of each kind; `name` says which of `names`, of these `kinds`, a row has.
+
+    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones.
+    """
+    count = np.bincount(name, minlength=len(names))
+    order = np.argsort(name.astype(np.uint16 if len(names) <= 1 << 16 else name.dtype), kind="stable")
+    values, ends = dur[order].tolist(), np.cumsum(count).tolist()
+    rows = []
+    for kind, label in sorted(_KINDS, key=lambda pair: pair[1]):
+        used = np.flatnonzero((count > 0) & (kinds == kind)).tolist()
+        own = {names[i]: values[ends[i] - count[i] : ends[i]] for i in used}
+        if len(own) > _MOST_KERNELS:
+            own = _without_small({text: _sum(own[text]) for text in sorted(own)})
+        rows += [(text, *_statistics(own[text]), label, rank) for text in sorted(own)]
+    columns = ("name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)", "kernel_type", "rank")
+    return {column: [row[i] for row in rows] for i, column in enumerate(columns)}
+
+
+def _without_small(sums: dict[str, float]) -> dict[str, list[float]]:
+    """The largest sums by name, the rest under 'others'."""
+    names, values = list(sums), np.array(list(sums.values()))
+    order = _descending(values)
+    running = np.cumsum(values[order])
+    small = (running > np.percentile(running, _LARGE)) | (np.arange(len(order)) >= _MOST_KERNELS)
+    result: dict[str, list[float]] = {}
+    for i, is_small in zip(order, small, strict=True):
+        result.setdefault("others" if is_small else names[i], []).append(float(values[i]))
+    return result
+
+
+def _sum(values: list[float]) -> float:
+    """Kahan's sum, which is pandas' for groups: so it has HTA's last digit too."""
+    total = lost = 0.0
+    for value in values:
+        value -= lost
+        more = total + value
+        lost = more - total - value
+        total = more
+    return total
+
+
+def _statistics(values: list[float]) -> tuple[float, float, float, float, float]:
+    """Sum, largest, smallest, standard deviation (0 for one value) and mean.
+
+    The deviation is Welford's, in the order of the values: so it has HTA's last digit too.
+    """
+    total, mean, squares = _sum(values), 0.0, 0.0
+    for count, value in enumerate(values, 1):
+        before = value - mean
+        mean += before / count
+        squares += (value - mean) * before
+    deviation = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
+    return total, max(values), min(values), deviation, total / len(values)
+
+
+def _running(parts: Sequence[Busy]) -> tuple[Float, Int]:
+    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th.
+
+    Sorted after each part and by the sort that HTA calls, because what it answers for equal times depends on that.
+    """
+    times, change = np.empty(0), np.empty(0, dtype=np.int64)
+    for i, (start, end) in enumerate(parts):
+        times = np.concatenate((times, start, end))
+        change = np.concatenate((change, np.repeat([1 << i, -1 << i], len(start))))
+        order = np.argsort(times)
+        times, change = times[order], change[order]
+    return times, np.cumsum(change)
+
+
+def _descending(values: NDArray[Any]) -> Int:
+    """Positions from the largest value to the smallest, equal ones as pandas leaves them."""
+    order: Int = len(values) - 1 - np.argsort(values[::-1])[::-1]
+    return order
+
+
+def known(value: Any) -> float | None:
+    """A number for a table: None for what is none, such as a share of nothing."""
+    return float(value) if np.isfinite(value) else None
+
 
 # HTA's launch statistics and queue lengths of one rank, described as pandas describes them.
 
@@ -177,3 +465,69 @@ def hta_tables(rank: int, events: Events) -> HtaTables:
 
 def _where(mask: Bool, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     return tuple(column[mask] for column in columns)
+
+
+_ROUNDING = 1e-9  # relative; µs below a billionth are rounding too
+_NAMES = tuple(name for name in HtaTables.__struct_fields__ if name != "failed")
+
+
+class HtaAgreement(Struct, frozen=True):
+    """How many values of HTA's tables were compared, and how many differ by more than rounding.
+
+    `by` is HTA as installed ('HolisticTraceAnalysis 0.5.0'), `ranks` those with a table to compare, `tables` those of
+    HtaTables in which values differ. A table that HTA's code fails at is not compared. Where a table has other rows,
+    values are compared as they stand under each other.
+    """
+
+    by: str
+    ranks: int = 0
+    values: int = 0
+    differing: int = 0
+    tables: tuple[str, ...] = ()
+
+
+def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
+    """The agreement on one rank."""
+    found = HtaAgreement(by)
+    for name in _NAMES:
+        table: Columns | None = getattr(theirs, name)
+        if table is None:
+            continue
+        values, differing = _compare(getattr(ours, name) or {}, table)
+        found = replace(
+            found,
+            values=found.values + values,
+            differing=found.differing + differing,
+            tables=(*found.tables, name) if differing else found.tables,
+        )
+    return replace(found, ranks=int(found.values > 0))
+
+
+def agreement_of_ranks(found: Iterable[HtaAgreement | None]) -> HtaAgreement | None:
+    """The agreement on all ranks; None where no rank was compared."""
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    return HtaAgreement(
+        by=", ".join(dict.fromkeys(one.by for one in known if one.by)),
+        ranks=sum(one.ranks for one in known),
+        values=sum(one.values for one in known),
+        differing=sum(one.differing for one in known),
+        tables=tuple(name for name in _NAMES if any(name in one.tables for one in known)),
+    )
+
+
+def _compare(ours: Columns, theirs: Columns) -> tuple[int, int]:
+    values = differing = 0
+    for column in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get(column, []), theirs.get(column, [])
+        values += max(len(one), len(other))
+        differing += abs(len(one) - len(other))
+        differing += sum(not _same(a, b) for a, b in zip(one, other, strict=False))
+    return values, differing
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    return bool(one == other)

@@ -127,11 +127,10 @@ def _in_one_stream(events: Events, activity: Activity, begin: Int, following: In
     found = np.zeros(len(begin), dtype=bool)
     if not len(begin):
         return found
-    ends = np.flatnonzero(np.isin(activity.end, begin))
+    gap = np.minimum(begin.searchsorted(activity.end), len(begin) - 1)
+    ends = np.flatnonzero(begin[gap] == activity.end)
     ended_in, begins_in = (activity.lane_of(events, which) for which in (ends, activity.by_start[following]))
-    for stream in np.unique(begins_in):
-        here = begins_in == stream
-        found[here] = np.isin(begin[here], activity.end[ends[ended_in == stream]])
+    found[gap[ends][ended_in == begins_in[gap[ends]]]] = True
     return found
 
 

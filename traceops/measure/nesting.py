@@ -23,8 +23,9 @@ def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
     """The different values in rising order and each row's place among them; fast where equal values stand together."""
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     first = np.concatenate(([0], changes))[: len(values)]
-    found, which = np.unique(values[first], return_inverse=True)
-    return found, np.repeat(which, np.diff(np.append(first, len(values))))
+    found = np.unique(values[first])
+    which = found.searchsorted(values[first])
+    return found, which.repeat(np.diff(np.append(first, len(values))))
 
 
 def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
@@ -161,7 +162,7 @@ class Nesting(Struct, frozen=True, dict=True):
         if not len(threads):
             return np.full(len(rows), -1, dtype=np.int64)
         which = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
-        passed = np.clip(self.axis.passed(self.events.ts[rows]), -1, self.axis.span - 1)
+        passed = np.minimum(np.maximum(self.axis.passed(self.events.ts[rows]), -1), self.axis.span - 1)
         return np.where(threads[which] == tid, which * self.axis.span + passed, -1)
 
 

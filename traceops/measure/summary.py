@@ -19,15 +19,21 @@ from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
-from traceops.measure.held_launches import HeldLaunches, HostWork, measure_held, measure_host_work
-from traceops.measure.host import AnomalyChecks, HostTime, measure_anomaly, measure_host
-from traceops.measure.hta_agreement import HtaAgreement, compare_tables
-from traceops.measure.hta_tables import HtaTables, hta_tables
+from traceops.measure.host import (
+    AnomalyChecks,
+    HeldLaunches,
+    HostTime,
+    HostWork,
+    measure_anomaly,
+    measure_held,
+    measure_host,
+    measure_host_work,
+)
+from traceops.measure.hta_tables import HtaAgreement, HtaTables, compare_tables, hta_tables
 from traceops.measure.inventory import KernelStats, RankInventory, measure_inventory, measure_kernels
 from traceops.measure.launched import find_launched
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
-from traceops.measure.passes import InferencePass, find_passes
-from traceops.measure.phases import BackwardSync, find_phases, measure_backward_sync
+from traceops.measure.phases import BackwardSync, InferencePass, find_passes, find_phases, measure_backward_sync
 from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
 from traceops.measure.stack_times import StackTime, stack_times
 from traceops.measure.steps import StepBounds, find_steps

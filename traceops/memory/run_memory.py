@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from traceops.across.memory_use import MemoryUse, memory_use
+from traceops.across.run_use import MemoryUse, memory_use
 from traceops.core.errors import InputError
 from traceops.core.rank_files import RAN_OUT, SNAPSHOT
 from traceops.measure.step_memory import StepMemory

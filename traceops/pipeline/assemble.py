@@ -11,16 +11,14 @@ import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, no_replay
-from traceops.across.plain_step import PlainStep, profiler_cost
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
-from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import mean_ms
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
-from traceops.measure.hta_agreement import agreement_of_ranks
+from traceops.measure.hta_tables import agreement_of_ranks
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_cross import (
@@ -68,6 +66,7 @@ from traceops.rules.activity import KERNELS_MISSING
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import checks, merge_overlapping, most_important_first
 from traceops.rules.idle_time import within_lateness_ms
+from traceops.rules.inputs import Inputs
 from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import step_kinds
 
@@ -134,14 +133,8 @@ def without_device(report: Report) -> Report:
 # The summary of a run: medians over its ranks, and what is known of how it was captured.
 
 
-def summary_of(
-    found: Discovery,
-    run: CrossRank,
-    rank_rows: Sequence[RankRow],
-    judged: Sequence[Check],
-    seen: ObservedRun | None,
-    own_ms: float | None,
-) -> Summary:
+def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Check]) -> Summary:
+    found, run = known.found, known.run
     by_step: dict[int, list[int]] = defaultdict(list)
     for times in run.ranks:
         for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
@@ -153,9 +146,9 @@ def summary_of(
     step = run.step_ms
     worst = {}
     for bucket in BUCKETS:
-        known = [(ms, row.rank) for row in rank_rows if (ms := row.bucket_ms(bucket)) is not None]
-        if known and max(known)[0] > 0:
-            worst[bucket] = WorstRank(rank=max(known)[1], ms=max(known)[0])
+        most, rank = max(((row.bucket_ms(bucket) or 0.0, row.rank) for row in rank_rows), default=(0.0, 0))
+        if most > 0:
+            worst[bucket] = WorstRank(rank=rank, ms=most)
     return Summary(
         step_time_ms=StepTime(
             median=_median(durations),
@@ -180,12 +173,12 @@ def summary_of(
         compute_pct=_median([row.compute_pct for row in rank_rows]),
         non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
-        step_without_profiler_ms=_round(own_ms),
+        step_without_profiler_ms=_round(known.own_ms),
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
-        step_kinds=_step_kinds(found, None if seen is None else seen.whole),
-        profiler_slowdown=_round(_slowdown(found, run, seen)),
-        recording_ms=None if own_ms is not None else _recording_ms(found, run),
-        uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct),
+        step_kinds=_step_kinds(found, known.whole),
+        profiler_slowdown=_round(known.slowdown),
+        recording_ms=None if known.own_ms is not None else _recording_ms(found, run),
+        uncharged_wait_pct=None if run.replay is None else _round(run.replay.charged.uncharged_pct),
         unjudged=tuple(
             UnjudgedTime(**msgspec.structs.asdict(one))
             for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
@@ -207,12 +200,6 @@ def _recording_ms(found: Discovery, run: CrossRank) -> float | None:
         return None
     most = max((within_lateness_ms(times) for times in run.ranks), default=0.0)
     return _round(most) if most else None
-
-
-def _slowdown(found: Discovery, run: CrossRank, seen: ObservedRun | None) -> float | None:
-    on_gpu = any(times.summary.on_gpu for times in run.ranks)
-    observed, whole = ((), None) if seen is None else (seen.observed, seen.whole)
-    return profiler_cost(found.manifest, observed, whole, on_gpu=on_gpu).slowdown
 
 
 def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
@@ -255,29 +242,20 @@ def _round(value: float | None) -> float | None:
 
 
 if TYPE_CHECKING:
-    from traceops.hangs.model import Diagnosis
+    pass
 
 _MOST_FLAMES = 64
 
 
-def assemble(
-    found: Discovery,
-    run: CrossRank,
-    run_info: Run,
-    verdicts: Sequence[Verdict],
-    hang: Diagnosis | None = None,
-    seen: ObservedRun | None = None,
-    plain: PlainStep | None = None,
-    undisturbed: Undisturbed | None = None,
-    own_ms: float | None = None,
-) -> Report:
-    """Everything the renderers need, in the units and keys of report.json. own_ms: a step without the profiler."""
+def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: ObservedRun) -> Report:
+    """Everything the renderers need, in the units and keys of report.json."""
+    found, run, hang = known.found, known.run, known.hang
     of_hang = failures.in_order_of_roots(hang, verdicts)
     others = [f for verdict in verdicts if verdict.rule not in failures.BY_ID for f in verdict.findings]
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=with_speed(summary_of(found, run, rank_rows, judged, seen, own_ms), run_info, run),
+        summary=with_speed(summary_of(known, rank_rows, judged), run_info, run),
         ranks=rank_rows,
         hosts=host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
@@ -299,10 +277,12 @@ def assemble(
         ),
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
-        whole_run=UNSET if seen is None else whole_run_rows(seen, plain, found.manifest) or UNSET,
-        memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
-        undisturbed=UNSET if undisturbed is None else undisturbed_rows(undisturbed, run.step_ms, found.manifest),
-        flames=() if seen is None else _flames(seen),
+        whole_run=whole_run_rows(seen, known.plain, found.manifest) or UNSET,
+        memory=memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
+        undisturbed=UNSET
+        if known.undisturbed is None
+        else undisturbed_rows(known.undisturbed, run.step_ms, found.manifest),
+        flames=_flames(seen),
         hang=hang,
         fabric=run.fabric,
         detail=step_details(run, [finding for verdict in verdicts for finding in verdict.findings], rank_rows),

@@ -187,8 +187,8 @@ def _row(run: CrossRank, role: Role, groups: Sequence[GroupRole], collectives: S
     worst = max(exposed, key=lambda rank: exposed[rank], default=None)
     late, share = _waited_for(collectives)
     saved = None
-    if run.what_if is not None and run.roles.several:
-        saved = run.what_if.saved_ns(role_change(role))
+    if run.replay is not None and run.roles.several:
+        saved = run.replay.what_if.saved_ns(role_change(role))
     members = {group.ranks for group in groups if group.ranks}
     members |= {collective.group for collective in collectives if not collective.links}
     return RoleRow(
@@ -322,13 +322,13 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
 
     Empty where the replay does not reproduce the measured steps.
     """
-    if run.what_if is None or not run.what_if.holds:
+    if run.replay is None or not run.replay.what_if.holds:
         return ()
-    step = run.what_if.mean_ns(run.what_if.replayed_ns)
+    step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
     rows = []
-    for prediction in run.what_if.predictions:
-        predicted = run.what_if.mean_ns(prediction.step_ns)
-        ends = run.what_if.range_ns(prediction.change, prediction.ranks)
+    for prediction in run.replay.what_if.predictions:
+        predicted = run.replay.what_if.mean_ns(prediction.step_ns)
+        ends = run.replay.what_if.range_ns(prediction.change, prediction.ranks)
         rows.append(
             WhatIfRow(
                 change=prediction.change,
@@ -344,13 +344,13 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
 
 def replay_of(run: CrossRank) -> Replay | None:
     """How good the replay is, and the whole job's slowdown S by its stragglers."""
-    if run.what_if is None:
+    if run.replay is None:
         return None
-    slowdown = run.what_if.slowdown
+    slowdown = run.replay.what_if.slowdown
     return Replay(
-        error_pct=stored(run.what_if.error_pct),
+        error_pct=stored(run.replay.what_if.error_pct),
         straggler_slowdown=None if slowdown is None else stored(slowdown),
-        steps=tuple(run.graph.steps) if run.graph is not None else (),
+        steps=tuple(run.replay.graph.steps),
         loaders_unknown=run.loaders_unknown,
         hosts_unknown=run.hosts_unknown,
     )
@@ -386,18 +386,18 @@ def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
 
     None where nobody is charged for much of the waiting: what is charged would show the wrong ranks.
     """
-    if run.lateness is None or (run.charged is not None and not run.charged.holds):
+    if run.replay is None or not run.replay.charged.holds:
         return ()
     return tuple(
         LatenessRow(
             rank=rank,
             step=_step(step),
             caused_wait_ms=_ms_or_none(caused[:, i].sum()),
-            waited_ms=_ms_or_none(run.lateness.waited[rank][i]),
+            waited_ms=_ms_or_none(run.replay.lateness.waited[rank][i]),
             **{f"{cause}_ms": _ms_or_none(caused[row, i]) for row, cause in enumerate(CAUSES)},
         )
-        for rank, caused in run.lateness.caused.items()
-        for i, step in enumerate(run.lateness.steps)
+        for rank, caused in run.replay.lateness.caused.items()
+        for i, step in enumerate(run.replay.lateness.steps)
     )
 
 
@@ -448,20 +448,22 @@ def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
 
 def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     """The pieces of the critical path of the median typical step, in time order; ms since the step began."""
-    if run.graph is None:
+    if run.replay is None:
         return ()
-    durations = measured_step_ns(run.graph)
-    typical = np.flatnonzero(~np.isin(run.graph.steps, run.unlike))
+    durations = measured_step_ns(run.replay.graph)
+    typical = np.flatnonzero(~np.isin(run.replay.graph.steps, run.unlike))
     chosen = typical if len(typical) else np.arange(len(durations))
     median = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
-    pieces = critical_path(run.graph, median)
+    pieces = critical_path(run.replay.graph, median)
     if not pieces:
         return ()
     zero = pieces[0].start
     rows = []
     streams = {times.summary.rank: times.summary for times in run.ranks}
     for piece in pieces[-_PATH_PIECES:]:
-        collective = None if piece.collective is None else run.matching.collectives[run.graph.kind[piece.collective]]
+        collective = (
+            None if piece.collective is None else run.matching.collectives[run.replay.graph.kind[piece.collective]]
+        )
         what, stream = piece.kind, streams[piece.rank].compute_stream
         if collective is not None:
             what = f"{collective.op} of {collective.description or f'{len(collective.group)} ranks'}"
@@ -469,7 +471,7 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
             stream = int(streams[piece.rank].comm.stream[position])
         rows.append(
             PathRow(
-                step=_step(run.graph.steps[median]),
+                step=_step(run.replay.graph.steps[median]),
                 rank=piece.rank,
                 kind=piece.kind,
                 what=what,

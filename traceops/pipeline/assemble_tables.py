@@ -10,16 +10,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.experts import Experts
-from traceops.across.inference import Passes
-from traceops.across.rank_times import RankTimes
+from traceops.across.rank_times import Experts, Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
-from traceops.measure.hta_breakdown import Columns
+from traceops.measure.hta_tables import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
 from traceops.report.inventory import (
@@ -257,7 +255,7 @@ def expert_rows(run: CrossRank) -> tuple[ExpertsRow, ...]:
 
 def _experts_row(run: CrossRank, own: Experts) -> ExpertsRow:
     reference = run.reference(own.ranks)
-    saved = None if run.what_if is None else run.what_if.saved_ns(WORK_SHARED)
+    saved = None if run.replay is None else run.replay.what_if.saved_ns(WORK_SHARED)
     return ExpertsRow(
         ranks=own.ranks,
         layers=own.layers,

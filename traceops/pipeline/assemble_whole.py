@@ -13,9 +13,9 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import overall_busbw
 from traceops.across.match import Collective
-from traceops.across.memory_use import HELD, RESERVED, STEP, MemoryUse
 from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
+from traceops.across.run_use import HELD, RESERVED, STEP, MemoryUse
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.units import stored
 from traceops.measure.host_places import own_overhead

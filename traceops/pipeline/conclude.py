@@ -11,9 +11,9 @@ from traceops.across.agreed_steps import with_agreed_steps
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.loading import loader_paces
 from traceops.across.plain_step import plain_step
-from traceops.compute.replay import at_pace
+from traceops.compute.measure import at_pace
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
-from traceops.fabric.read import run_fabric
+from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.assemble import assemble
@@ -77,26 +77,21 @@ def conclude(
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
     first_ms = found.manifest.get("unprofiled_step_ms")
     run = _at_pace(run, (own_ms, first_ms, None if undisturbed is None else undisturbed.step_ms))
-    verdicts = judge(
-        Inputs(
-            found,
-            run,
-            hang,
-            no_hang,
-            (),
-            seen.observed,
-            seen.whole,
-            seen.machine,
-            undisturbed,
-            seen.memory,
-            other_steps,
-            plain,
-            own_ms,
-        )
+    known = Inputs(
+        found,
+        run,
+        hang,
+        no_hang,
+        observed=seen.observed,
+        whole=seen.whole,
+        machine=seen.machine,
+        undisturbed=undisturbed,
+        memory=seen.memory,
+        other_steps=other_steps,
+        plain=plain,
+        own_ms=own_ms,
     )
-    return Analysis(
-        assemble(found, run, run_block(found, usable), verdicts, hang, seen, plain, undisturbed, own_ms), run
-    )
+    return Analysis(assemble(known, run_block(found, usable), judge(known), seen), run)
 
 
 def _at_pace(run: CrossRank, steps_ms: Sequence[float | None]) -> CrossRank:

@@ -10,10 +10,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.machine_use import MachineUse, machine_use
-from traceops.across.memory_use import MemoryUse, memory_use
 from traceops.across.plain_step import PlainStep, early_place, early_window
 from traceops.across.run_steps import WholeRun
+from traceops.across.run_use import MachineUse, MemoryUse, machine_use, memory_use
 from traceops.across.undisturbed import Undisturbed, undisturbed
 from traceops.across.whole_run import whole_run
 from traceops.core.capture_failure import FIRST_STEPS, counted, only_first_steps, shorter_schedule

@@ -63,6 +63,11 @@ class Table(Struct, frozen=True):
     file: str = ""
 
 
+def made_column(key: str, label: str, make: Callable[[Any], Cell], *, title: str = "", number: bool = True) -> Column:
+    """A column whose cells `make` makes of the rows."""
+    return Column(key, label, title, number=number, make=make)
+
+
 def build_table(
     caption: str,
     columns: Sequence[Column],
@@ -71,11 +76,17 @@ def build_table(
     note: str = "",
     summarize: Sequence[Any] = (),
     file: str = "",
+    most: int | None = None,
+    rest_in: str = "",
 ) -> Table:
     """Cells for `rows`; the same number of decimals down a column.
 
-    `summarize`: the rows that least, median and most below the table are taken over, none if empty.
+    `summarize`: the rows that least, median and most below the table are taken over, none if empty. `most`: of more
+    rows the first ones are shown, and the note says how many others `file` has, or else `rest_in`.
     """
+    if most is not None and len(rows) > most:
+        note = f"{len(rows) - most} more in {file or rest_in}."
+        rows = rows[:most]
     made = [_column_cells(column, rows) for column in columns]
     footer: tuple[tuple[Cell, ...], ...] = ()
     if summarize:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from traceops.across.memory_use import MemoryUse
+from traceops.across.run_use import MemoryUse
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
@@ -16,7 +16,7 @@ from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.report.memory import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _SMALL = _GIB / 10  # below it two decimals of a GiB say too little

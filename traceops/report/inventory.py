@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from traceops.compute.attainable import Source
 from traceops.compute.model import Bound, Cause, Phase
 from traceops.report.rows import Count, NotNegative
 
@@ -137,10 +138,11 @@ class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
     ]
     efficiency_pct: Annotated[NotNegative | None, Meta(description="attainable_ms in percent of their time.")]
     rates: Annotated[
-        Literal["measured", "scaled", "assumed"],
+        Source,
         Meta(
-            description="Where attainable rates are from. measured: on this kind of GPU. scaled: its data sheet, by "
-            "the share that an H200 attains. assumed: an H200's, as the GPU is unknown."
+            description="Where attainable rates are from. measured: on this kind of GPU. own: on this machine's GPU, "
+            "by traceops doctor --compute. scaled: its data sheet, by the "
+            "share that an H200 attains. assumed: an H200's, as the GPU is unknown."
         ),
     ]
     bound: Annotated[Bound, Meta(description="What limits the step without the profiler.")]

@@ -37,7 +37,7 @@ from traceops.report.tables import Tables
 if TYPE_CHECKING:
     from traceops.fabric.fabric import Fabric
     from traceops.hangs.model import Diagnosis
-    from traceops.measure.hta_agreement import HtaAgreement
+    from traceops.measure.hta_tables import HtaAgreement
 
 
 class ReportBase(msgspec.Struct, frozen=True, kw_only=True):

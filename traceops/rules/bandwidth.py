@@ -209,11 +209,11 @@ def _by_role(run: CrossRank, transfer_ns: Mapping[tuple[int, ...], int], steps: 
 
 def _saved_ms(run: CrossRank) -> tuple[float | None, float | None]:
     """What the reference would save of a step, ms, with hosts as recorded, and at best, where hosts decide."""
-    saved = None if run.what_if is None else run.what_if.saved_ns(REFERENCE)
-    if run.what_if is None or saved is None:
+    saved = None if run.replay is None else run.replay.what_if.saved_ns(REFERENCE)
+    if run.replay is None or saved is None:
         return None, None
-    ends = run.what_if.range_ns(REFERENCE)
-    step = run.what_if.mean_ns(run.what_if.replayed_ns)
+    ends = run.replay.what_if.range_ns(REFERENCE)
+    step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
     return max(saved, 0.0) / 1e6, None if ends is None else max(step - ends[0], 0.0) / 1e6
 
 
@@ -311,8 +311,8 @@ def judge_through_host(run: CrossRank) -> Verdict:
             f"transfer through the hosts takes {pct:.1f} % of {words.the} (bound {_BOUNDS[0]:g} %)"
         )
     link, saved = _link(run), None
-    if link is not None and run.what_if is not None:
-        saved = run.what_if.saved_ns(REFERENCE)
+    if link is not None and run.replay is not None:
+        saved = run.replay.what_if.saved_ns(REFERENCE)
     if saved is None and severity == "error":
         severity = "warning"
     gbs = overall_busbw(run.matching.collectives)

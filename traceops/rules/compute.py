@@ -104,7 +104,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
     saved = loss.device_ns / 1e6
     return rule.finding(
         severity,
-        "high" if compute.rates == "measured" and compute.bound == "device" else "medium",
+        "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
         f"{_headline(loss)} {_of_step(loss, compute)}",
         [
             Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), "ms/step", rank=rank),

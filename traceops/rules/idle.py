@@ -61,9 +61,9 @@ class BehindLate(Struct, frozen=True):
 def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
     """late: what TO-S001 found. None where nothing is late, or the replay cured others than those."""
     serious = [found for found in late if found.severity != "info"]
-    known, what_if = run.stragglers, run.what_if
-    if known is None or what_if is None or not what_if.holds:
+    if run.replay is None or not run.replay.what_if.holds:
         return None
+    known, what_if = run.replay.stragglers, run.replay.what_if
     whole = what_if.mean_ns(known.step_ns) / 1e6
     told = serious or [found for found in late if _as_slow_as_loaders(run, found, whole)]
     ranks = {rank for found in told for rank in found.ranks}
@@ -306,7 +306,7 @@ def _through_host(ranks: Sequence[RankTimes], manifest: Mapping[str, Any]) -> bo
 
 def _saved_ms(run: CrossRank, kind: IdleJudgement) -> float | None:
     """What the replay says that a step gains without this idle time on any rank; None without a replay."""
-    saved = run.what_if.saved_ns(kind.change) if run.what_if is not None else None
+    saved = run.replay.what_if.saved_ns(kind.change) if run.replay is not None else None
     return None if saved is None else max(saved, 0.0) / 1e6
 
 

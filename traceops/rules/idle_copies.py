@@ -220,7 +220,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     hit = [part for part in own if part.pct >= max(_BOUNDS[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
-    replayed = inputs.run.what_if.saved_ns(CHANGES[purpose]) if inputs.run.what_if is not None else None
+    replayed = inputs.run.replay.what_if.saved_ns(CHANGES[purpose]) if inputs.run.replay is not None else None
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
     if replayed is not None and 100 * saved < _LEAST_GAIN_PCT * worst.step_ms:
         severity = "info"

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.loading import cores_of_rank, has_workers, loading_need, slowest_other, told_workers
-from traceops.across.machine_use import recorded_waits
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
+from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.claims import restated
 from traceops.core.facts import Fact

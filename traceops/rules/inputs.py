@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.machine_use import MachineUse
-from traceops.across.memory_use import MemoryUse
 from traceops.across.plain_step import PlainStep, ProfilerCost, profiler_cost
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
+from traceops.across.run_use import MachineUse, MemoryUse
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Finding
 from traceops.core.rank_text import who

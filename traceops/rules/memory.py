@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceops.across.memory_use import MemoryUse
+from traceops.across.run_use import MemoryUse
 from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity

@@ -360,7 +360,7 @@ def _with_function(found: Finding, inputs: Inputs) -> Finding:
 
 def _is_late(found: Finding, inputs: Inputs) -> Finding:
     run, sometimes = inputs.run, found.rule == SOMETIMES_LATE.id
-    stragglers = () if run.stragglers is None else (*run.stragglers.found, run.stragglers.leader)
+    stragglers = () if run.replay is None else (*run.replay.stragglers.found, run.replay.stragglers.leader)
     own = next((one for one in stragglers if one is not None and found.ranks == (one.rank,)), None)
     if own is None or found.cause not in _HOST_CAUSES:
         return found

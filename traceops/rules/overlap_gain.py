@@ -54,20 +54,20 @@ def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms
     in_time: whether no host is late in the step that this is about. left_ms: what hosts leave of such a step at most,
     where they were seen to run ahead: one that keeps up with a step is not known to keep up with a shorter one.
     """
-    saved = None if run.what_if is None else run.what_if.saved_ns(NO_COMMUNICATION)
-    if run.what_if is None or saved is None:
+    saved = None if run.replay is None else run.replay.what_if.saved_ns(NO_COMMUNICATION)
+    if run.replay is None or saved is None:
         return Gain(exposed_ms, exposed_ms, None, False)
     gain = min(exposed_ms, max(saved, 0.0) / 1e6)
-    ends = run.what_if.range_ns(NO_COMMUNICATION)
+    ends = run.replay.what_if.range_ns(NO_COMMUNICATION)
     if ends is None:
         return Gain(gain, exposed_ms, None, True)
-    hosts = run.what_if.saved_ns(HOST_IN_TIME)
+    hosts = run.replay.what_if.saved_ns(HOST_IN_TIME)
     if in_time and hosts is not None:
-        alone = run.what_if.mean_ns(run.what_if.replayed_ns) - max(hosts, 0.0) - ends[0]
+        alone = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns) - max(hosts, 0.0) - ends[0]
         alone = min(exposed_ms, max(gain, alone / 1e6))
         sure = alone if left_ms is None else min(alone, max(gain, left_ms))
         return Gain(sure, exposed_ms, alone if alone - sure > _ALIKE * exposed_ms else None, True)
-    best = min(exposed_ms, (run.what_if.mean_ns(run.what_if.replayed_ns) - ends[0]) / 1e6)
+    best = min(exposed_ms, (run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns) - ends[0]) / 1e6)
     return Gain(gain, exposed_ms, best if best - gain > _ALIKE * exposed_ms else None, True)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.machine_use import CoreWaits, core_waits
 from traceops.across.pipelines import Bubble, StageTimes
 from traceops.across.replay.what_if import INTERLEAVED, STAGE_PACE, STAGES_EVEN, TWICE_THE_MICRO_BATCHES, rank_change
+from traceops.across.run_use import CoreWaits, core_waits
 from traceops.across.send_receive import NO_END
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
@@ -124,10 +124,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def judge_uneven(run: CrossRank) -> Verdict:
     """TO-B001."""
-    if run.what_if is None or not run.what_if.holds:
+    if run.replay is None or not run.replay.what_if.holds:
         return without_replay(UNEVEN_STAGES, run, _EVEN_PCT[2])
-    saved = run.what_if.saved_ns(STAGES_EVEN)
-    step = run.what_if.mean_ns(run.what_if.replayed_ns)
+    saved = run.replay.what_if.saved_ns(STAGES_EVEN)
+    step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
     slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
     if slow and step:
         worst = max(slow, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
@@ -141,7 +141,7 @@ def judge_uneven(run: CrossRank) -> Verdict:
     usual = max(sum(stage.work for stage in others) / len(others), 1.0)
     slower = worst.slower is not None and worst.slower >= max(_SLOWER, 1 + _MOST * (slowest.work / usual - 1))
     alike = slower and worst.slower_alike is not None
-    at_pace = run.what_if.saved_ns(STAGE_PACE) if alike else None
+    at_pace = run.replay.what_if.saved_ns(STAGE_PACE) if alike else None
     saved = saved if at_pace is None else at_pace
     severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
     if severity is None:
@@ -183,9 +183,9 @@ def judge_uneven(run: CrossRank) -> Verdict:
 
 def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     """A stage that takes longer on this rank than on those that hold it in other pipelines: not for its blocks."""
-    assert run.what_if is not None
+    assert run.replay is not None
     slowest = worst.slowest
-    saved = run.what_if.saved_ns(rank_change([slowest.rank]), [slowest.rank])
+    saved = run.replay.what_if.saved_ns(rank_change([slowest.rank]), [slowest.rank])
     if saved is None:
         return UNEVEN_STAGES.not_evaluated(f"the steps could not be replayed with rank {slowest.rank} as its peers")
     severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
@@ -243,10 +243,10 @@ def judge_bubble(run: CrossRank) -> Verdict:
         f"{pipeline.micro_batches} micro-batches over {len(pipeline.ranks)} ranks{held}) it is {assumed:.0f} % where "
         "all stages take equally long."
     )
-    saved = None if run.what_if is None else run.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
+    saved = None if run.replay is None else run.replay.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
     if saved is not None:
         message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms {words.per}."
-    other = None if run.what_if is None else run.what_if.saved_ns(INTERLEAVED)
+    other = None if run.replay is None else run.replay.what_if.saved_ns(INTERLEAVED)
     if other is not None and other >= _WORTH * waiting:
         message += f" Two stages a rank (interleaved) would save up to {other / 1e6:.2f} ms."
     evidence = [

@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.machine_use import MachineUse, recorded_waits
 from traceops.across.rank_times import RankTimes, role_of_groups, waiting_role
+from traceops.across.run_use import MachineUse, recorded_waits
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
@@ -142,11 +142,11 @@ _LEAST_MS = 0.01
 
 def late_in(run: CrossRank, rank: int) -> Role | UnsetType:
     """The role in which the others first wait for a rank."""
-    if run.graph is None or run.stragglers is None:
+    if run.replay is None:
         return UNSET
-    late = {straggler.rank for straggler in run.stragglers.found}
-    peers = [peer for peer in run.graph.peers(rank) if peer not in late]
-    return _told(waiting_role(run.graph, run.roles, rank, peers))
+    late = {straggler.rank for straggler in run.replay.stragglers.found}
+    peers = [peer for peer in run.replay.graph.peers(rank) if peer not in late]
+    return _told(waiting_role(run.replay.graph, run.roles, rank, peers))
 
 
 def role_of(run: CrossRank, groups: Sequence[tuple[int, ...]]) -> Role | UnsetType:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from traceops.across.agreed_steps import MORE_WORK
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import CAUSE_OF
-from traceops.across.machine_use import beyond_peers, core_waits
 from traceops.across.rank_times import RankTimes
+from traceops.across.run_use import beyond_peers, core_waits
 from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
-from traceops.across.machine_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.replay.what_if import NO_LOADING
+from traceops.across.run_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups, far_ranks
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.undisturbed import Undisturbed
@@ -73,17 +73,16 @@ def judge_group(
     """
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
-    slow = run.slow_groups
-    if slow is None:
+    slow = run.replay.slow_groups if run.replay is not None else None
+    if run.replay is None or slow is None:
         return SLOW_GROUP.verdict(clear="no four or more ranks stand apart from the others of their program")
-    assert run.stragglers is not None and run.what_if is not None
-    step, joint = (run.what_if.mean_ns(ns) for ns in (run.stragglers.step_ns, slow.saved))
+    step, joint = (run.replay.what_if.mean_ns(ns) for ns in (run.replay.stragglers.step_ns, slow.saved))
     all_of_them = _who(slow.ranks)
     if slow.waited < VISIBLE * joint or slow.share < _MOST_OF_WAITING:
         return SLOW_GROUP.verdict(clear=f"{all_of_them} are slower, but hardly anybody is seen to wait for them")
     found, unsure, spared = list[Finding](), list[str](), list[str]()
     for group in slow.groups:
-        saved = run.what_if.mean_ns(group.saved)
+        saved = run.replay.what_if.mean_ns(group.saved)
         wanted = _in_want_of_cores(run, group, waits or CoreWaits())
         little = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None
         if little and not _has_more_work(group, slow.waited / step):
@@ -115,8 +114,8 @@ def _has_more_work(group: SlowGroup, waited: float) -> bool:
 
 def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDArray[np.float64]:
     """What the group's median rank, without a GPU, waits for a core in each step beyond the others, ns."""
-    assert run.lateness is not None
-    steps = run.lateness.steps
+    assert run.replay is not None
+    steps = run.replay.lateness.steps
     if any(times.summary.on_gpu for times in run.ranks):
         return np.zeros(len(steps))
     each = [beyond_peers(waits, rank, group.peers, steps) for rank in group.ranks]
@@ -126,8 +125,8 @@ def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDA
 
 def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64]) -> bool:
     """Whether a group would be slower with cores enough, in most steps and by so much that it matters."""
-    assert run.stragglers is not None
-    step = run.stragglers.step_ns
+    assert run.replay is not None
+    step = run.replay.stragglers.step_ns
     own = group.saved - wanted
     still = group.longer - wanted >= LATE_STEP * float(np.median(step))
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
@@ -137,7 +136,7 @@ def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: Core
     """Why a group is a remark only, where it is one."""
     told = {run.hosts.get(rank) for rank in (waits.of_rank if waits else ())}
     unknown = any(run.hosts.get(rank) not in told for rank in group.ranks)
-    if group.middle in (run.graph.on_cpu if run.graph else ()) and unknown:
+    if group.middle in (run.replay.graph.on_cpu if run.replay else ()) and unknown:
         return Doubt(kind="group_cores")
     if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
         return Doubt(kind="group_profiled")
@@ -161,12 +160,12 @@ def _finding(
     severity = "warning" if severity == "info" else severity or "info"
     confidence: Confidence = "high" if group.chance <= SURE and group.cause != "unknown" else "medium"
     kind = UNSET if group.compared is None else group.compared.kind
-    if group.cause == "host" and group.middle in (run.graph.on_cpu if run.graph else ()):
+    if group.cause == "host" and group.middle in (run.replay.graph.on_cpu if run.replay else ()):
         kind = "on_cpu"
     if doubt is not None:
         severity, confidence = "info", "low"
     place = shared_place(group.ranks, run.hosts)
-    mean = (lambda ns: float(ns.mean())) if run.what_if is None else run.what_if.mean_ns
+    mean = (lambda ns: float(ns.mean())) if run.replay is None else run.replay.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
     worst = _worst(group, each)
     shared = kind == "more_work" and not group.beside
@@ -243,19 +242,19 @@ def held_by_cores(run: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
     """Ranks for which the others wait in most steps, and would not if those got a core when they want one, by rank."""
     if not comparable(run):
         return {}
-    assert run.stragglers is not None
-    if run.stragglers.alone is not None or not seen_waiting(run):
+    assert run.replay is not None
+    if run.replay.stragglers.alone is not None or not seen_waiting(run):
         return {}
-    held = (_held(run, straggler, waits) for straggler in run.stragglers.found)
+    held = (_held(run, straggler, waits) for straggler in run.replay.stragglers.found)
     return {one.rank: one for one in held if one is not None}
 
 
 def _held(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> HeldByCores | None:
-    assert run.stragglers is not None
+    assert run.replay is not None
     if not cured_beside(run, straggler):
         straggler = replace(straggler, saved=straggler.alone)
     mean = mean_over(run)
-    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
     wanted = in_want_of_a_core(run, straggler, waits)
     own = straggler.saved - wanted
     stands_out = (
@@ -277,18 +276,20 @@ def _held(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> HeldByCores
 
 def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
     """Who would be waited for with batches in time; nobody where loading saves nothing, or where that is chance."""
-    late = run.late_behind_loading
-    saved_by_loading = None if run.what_if is None else run.what_if.saved_ns(NO_LOADING)
-    if late is None or run.what_if is None or saved_by_loading is None:
+    late = run.replay.late_behind_loading if run.replay is not None else None
+    if run.replay is None or late is None:
+        return []
+    saved_by_loading = run.replay.what_if.saved_ns(NO_LOADING)
+    if saved_by_loading is None:
         return []
     mean, words = mean_over(run), run.step_words
-    step, saved = mean(run.what_if.replayed_ns), mean(late.saved)
+    step, saved = mean(run.replay.what_if.replayed_ns), mean(late.saved)
     in_time = step - saved_by_loading
     if saved < IMPACT_BOUNDS[0] / 100 * in_time or late.chance > CHANCE or not late.apart:
         return []
     if not late_in_most(late, run):
         return []
-    compared = run.work.get(late.rank)
+    compared = run.replay.work.get(late.rank)
     longer = UNSET if compared is None else compared.kind
     claim = LateBehindLoading(
         window=words is WINDOW,
@@ -346,19 +347,19 @@ def judge_stragglers(
     if not comparable(run):
         why = nothing_to_compare(run)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
-    assert run.stragglers is not None and run.lateness is not None and run.what_if is not None
-    if run.stragglers.alone is not None:
-        why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
-        if any(run.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
-            why = f"the others wait most for rank {run.stragglers.alone}, a stage of a pipeline: see TO-B001"
+    assert run.replay is not None
+    if run.replay.stragglers.alone is not None:
+        why = f"the others wait most for rank {run.replay.stragglers.alone}, and no other rank runs its program"
+        if any(run.replay.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
+            why = f"the others wait most for rank {run.replay.stragglers.alone}, a stage of a pipeline: see TO-B001"
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     persistent, sometimes = list[Finding](), list[Finding]()
     left_out, too_few = list[str](), uncertain(run)
     rough = bool(too_few)
     held = held_by_cores(run, waits or CoreWaits())
     mean = mean_over(run)
-    step, seen = mean(run.stragglers.step_ns), seen_waiting(run)
-    for straggler in run.stragglers.found:
+    step, seen = mean(run.replay.stragglers.step_ns), seen_waiting(run)
+    for straggler in run.replay.stragglers.found:
         if not cured_beside(run, straggler):
             straggler = replace(straggler, saved=straggler.alone)
         saved = mean(straggler.saved)
@@ -385,7 +386,7 @@ def judge_stragglers(
                 "long it waited for a core (traceops run does)"
             )
         elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > CHANCE:
-            count = len(run.lateness.steps)
+            count = len(run.replay.lateness.steps)
             few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
             too_few = f"rank {straggler.rank} looks late, but {few} cannot rule out chance"
         elif (own < straggler.saved).any() and not late_by_itself(run, straggler, own, most=most):
@@ -422,7 +423,7 @@ def judge_stragglers(
         persistent += behind_loading(PERSISTENTLY_LATE, run)
     in_some = _see(SOMETIMES_LATE, "some steps only", sometimes)
     in_most = _see(PERSISTENTLY_LATE, "most steps", persistent)
-    leader = run.stragglers.leader
+    leader = run.replay.stragglers.leader
     if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
         wanted_ms = mean(in_want_of_a_core(run, leader, waits or CoreWaits())) / 1e6
         if wanted_ms < _BY_CORES * waiting_ms(run, leader):
@@ -456,9 +457,9 @@ def judge_late(
     if not groups:
         unnamed = replace(group, findings=(), clear="single ranks are late, see TO-S001 and TO-S002")
         return [*single, unnamed if named else group]
-    assert run.slow_groups is not None
-    told = set(run.slow_groups.ranks)
-    beside = _late_for_other_reasons(run, run.slow_groups, slowdown, undisturbed)
+    assert run.replay is not None and run.replay.slow_groups is not None
+    told = set(run.replay.slow_groups.ranks)
+    beside = _late_for_other_reasons(run, run.replay.slow_groups, slowdown, undisturbed)
     merged = []
     for verdict in single:  # who of those that are late alike comes last is chance
         kept = [one for one in verdict.findings if one.severity != "info" and not told & set(one.ranks)]
@@ -472,10 +473,10 @@ def _late_for_other_reasons(
     run: CrossRank, slow: SlowGroups, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
     """TO-S001 of ranks that are late beside a group and for another reason than it, with the group cured."""
-    assert run.stragglers is not None
+    assert run.replay is not None
     mean = mean_over(run)
-    late = sorted({*slow.ranks, *far_ranks(run.stragglers.found)})
-    step, found = mean(run.stragglers.step_ns), list[Finding]()
+    late = sorted({*slow.ranks, *far_ranks(run.replay.stragglers.found)})
+    step, found = mean(run.replay.stragglers.step_ns), list[Finding]()
     for straggler in slow.single:
         saved = mean(straggler.saved)
         severity = _persistent_severity(100 * saved / step)
@@ -493,14 +494,14 @@ def _persistent_severity(saved_pct: float) -> Severity | None:
 
 def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
     """By the part of its worst step that a rank costs: in a step that is long for all, being later is no cause."""
-    assert run.stragglers is not None
-    worst = 100 * float((straggler.saved / run.stragglers.step_ns).max())
-    mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
+    assert run.replay is not None
+    worst = 100 * float((straggler.saved / run.replay.stragglers.step_ns).max())
+    mean = 100 * float(straggler.saved.mean()) / float(run.replay.stragglers.step_ns.mean())
     if mean <= 0:
         return None  # its peers are late in other steps: their pace is no cure
     severity = severity_of(worst, *BURST_PCT)
-    assert run.lateness is not None
-    times = spells([step in straggler.late_steps for step in run.lateness.steps])
+    assert run.replay is not None
+    times = spells([step in straggler.late_steps for step in run.replay.lateness.steps])
     if severity is not None and mean >= IMPACT_BOUNDS[1] and times > 1:
         return "error"
     return severity

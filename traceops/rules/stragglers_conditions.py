@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.host_difference import grown
-from traceops.across.machine_use import CoreWaits, beyond_peers
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
+from traceops.across.run_use import CoreWaits, beyond_peers
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.work import far_beyond, own_time
 from traceops.rules.inputs import why_incomplete
@@ -38,13 +38,7 @@ _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on 
 
 def comparable(run: CrossRank) -> bool:
     """Whether ranks can be compared step by step, by what was measured and by a replay that is near to it."""
-    return (
-        run.stragglers is not None
-        and run.lateness is not None
-        and run.what_if is not None
-        and run.what_if.mean_error <= _MOST_ERROR
-        and ends_fit(run)
-    )
+    return run.replay is not None and run.replay.what_if.mean_error <= _MOST_ERROR and ends_fit(run)
 
 
 def nothing_to_compare(run: CrossRank) -> str:
@@ -57,17 +51,17 @@ def nothing_to_compare(run: CrossRank) -> str:
         return "no collective could be matched across ranks"
     if not ends_fit(run):
         return OUT_OF_STEP
-    if run.what_if is not None:
-        return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
+    if run.replay is not None:
+        return f"the replay is off by up to {run.replay.what_if.error_pct:.0f} % of the measured step"
     return "no step is common to all ranks with most of its collectives matched"
 
 
 def uncertain(run: CrossRank) -> str:
     """Why no rank may be cleared and only the plainest be named; empty where everything is explained."""
-    assert run.what_if is not None
-    if run.charged is not None and not run.charged.holds:
-        return f"{run.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
-    return "" if run.what_if.holds else nothing_to_compare(run)
+    assert run.replay is not None
+    if not run.replay.charged.holds:
+        return f"{run.replay.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
+    return "" if run.replay.what_if.holds else nothing_to_compare(run)
 
 
 def beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
@@ -75,36 +69,38 @@ def beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
 
     saved: part of the step.
     """
-    assert run.stragglers is not None and run.lateness is not None and run.what_if is not None
-    if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.what_if.mean_error:
+    assert run.replay is not None
+    if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.replay.what_if.mean_error:
         return False
-    if run.charged is None or run.charged.holds:
+    if run.replay.charged.holds:
         return True
-    others = max(run.lateness.share(rank) or 0.0 for rank in run.lateness.caused if rank != straggler.rank)
-    return run.charged.least_lead(straggler.share, others) >= _LEAD
+    others = max(
+        run.replay.lateness.share(rank) or 0.0 for rank in run.replay.lateness.caused if rank != straggler.rank
+    )
+    return run.replay.charged.least_lead(straggler.share, others) >= _LEAD
 
 
 def late_in_most(straggler: Straggler, run: CrossRank) -> bool:
     """Whether it is late in most of the typical steps; what is long for another reason is no evidence of it."""
-    assert run.lateness is not None
-    typical = set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
+    assert run.replay is not None
+    typical = set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
     return len(typical & set(straggler.late_steps)) > len(typical) / 2
 
 
 def seen_waiting(run: CrossRank) -> bool:
     """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
-    assert run.stragglers is not None
-    if run.stragglers.joint_ns is None:
+    assert run.replay is not None
+    if run.replay.stragglers.joint_ns is None:
         return False
-    return _wait_for_late(run, run.stragglers.step_ns - run.stragglers.joint_ns)
+    return _wait_for_late(run, run.replay.stragglers.step_ns - run.replay.stragglers.joint_ns)
 
 
 def seen_in_its_steps(run: CrossRank, straggler: Straggler) -> bool:
     """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
-    assert run.stragglers is not None and run.stragglers.joint_ns is not None
+    assert run.replay is not None and run.replay.stragglers.joint_ns is not None
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     near = felt | np.concatenate(([False], felt[:-1]))
-    return _wait_for_late(run, (run.stragglers.step_ns - run.stragglers.joint_ns) * felt, near)
+    return _wait_for_late(run, (run.replay.stragglers.step_ns - run.replay.stragglers.joint_ns) * felt, near)
 
 
 def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
@@ -137,8 +133,11 @@ def in_one_place(run: CrossRank, straggler: Straggler, saved: float) -> bool:
 
     Without a GPU only, as `far_from_all`. saved: by its cure, ns a step.
     """
-    assert run.graph is not None
-    if any(times.summary.on_gpu for times in run.ranks) or (places := late_places(run.graph, straggler.rank)) is None:
+    assert run.replay is not None
+    if (
+        any(times.summary.on_gpu for times in run.ranks)
+        or (places := late_places(run.replay.graph, straggler.rank)) is None
+    ):
         return False
     own, theirs = places.most
     return own >= _TIMES * theirs and own - theirs >= _REGION_SHARE * saved
@@ -149,10 +148,10 @@ def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
 
     Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait.
     """
-    assert run.graph is not None
+    assert run.replay is not None
     if any(times.summary.on_gpu for times in run.ranks):
         return False
-    return far_beyond(run.graph, straggler.rank, times=_TIMES, but=run.unlike)
+    return far_beyond(run.replay.graph, straggler.rank, times=_TIMES, but=run.unlike)
 
 
 def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
@@ -163,13 +162,13 @@ def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
 
 def operators_pct(run: CrossRank, straggler: Straggler) -> float | None:
     """How much of what a rank without a GPU takes longer than its median peer is in operators, where that is most."""
-    assert run.graph is not None and run.stragglers is not None
-    found = {other.rank for other in run.stragglers.found}
-    peers = [peer for peer in run.graph.peers(straggler.rank) if peer not in found]
-    if not peers or straggler.rank not in run.graph.on_cpu:
+    assert run.replay is not None
+    found = {other.rank for other in run.replay.stragglers.found}
+    peers = [peer for peer in run.replay.graph.peers(straggler.rank) if peer not in found]
+    if not peers or straggler.rank not in run.replay.graph.on_cpu:
         return None
-    usual = np.median([own_time(run.graph, peer) for peer in peers], axis=0)
-    more = np.maximum(own_time(run.graph, straggler.rank) - usual, 0.0)
+    usual = np.median([own_time(run.replay.graph, peer) for peer in peers], axis=0)
+    more = np.maximum(own_time(run.replay.graph, straggler.rank) - usual, 0.0)
     share = float(more[WORK.index("compute")]) / max(float(more.sum()), 1.0)
     return 100 * share if share >= _MOST else None
 
@@ -183,19 +182,19 @@ def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits)
 
 def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
     """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
-    assert run.lateness is not None
+    assert run.replay is not None
     on_cpu = not any(times.summary.on_gpu for times in run.ranks)
-    return on_cpu and straggler.cause == "unknown" and (run.lateness.share(straggler.rank) or 0.0) <= _MOST
+    return on_cpu and straggler.cause == "unknown" and (run.replay.lateness.share(straggler.rank) or 0.0) <= _MOST
 
 
 def in_want_of_a_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> Steps:
     """What a rank without a GPU waits for a core in each step beyond its peers, ns: none of it is its own lateness."""
-    assert run.lateness is not None and run.stragglers is not None
+    assert run.replay is not None
     if any(times.summary.on_gpu for times in run.ranks):
-        return np.zeros(len(run.lateness.steps))
-    late = {other.rank for other in run.stragglers.found} | {straggler.rank}
+        return np.zeros(len(run.replay.lateness.steps))
+    late = {other.rank for other in run.replay.stragglers.found} | {straggler.rank}
     peers = [times.summary.rank for times in run.ranks if times.summary.rank not in late]
-    return beyond_peers(waits, straggler.rank, peers, run.lateness.steps)
+    return beyond_peers(waits, straggler.rank, peers, run.replay.lateness.steps)
 
 
 def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bool) -> bool:
@@ -203,13 +202,13 @@ def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bo
 
     most: whether it is late in most steps.
     """
-    assert run.stragglers is not None and run.lateness is not None
-    step = run.stragglers.step_ns
+    assert run.replay is not None
+    step = run.replay.stragglers.step_ns
     if float(own.mean()) < _LEFT * float(straggler.saved.mean()):
         return False
     if not most:
         return float((own / step).max()) >= BURST_PCT[0] / 100
-    late = [number in straggler.late_steps for number in run.lateness.steps]
+    late = [number in straggler.late_steps for number in run.replay.lateness.steps]
     still = own[late] >= LATE_STEP * float(np.median(step))
     bound = IMPACT_BOUNDS[0] / 100 * float(step.mean())
     return bool(still.mean() > 0.5) and float(own.mean()) >= bound
@@ -222,8 +221,8 @@ def lost_again(straggler: Straggler) -> bool:
 
 def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
     """The other late ranks, cured with this one; none where no cause of theirs is known that could be cured."""
-    assert run.stragglers is not None
-    others = [other for other in run.stragglers.found if other.rank != straggler.rank]
+    assert run.replay is not None
+    others = [other for other in run.replay.stragglers.found if other.rank != straggler.rank]
     if all(late_in_most(other, run) and for_no_cause(run, other) for other in others):
         return []
     return [other.rank for other in others]
@@ -231,11 +230,11 @@ def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
 
 def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
     """Whether in these steps (None: all) the others wait for the late ranks a good part of what is `saved`, ns."""
-    assert run.stragglers is not None and run.lateness is not None
-    late = {straggler.rank for straggler in run.stragglers.found}
-    steps = run.lateness.steps
+    assert run.replay is not None
+    late = {straggler.rank for straggler in run.replay.stragglers.found}
+    steps = run.replay.lateness.steps
     chosen = np.ones(len(steps), dtype=bool) if among is None else among
-    waiting = sum(float(run.lateness.caused[rank].sum(axis=0)[chosen].sum()) for rank in late)
+    waiting = sum(float(run.replay.lateness.caused[rank].sum(axis=0)[chosen].sum()) for rank in late)
     # Waiting that other work hides delays the transfers behind it all the same.
     named = {number for number, wanted in zip(steps, chosen, strict=True) if wanted}
     by_rank = {times.summary.rank: times.summary for times in run.ranks}

@@ -82,23 +82,23 @@ def without_profiler(
 
 def mean_over(run: CrossRank, *, sometimes: bool = False) -> Callable[[Steps], float]:
     """What takes the mean of times of steps, ns: over typical steps, but of a rank late `sometimes` over all."""
-    if sometimes or run.what_if is None:
+    if sometimes or run.replay is None:
         return lambda steps: float(steps.mean())
-    return run.what_if.mean_ns
+    return run.replay.what_if.mean_ns
 
 
 def waiting_ms(run: CrossRank, straggler: Straggler, *, sometimes: bool = False) -> float:
     """Waiting for this rank, ms a step, mean over the other ranks and the steps that `mean_over` takes."""
-    assert run.lateness is not None
-    caused = run.lateness.caused[straggler.rank].sum(axis=0)
-    if not sometimes and run.what_if is not None:
-        caused = caused[run.what_if.chosen]
+    assert run.replay is not None
+    caused = run.replay.lateness.caused[straggler.rank].sum(axis=0)
+    if not sometimes and run.replay is not None:
+        caused = caused[run.replay.what_if.chosen]
     return float(caused.mean()) / 1e6 / max(len(run.ranks) - 1, 1)
 
 
 def saved_by_sharing(run: CrossRank, mean: Callable[[Steps], float]) -> float | None:
     """What even shares of the work save a step, ns; None where the replay shows no gain."""
-    saved = run.what_if.saved_steps(WORK_SHARED) if run.what_if is not None else None
+    saved = run.replay.what_if.saved_steps(WORK_SHARED) if run.replay is not None else None
     shared = None if saved is None else mean(saved)
     return shared if shared is not None and shared > 0 else None
 
@@ -160,11 +160,11 @@ def work_evidence(
 
 def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
     """The mean step that the others lose time in, and what the cure saves there; nothing where they do in all."""
-    assert run.stragglers is not None
+    assert run.replay is not None
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     if not felt.any() or felt.all():
         return []
-    late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.stragglers.step_ns, straggler.saved))
+    late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.replay.stragglers.step_ns, straggler.saved))
     return [
         Evidence(Fact.LATE_STEP, stored(late), "ms", rank=straggler.rank),
         Evidence(Fact.SAVED_IN_A_LATE_STEP, stored(saved), "ms", rank=straggler.rank),
@@ -214,11 +214,11 @@ def finding_of(
     slowdown: profiled ÷ unprofiled step, None where not known. undisturbed: the step without the profiler, where it is
     known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
     """
-    assert run.stragglers is not None and run.lateness is not None
+    assert run.replay is not None
     straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
     mean = mean_over(run, sometimes=sometimes)
-    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
-    compared = run.work.get(straggler.rank)
+    step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
+    compared = run.replay.work.get(straggler.rank)
     longer = UNSET if compared is None else compared.kind
     if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
         longer = "on_cpu"
@@ -292,7 +292,7 @@ def _of_host(
     sometimes: bool,
 ) -> tuple[Confidence, Severity, Doubt | None]:
     """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and why."""
-    assert run.stragglers is not None
+    assert run.replay is not None
     confidence, severity = otherwise
     if sometimes and not any(times.summary.on_gpu for times in run.ranks):
         return "low", "info", Doubt(kind="shared_cores")
@@ -305,7 +305,7 @@ def _of_host(
     unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
     if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
         return "medium", seen, None
-    if slowdown is None and run.stragglers.host_share >= _HOST_BOUND:
+    if slowdown is None and run.replay.stragglers.host_share >= _HOST_BOUND:
         return "medium", "info", Doubt(kind="hosts_bound")
     if slowdown is None:
         return "medium", severity, None
@@ -318,9 +318,9 @@ def _of_host(
 
 def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
     """Of a host late in one region, or far beyond its peers: what is left if recording stretched that like all else."""
-    assert run.stragglers is not None
+    assert run.replay is not None
     mean = mean_over(run)
-    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
     if not plainly_slow(run, straggler, saved):
         return None
     severity = severity_of(100 * saved / (slowdown or 1.0) / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
@@ -331,9 +331,9 @@ def only_waited_for(
     rule: Rule, run: CrossRank, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
     """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
-    assert run.stragglers is not None
+    assert run.replay is not None
     mean = mean_over(run)
-    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)
     waiting = waiting_ms(run, leader) * 1e6
     if waiting < _WAITING_PCT / 100 * step or leader.chance > CHANCE:
         return []
@@ -392,17 +392,17 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
     waiting = waiting_ms(run, straggler, sometimes=sometimes)
     if waiting < 0.01:
         return {"nobody_waits": True}
-    assert run.stragglers is not None
+    assert run.replay is not None
     others = len(run.ranks) - 1
     if (
         waiting < VISIBLE * mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
-        and len(run.stragglers.found) == 1
+        and len(run.replay.stragglers.found) == 1
     ):
         behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
         met = len({rank for c in behind for rank in c.group}) - 1
         if not 0 < met < others:
             return {"hidden": True}
-        steps = max(len(run.stragglers.step_ns), 1)
+        steps = max(len(run.replay.stragglers.step_ns), 1)
         return {"met": met, "met_waiting": sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6}
     return {"waiting_on_average": waiting} if sometimes else {"waiting": waiting}
 
@@ -415,7 +415,7 @@ def _role_name(run: CrossRank, rank: int) -> str | None:
 
 def _shared_ends(run: CrossRank, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
     """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
-    ends = None if run.what_if is None else run.what_if.range_steps(WORK_SHARED)
+    ends = None if run.replay is None else run.replay.what_if.range_steps(WORK_SHARED)
     return None if ends is None else (mean(ends[0]), mean(ends[1]))
 
 
@@ -425,12 +425,12 @@ def steps_text(steps: Sequence[int]) -> str:
 
 
 def clear_text(run: CrossRank) -> str:
-    assert run.stragglers is not None
-    leader = run.stragglers.leader
+    assert run.replay is not None
+    leader = run.replay.stragglers.leader
     if leader is None:
         return "no rank makes the others wait"
     mean = mean_over(run)
-    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)
     waiting = waiting_ms(run, leader)
     return (
         f"the others wait most for rank {leader.rank}, {waiting:.2f} ms {run.step_words.per}; at its peers' pace "

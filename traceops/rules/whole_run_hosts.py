@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from traceops.across.cross_rank import CrossRank
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.across.loading import slowest_other
-from traceops.across.machine_use import unfair_waits
 from traceops.across.rank_times import RankTimes
+from traceops.across.run_use import unfair_waits
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict, described
@@ -134,8 +134,8 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
     waits = None if inputs.undisturbed is None else waited_for_ms(inputs.undisturbed, one.rank)
     if waits is not None:
         return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, waits))
-    late = run.stragglers.leader if run.stragglers is not None else None
-    if late is None or late.rank != one.rank or run.what_if is None or not run.what_if.holds:
+    late = run.replay.stragglers.leader if run.replay is not None else None
+    if late is None or late.rank != one.rank or run.replay is None or not run.replay.what_if.holds:
         return one
     if _others_wait_ms(run, one.rank) < _AS_LONG * one.more_ms:
         return one

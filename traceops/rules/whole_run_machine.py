@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from traceops.across.machine_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
+from traceops.across.run_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who_first

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.timeline.times import Clock, Placement, Shift, parse_us
-from traceops.traces.batch import decode_events
+from traceops.traces.event import decode_events
 from traceops.traces.kineto import read_meta
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, open_binary

@@ -14,8 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceops.core.errors import InputError
-from traceops.traces.snapshot_places import Places
-from traceops.traces.snapshot_rows import SnapshotRows, read_rows
+from traceops.traces.snapshot_rows import Places, SnapshotRows, read_rows
 from traceops.traces.snapshot_use import Blocks, HeldMemory, at_end
 
 _SHOWN_PLACES, _MOMENTS = 7, 120  # of memory over time

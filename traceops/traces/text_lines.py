@@ -195,24 +195,33 @@ def _as_line(said: str) -> bytes:
 # Which of many words stand in a block of bytes, in one pass over it and not in one for each word.
 
 
-_PIECE = 4  # bytes of each word that are looked for at first
+_PIECE = 4  # bytes
+_STRIDE = 2  # a word is looked for at every second place, by the pieces that may stand there
 _HASH = np.uint32(2_654_435_761)
 _SHIFT = np.uint32(16)
 _RARE, _USUAL, _COMMON, _SPACE = 1, 2, 5, 8  # how often a byte stands in logs, roughly
 
 
 class WordSearch:
-    """One piece of each word is looked for at every place; a word itself where its piece is there."""
+    """Which of many words stand in a block: by 8 bytes of each, of a short one by 4, and then the word itself."""
 
     def __init__(self, words: Sequence[bytes]) -> None:
-        self._short = [word for word in words if len(word) < _PIECE]
-        self._words: dict[int, list[bytes]] = {}
-        for word in words:
-            if len(word) >= _PIECE:
-                self._words.setdefault(int.from_bytes(_rarest(word), "little"), []).append(word)
-        self._pieces = np.array(sorted(self._words), dtype=np.uint32)
+        self._short: list[bytes] = []
+        self._whole: dict[bytes, int] = {}  # words that are one piece: few, so that they may stand anywhere
+        self._by_piece: dict[int, list[bytes]] = {}
+        self._by_pair: dict[int, list[bytes]] = {}
+        for word in dict.fromkeys(words):
+            if len(word) >= 2 * _PIECE + _STRIDE - 1:
+                _add_rarest(self._by_pair, word, 2 * _PIECE)
+            elif len(word) >= _PIECE + _STRIDE - 1:
+                _add_rarest(self._by_piece, word, _PIECE)
+            elif len(word) == _PIECE:
+                self._whole[word] = int.from_bytes(word, "little")
+            else:
+                self._short.append(word)
+        firsts = np.array([*self._by_piece, *self._by_pair], dtype=np.uint64).astype(np.uint32)  # of a pair the first
         self._table = np.zeros(1 << 16, dtype=np.bool_)
-        self._table[(self._pieces * _HASH) >> _SHIFT] = True
+        self._table[(firsts * _HASH) >> _SHIFT] = True
 
     def any_in(self, block: bytes) -> bool:
         """Whether one of the words stands in the block."""
@@ -224,15 +233,35 @@ class WordSearch:
 
     def _all_in(self, block: bytes) -> Iterator[bytes]:
         yield from (word for word in self._short if word in block)
-        pieces: set[int] = set()
+        perhaps: set[bytes] = set()
+        padded = block + bytes(_PIECE)  # the last pieces have something after them
         for offset in range(_PIECE):
-            count = (len(block) - offset) // _PIECE
-            if count <= 0:
+            at = np.frombuffer(padded, dtype="<u4", count=(len(padded) - offset) // _PIECE, offset=offset)
+            perhaps.update(word for word, piece in self._whole.items() if (at == piece).any())
+            if offset % _STRIDE:
                 continue
-            at = np.frombuffer(block, dtype="<u4", count=count, offset=offset)
-            likely = at[self._table[(at * _HASH) >> _SHIFT]]
-            pieces.update(np.intersect1d(likely, self._pieces).tolist())
-        yield from (word for piece in pieces for word in self._words[piece] if word in block)
+            places = np.flatnonzero(self._table[(at[:-1] * _HASH) >> _SHIFT])
+            firsts = at[places]
+            pairs = firsts | at[places + 1].astype(np.uint64) << np.uint64(8 * _PIECE)
+            for words, found in ((self._by_piece, firsts), (self._by_pair, pairs)):
+                perhaps.update(*(words[part] for part in words.keys() & found.tolist()))
+        yield from (word for word in perhaps if word in block)
+
+
+def _add_rarest(words: dict[int, list[bytes]], word: bytes, size: int) -> None:
+    """File a word under the parts of `size` bytes, one of which stands at a place that is looked at."""
+
+    def parts(begin: int) -> list[bytes]:
+        return [word[at : at + size] for at in range(begin, begin + _STRIDE)]
+
+    begin = min(range(len(word) - size - _STRIDE + 2), key=lambda begin: max(map(_weight, parts(begin))))
+    for part in parts(begin):
+        words.setdefault(int.from_bytes(part, "little"), []).append(word)
+
+
+def _weight(part: bytes) -> int:
+    """How often a part stands in logs without its word, roughly; its first piece is looked for first."""
+    return 2 * sum(map(_frequency, part[:_PIECE])) + sum(map(_frequency, part[_PIECE:]))
 
 
 @lru_cache(maxsize=16)
@@ -241,15 +270,7 @@ def word_search(words: tuple[bytes, ...]) -> WordSearch:
     return WordSearch(words)
 
 
-def _rarest(word: bytes) -> bytes:
-    """The piece of a word that stands in the fewest blocks without the word."""
-    return min((word[at : at + _PIECE] for at in range(len(word) - _PIECE + 1)), key=_weight)
-
-
-def _weight(piece: bytes) -> int:
-    return sum(map(_frequency, piece))
-
-
+@lru_cache(maxsize=256)
 def _frequency(byte: int) -> int:
     char = chr(byte)
     if char == " ":
@@ -330,12 +351,18 @@ def damage(path: str) -> str | None:
 
 
 def _blocks(path: str, longest: int) -> Iterator[tuple[int, bytes]]:
-    number, pending, overlong = 1, b"", False
+    return ((number, block) for number, _, block in pieces(path, longest))
+
+
+def pieces(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, int, bytes]]:
+    """`blocks` before a collector's JSON is opened, each with where it begins in the unpacked text."""
+    number, begin, pending, overlong = 1, 0, b"", False
     with open_binary(path) as file:
         try:
             for chunk in as_utf8(chunks(file, path)):
                 if overlong:  # the rest of a line whose beginning was passed on
                     end = _first_end(chunk)
+                    begin += len(chunk) if end is None else end
                     if end is None:
                         continue
                     chunk, overlong = chunk[end:], False
@@ -343,17 +370,19 @@ def _blocks(path: str, longest: int) -> Iterator[tuple[int, bytes]]:
                 last = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
                 pending = block[last:]
                 if last:
-                    yield number, block[:last]
+                    yield number, begin, block[:last]
                     number += block.count(b"\n", 0, last)
+                    begin += last
                 if len(pending) > longest:
-                    yield number, pending[:longest]
+                    yield number, begin, pending[:longest]
+                    begin += len(pending)
                     pending, overlong = b"", True
         except CannotUnpackError as error:
             raise FileError(path, str(error)) from error
         except Damaged:
             pass
     if pending:
-        yield number, pending
+        yield number, begin, pending
 
 
 def lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
@@ -374,21 +403,6 @@ def lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
         start = end.end()
     if start < len(block):
         yield number, _text(block[start:])
-
-
-def holds_within(path: str, needles: Sequence[bytes], most: int) -> bool:
-    """Whether one of `needles` stands in the first `most` bytes of a text file (the block that passes them counts).
-
-    Raises InputError where it cannot be read.
-    """
-    looked = 0
-    for _, block in blocks(path):
-        if holds_any(block, needles):
-            return True
-        looked += len(block)
-        if looked > most:
-            return False
-    return False
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -12,11 +13,15 @@ import pytest
 from changed import replace
 from html_page import TABLES, Page
 from plotly_schema import drawn
-from sample_comparison import many_changes, sample_comparison, single_captures, waived
+from sample_comparison import EXPOSED, KERNELS, MEMORY, STEP, many_changes, sample_comparison, single_captures, waived
+from sample_comparison import UNKNOWN as NOT_KNOWN
 
-from traceops.compare.model import Comparison
+from traceops.compare.model import Change, Comparison, MetricChange
+from traceops.core.text import one_line
+from traceops.render.comparison import text
 from traceops.render.comparison.figures import interval_figure, steps_figure, waterfall_figure
 from traceops.render.comparison.html import describe, render_comparison_html
+from traceops.render.comparison.terminal import print_comparison
 from traceops.render.comparison.text import side_names
 from traceops.render.document import Answer
 
@@ -172,3 +177,150 @@ def test_a_side_is_called_by_its_captures_where_it_has_no_name_of_its_own() -> N
     assert side_names(named) == ("base_1, base_2 …", "head_1, head_2 …")
     same = msgspec.structs.replace(named, head=named.base)
     assert side_names(same) == ("base_1, base_2 … (base)", "base_1, base_2 … (head)")
+
+
+def printed(comparison: Comparison, written: Path | None = None) -> str:
+    file = io.StringIO()
+    print_comparison(comparison, file, written)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("comparison", "mark"),
+    [
+        (sample_comparison("regression"), "✖"),
+        (sample_comparison("inconclusive"), "▲"),
+        (sample_comparison("improvement"), "✔"),
+        (single_captures(), "✔"),
+        (many_changes(), "✖"),
+    ],
+)
+def test_the_verdict_is_the_first_line_and_lines_are_short(comparison: Comparison, mark: str) -> None:
+    lines = printed(comparison, Path("reports/x/compare.html")).splitlines()
+    assert lines[0].startswith(f"{mark} ") and lines[-1] == "Report: reports/x/compare.html"
+    assert max(map(len, lines)) <= 110 and len(lines) < 160
+
+
+def test_metrics_reasons_and_changes_are_in_order() -> None:
+    text = printed(sample_comparison(hostile="plain"))
+    order = [
+        "+5.2 % (+3.9 to +6.6)", "✖ regression, limit 5 %", "compute", "9 times of 10", "Why, in ms a step:",
+        " 1. +2.10 ms: 1 new kernel: plain", "Kernels, changed: 2", "0 → 2", "Operators, changed: 1", "Environment",
+        "not set", "New findings:", "TO-I003", "Findings that are gone:", "TO-O001", "Outlier step", "Warning: plain",
+        "Note: plain",
+    ]  # fmt: skip
+    at = [text.index(piece) for piece in order]
+    assert at == sorted(at)
+
+
+def test_many_changes_are_counted() -> None:
+    text = printed(many_changes(40))
+    assert "Kernels, changed: 42" in text and "… 36 more in the report" in text
+
+
+def test_what_is_waived_or_forced_is_said() -> None:
+    assert "▲ waived until 2027-01-31" in printed(waived())
+    forced = replace(single_captures(), refusals=("world size 2 against 4",))
+    assert "▲ Compared although they differ: world size 2 against 4" in printed(forced)
+
+
+@pytest.mark.slow
+def test_nothing_steers_the_terminal_or_the_runner() -> None:
+    for width in range(40, 120):  # wherever the line breaks
+        change = Change("operator", "new", "x" * width + "::error::bad", "", 1.0, 2.0, 1.0, 2.0, "##[add-mask]y")
+        sample = sample_comparison()
+        text = printed(replace(sample, sentence="x" * width + "::warning::bad", changes=(change, *sample.changes)))
+        assert all(char.isprintable() or char == "\n" for char in text)
+        assert "##[" not in text
+        assert not [line for line in text.splitlines() if line.lstrip().startswith(("::error", "::warning"))]
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (STEP, "+5.2 % (+3.9 to +6.6)"),
+        (EXPOSED, "+0.03 % of step (-0.40 to +0.50)"),
+        (KERNELS, "+2 (+0.17 %)"),
+        (MEMORY, "+4.1 kB (+0.01 %)"),
+        (NOT_KNOWN, "–"),
+        (replace(STEP, low_pct=None), "+5.2 %"),
+        (replace(STEP, change_pct=-0.0004, low_pct=-0.001, high_pct=0.001), "0.00 % (0.00 to 0.00)"),
+        (replace(STEP, change_pct=float("nan"), change=None), "–"),
+        (replace(KERNELS, change=0.0, change_pct=0.0), "0"),
+        (replace(KERNELS, base=0.0, head=3.0, change=3.0, change_pct=None), "+3"),
+    ],
+)
+def test_a_change_has_its_sign_its_unit_and_its_interval(metric: MetricChange, said: str) -> None:
+    assert text.effect_text(metric) == said
+
+
+def test_both_sides_have_the_same_decimals() -> None:
+    assert (text.base_text(STEP), text.head_text(STEP)) == ("60.11 ms", "63.24 ms")
+    assert (text.base_text(KERNELS), text.head_text(KERNELS)) == ("1204", "1206")
+    assert text.base_text(replace(KERNELS, base=1204.5)) == "1204"
+    assert text.base_text(replace(STEP, base=9.0, head=120.0)) == "9.0 ms"
+    assert (text.base_text(NOT_KNOWN), text.head_text(NOT_KNOWN)) == ("–", "120 GB/s")
+
+
+def test_what_would_have_been_found_is_a_sentence_part() -> None:
+    assert text.found_text(STEP, 0.9) == "a change of 1.6 % would have been found 9 times of 10"
+    assert text.found_text(STEP, 0.95).endswith("95 times of 100")
+    assert text.found_text(replace(STEP, mde_pct=None), 0.9) == ""
+
+
+def test_a_gated_metric_that_could_not_be_judged_is_not_called_ungated() -> None:
+    open_one = replace(KERNELS, threshold_pct=10.0, reason="not known for base")
+    assert text.outcome_text(open_one) == "not judged"
+    assert text.outcome_text(KERNELS) == "not gated"
+
+
+def test_a_waived_regression_says_until_when_and_why() -> None:
+    metric = waived().metrics[0]
+    assert text.outcome_text(metric) == "waived until 2027-01-31"
+    assert text.reason_text(metric).endswith("waived: needed for the new loss")
+    already = replace(metric, reason="waived until 2027-01-31: needed for the new loss")
+    assert text.reason_text(already) == already.reason
+
+
+def test_parts_of_the_step_that_moved_come_beside_the_gated_metrics() -> None:
+    comparison = sample_comparison()
+    assert [metric.metric for metric in text.movers(comparison)] == ["compute", "idle_sync"]
+    gated = replace(comparison.metrics[2], threshold_pct=1.0)
+    assert [m.metric for m in text.movers(replace(comparison, metrics=(gated,)))] == []
+
+
+def test_changes_that_cost_most_come_first_and_a_renamed_one_has_both_names() -> None:
+    ordered = text.important_first(sample_comparison(hostile="x").changes)
+    assert [change.status for change in ordered[:2]] == ["new", "changed"]
+    renamed = next(change for change in ordered if change.status == "renamed")
+    assert text.change_name(renamed) == "gemm_f32 → gemm_tf32 x"
+    assert text.milliseconds_text(next(c for c in ordered if c.kind == "blocking_call")) == ""
+
+
+def test_one_line_holds_no_character_that_steers() -> None:
+    said = one_line("a\x1b[31m\nb\u202e\x00\u2028c", 100)
+    assert said == "a\ufffd[31m b\ufffd\ufffd c"
+    assert len(one_line("x" * 999, 20)) == 20
+
+
+def test_a_cost_that_the_words_name_is_not_said_twice() -> None:
+    reason = sample_comparison(hostile="x").explanations[1]
+    assert text.cost_text(reason) == "+0.90 ms:"
+    assert text.cost_text(replace(reason, text="blocked +0.90 ms a step")) == ""
+    assert text.cost_text(replace(reason, ms=-0.9, text="blocked -0.90 ms a step")) == ""
+
+
+def test_how_it_was_compared_names_captures_commits_and_what_is_missing() -> None:
+    said = dict(text.method(sample_comparison(hostile="x")))
+    assert said["Base"] == "3 captures of base x, 60 steps, commits db015ac012, db015ac012 + changes"
+    assert said["step time, sensitivity"].startswith("a change of 1.6 %")
+    assert said["Setting seed"] == "1"
+    nowhere = replace(sample_comparison(), metrics=(replace(NOT_KNOWN, head=None),))
+    assert dict(text.method(nowhere))["Not known on either side"] == "bus bandwidth"
+
+
+@pytest.mark.parametrize(
+    ("started_ns", "said"), [(None, "–"), (1 << 62, "2116-02-20 23:53 UTC"), (10**30, "–"), (0, "1970-01-01 00:00 UTC")]
+)
+def test_a_time_no_calendar_has_is_not_known(started_ns: int | None, said: str) -> None:
+    assert text.started_text(started_ns) == said

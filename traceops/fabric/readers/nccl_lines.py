@@ -10,11 +10,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from traceops.fabric.nccl import Transport
-from traceops.traces.text_lines import blocks, holds_any, holds_within
+from traceops.traces.text_index import Words, blocks_with, holds
 
 QUOTED_CHARACTERS = 300
 # A file that holds none of these holds no NCCL line; the second pair is printed without a host and a process.
-NEEDLES: tuple[bytes, ...] = (b"NCCL INFO ", b"NCCL WARN ", b"NCCL version ", b"RCCL version ")
+_WORDS = Words(b"NCCL INFO ", b"NCCL WARN ", b"NCCL version ", b"RCCL version ")
 _MARK = re.compile(rb"NCCL (?:INFO|WARN) ")
 # ``host:123:456 [0] NCCL INFO ``, ``host:123:456 [0] init.cc:12 NCCL WARN ``; a plugin's function may have spaces, and
 # from 2.29 on the function's name follows in brackets.
@@ -66,7 +66,7 @@ def holds_nccl_lines(path: str) -> bool:
 
     Raises InputError where it cannot be read.
     """
-    return holds_within(path, NEEDLES, _SNIFFED_BYTES)
+    return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
 def quoted(raw: bytes) -> str:
@@ -86,9 +86,7 @@ class LineReader:
 
         passed_over: INFO messages that begin with these four bytes may be left out.
         """
-        for first, block in blocks(path):
-            if not holds_any(block, NEEDLES):
-                continue
+        for first, block in blocks_with(path, _WORDS):
             if b"\x1b" in block:
                 block = _ESCAPE.sub(b"", block)
             if _REPEATED_NEEDLE in block:

@@ -15,9 +15,9 @@ from traceops.hangs.readers.log_events import EventList, OpenEvent, records_from
 from traceops.hangs.readers.messages import (
     GROUP,
     IN_PASSING,
-    NEEDLES,
     OF_RAY,
     RESTARTS,
+    WORDS,
     Speakers,
     ToldFields,
     rank_in_message,
@@ -225,7 +225,7 @@ class Attempts:
         for ended in self._launched or self._unsure:
             events.add(
                 "exit", None, ended.line, ended.text,
-                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root,
+                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root, when=ended.when,
             )  # fmt: skip
         for pid, event in self._killed:
             if pid in self._pids:
@@ -320,7 +320,7 @@ def read_starts(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...
 
 def _read(path: str, speakers: Speakers) -> tuple[tuple[LogEvent, ...], Starts]:
     reader = _LogReader(path, speakers)
-    for number, line, may_tell in relevant_lines(path, NEEDLES, lambda: reader.busy):
+    for number, line, may_tell in relevant_lines(path, WORDS, lambda: reader.busy):
         reader.read(number, line, may_tell)
     return reader.finish()
 
@@ -366,7 +366,7 @@ class _LogReader:
         return bool(self._open) or self._frames.is_open
 
     def read(self, number: int, line: str, may_tell: bool) -> None:
-        """Take the next line. may_tell: it may hold one of `NEEDLES`; without, no rule knows it."""
+        """Take the next line. may_tell: it may hold one of `WORDS`; without, no rule knows it."""
         self._label = label_of(line)
         if self._label not in self._lines and len(self._lines) < _MOST_LABELS:
             self._lines[self._label] = LogicalLines()

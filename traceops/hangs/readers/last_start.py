@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -13,11 +13,14 @@ from msgspec.structs import replace
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.hang_log import Starts, read_starts
+from traceops.hangs.readers.steps import clock_of
 from traceops.hangs.readers.went_on import with_ends, without_aftermath, without_outlived, without_requests
-from traceops.traces.text_lines import blocks, holds_any, lines
+from traceops.hangs.readers.whole_lines import last_blocks
+from traceops.traces.text_index import Words, blocks_with, holds, indexed
+from traceops.traces.text_lines import blocks, lines
 
 _NOT_READY = "NodeNotReady"
-_NEEDLES = (b"NodeNotReady", b"NodeReady", b"deletion ", b"Ready ")
+_OF_NODES = Words(b"NodeNotReady", b"NodeReady", b"deletion ", b"deleting pod", b"Ready ")
 _NODE = re.compile(r"\bNode (\S{1,253}) (?:status is|event)|\bnode/(\S{1,253})")
 _CONDITION = re.compile(r"^\s{1,20}Ready\s{2,40}(True|False|Unknown)\b")  # of kubectl describe: as it is now
 _AGE = re.compile(r"(?:^|\s)((?:\d{1,5}[dhms]){1,3})(?=\s)")  # LAST SEEN, or Age
@@ -95,9 +98,8 @@ def _read(path: str) -> tuple[list[_Said], bool]:
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    for number, block in blocks(path):
-        if holds_any(block, _NEEDLES):
-            yield from lines(block, number)
+    for number, block in blocks_with(path, _OF_NODES):
+        yield from lines(block, number)
 
 
 def _seconds(age: str) -> int:
@@ -118,7 +120,7 @@ _CODE = re.compile(r'"?[eE]xit ?[cC]ode"?: {1,40}(?P<code>\d{1,3})')
 _FINISHED = re.compile(r'"?[fF]inished(?:At)?"?: {1,40}"?(?P<when>[^"\n]{1,60}?)"?,?\s{0,40}$')
 _NAME = re.compile(r'^ {1,80}(?:- )?"?name"?: {1,40}"?(?P<name>[\w.-]{1,80})')
 _HEADING = re.compile(r"^ {1,8}(?P<name>[\w.-]{1,80}):\s{0,40}$")
-_POD_WORDS = ("Last State:", "lastState")
+_OF_PODS = Words(b"Last State:", b"lastState")
 _MOST_BYTES = 1 << 24
 _Now = Literal["running", "completed", "waiting", "ended"]
 
@@ -138,8 +140,7 @@ def with_pod_states(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, 
     A container that runs again or is done is over it: 'passed'. Raises InputError where the file cannot be read.
     """
     ends = [event for event in events if event.kind in ("error", "memory", "exit")]
-    text = _text(path) if ends else []
-    states = list(_last_states(text)) if any(any(map(line.__contains__, _POD_WORDS)) for line in text) else []
+    states = list(_last_states(_text(path))) if ends and holds(path, _OF_PODS) else []
     lines_of = {event.line for event in ends}
     return tuple(told for event in events if (told := _told(event, states, lines_of)) is not None)
 
@@ -248,27 +249,43 @@ def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: s
 
 
 # Only torch's own prefix, '[rank3]:', behind a time or a host at most: it counts the ranks of the job.
-_LINE = re.compile(rb"(?:^|\r)(?:[\w./:+-]{1,60} ){0,2}\[rank(\d{1,7})\]:? ?([^\r\n]{1,400})", re.MULTILINE)
-_WORD = b"[rank"
+_LINE = re.compile(rb"(?:^|\r)(?:[\w.,/:+-]{1,60} ){0,2}\[rank(\d{1,7})\]:? ?([^\r\n]{1,400})", re.MULTILINE)
+_RANK = re.compile(rb"\[rank(\d{1,7})\]")
+_OF_RANKS = Words(b"[rank")
 _MOST = 1 << 12  # ranks
 
 
-def last_lines(path: str, known: Collection[int]) -> tuple[LogEvent, ...]:
-    """The last line of each rank that is not known, as 'said', in order.
+def last_lines(path: str) -> tuple[LogEvent, ...]:
+    """The last line of each rank, as 'said', with the time of day in it, in order of ranks.
 
     Raises InputError where the file cannot be read.
     """
-    found: dict[int, tuple[int, str]] = {}
-    for number, block in blocks(path):
-        if _WORD not in block:
+    last: dict[int, int] = {}  # the first line of the last block that names a rank
+    for number, block in blocks_with(path, _OF_RANKS):
+        for rank in map(int, set(_RANK.findall(block))):
+            if rank in last or len(last) < _MOST:
+                last[rank] = number
+    found: dict[int, LogEvent] = {}
+    for piece in indexed(path):
+        if piece.number not in last.values():
             continue
-        line, at = number, 0
+        block, line, at = piece.data(), piece.number, 0
         for match in _LINE.finditer(block):
             rank = int(match[1])
-            if rank not in known and (rank in found or len(found) < _MOST):
+            if rank in last:
                 line, at = line + block.count(b"\n", at, match.start(1)), match.start(1)
-                found[rank] = line, match[2].decode(errors="replace").strip()
-    return tuple(LogEvent("said", rank, path, *found[rank]) for rank in sorted(found))
+                text = match[2].decode(errors="replace").strip()
+                found[rank] = LogEvent("said", rank, path, line, text, clock=clock_of(match[0]))
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def last_line(path: str, rank: int) -> tuple[LogEvent, ...]:
+    """The last line of a rank's own log, as 'said'; empty where it has none. Raises InputError as `last_lines`."""
+    said = [(at, line) for number, block in last_blocks(path) for at, line in lines(block, number) if line.strip()]
+    return tuple(
+        LogEvent("said", rank, path, at, line.strip(), clock=clock_of(line.encode(errors="replace")))
+        for at, line in said[-1:]
+    )
 
 
 # What a log shows before a loss scaler gave up: the last steps that it skipped because gradients overflowed.
@@ -277,7 +294,7 @@ def last_lines(path: str, known: Collection[int]) -> tuple[LogEvent, ...]:
 # 'OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1' (DeepSpeed), 'gradient overflow detected,
 # ignoring gradient, setting loss scale to: 0.25' (fairseq), 'Gradient overflow.  Skipping step, …' (apex).
 _SKIPPED = re.compile(r"(?:gradient )?overflow\b.{0,80}\bloss scal.{0,60}", re.IGNORECASE)
-_WORDS = (b"verflow", b"VERFLOW")
+_OVERFLOWS = Words(b"verflow", b"VERFLOW")
 _MOST_OVERFLOWS = 3
 
 
@@ -297,11 +314,9 @@ def with_overflows(path: str, events: tuple[LogEvent, ...], since: int) -> tuple
 
 def _last_skipped(path: str, since: int, end: int) -> tuple[tuple[int, str], ...]:
     found: deque[tuple[int, str]] = deque(maxlen=_MOST_OVERFLOWS)
-    for number, block in blocks(path):
+    for number, block in blocks_with(path, _OVERFLOWS):
         if number >= end:
             break
-        if not any(word in block for word in _WORDS):
-            continue
         for at, line in lines(block, number):
             if since < at < end and (skipped := _SKIPPED.search(line)) is not None:
                 found.append((at, " ".join(skipped[0].split())))
@@ -321,6 +336,4 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
         events = judged(path, events)
     since = max((event.line for start in earlier for event in start), default=0)
     events = with_overflows(path, events, since)
-    if any(event.kind == "timeout" for event in events):
-        events += last_lines(path, {event.rank for event in events if event.rank is not None})
     return events, earlier

@@ -14,6 +14,7 @@ from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.launchers import IN_PASSING as IN_PASSING
 from traceops.hangs.readers.launchers import NEEDLES as END_NEEDLES
 from traceops.hangs.readers.launchers import ended, in_short, last_words
+from traceops.traces.text_index import Words
 
 _STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 # Which ranks have not come to an operation; old releases say which have.
@@ -301,7 +302,7 @@ RESTARTS = (
 )
 
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
-NEEDLES: tuple[bytes, ...] = (
+WORDS = Words(
     b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
     b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",

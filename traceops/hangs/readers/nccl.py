@@ -20,7 +20,8 @@ from traceops.fabric.measured import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.messages import DIFFERENT
 from traceops.hangs.readers.prefixes import host_prefix, without_prefixes
-from traceops.traces.text_lines import blocks, lines, text_lines
+from traceops.traces.text_index import Words, blocks_with
+from traceops.traces.text_lines import lines, text_lines
 
 # What NCCL's RAS tells of communicators, whether it came as text or as JSON.
 
@@ -368,7 +369,7 @@ def _inspector_event(last: int, behind: Sequence[InspectorRank], others: Sequenc
     return LogEvent("inspector", None, one.path, one.line, text, op=one.op, sequence=last)
 
 
-_NEEDLES = (b" opCount ", b" nranks ")
+_OF_CALLS = Words(b" opCount ", b" nranks ")
 _CALL = re.compile(
     r"(?P<process>[\w.-]{1,200}:\d{1,10}):\d{1,10} \[(?P<device>\d{1,4})\] NCCL INFO (?P<op>[A-Z]\w{1,40}): "
     r"opCount (?P<number>[0-9a-f]{1,16}) .{0,200}?\bcount (?P<count>\d{1,18}) datatype (?P<type>\d{1,3}) "
@@ -405,9 +406,7 @@ def mismatched_calls(path: str) -> LogEvent | None:
     ranks: dict[tuple[_Process, str], int] = {}
     devices: dict[_Process, int] = {}
     count = 0
-    for number, block in blocks(path):
-        if not all(needle in block for needle in _NEEDLES[:1]) and _NEEDLES[1] not in block:
-            continue
+    for number, block in blocks_with(path, _OF_CALLS):
         for at, line in lines(block, number):
             if (begun := _INIT.search(line)) is not None:
                 ranks[begun["process"], begun["comm"]] = int(begun["rank"])

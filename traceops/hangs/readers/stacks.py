@@ -13,7 +13,8 @@ from traceops.core.errors import FileError
 from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
 from traceops.hangs.readers.prefixes import without_prefixes
 from traceops.traces.source import open_binary
-from traceops.traces.text_lines import blocks, text_head, text_lines
+from traceops.traces.text_index import Words, blocks_with
+from traceops.traces.text_lines import text_head, text_lines
 
 # One dump of all threads of a process while it is being read, and which of them is the main one.
 
@@ -105,6 +106,7 @@ _DUMP_IN_LOG = re.compile(
     rb"\bThread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()\n]{0,20}\)(?:: \".{0,200}\")?\s{0,2}\n"
     rb"|\bTimeout \(\d[\d:.]{1,20}\)!\s{0,2}\n.{0,200}\bThread 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent"
 )
+_OF_DUMPS = Words(b"Thread 0x", b" (idle", b" (active")
 _PREFIXED = re.compile(rb"[^\n]{1,200}?(?:Process \d{1,10}: |Thread (?:0x|\d{1,20} \()|Current thread 0x)")
 _RANK_OF_PROCESS = re.compile(rb"(?:--local[_-]rank[= ]|\bRANK=|^# rank )(\d{1,7})\b")
 _OF_PROCESS = 2000  # bytes in which a dump tells whose it is
@@ -163,7 +165,7 @@ def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
 
     Python's own last words are none: they belong to what ended it. Raises InputError where the file cannot be read.
     """
-    if not any(b"Thread " in block and _DUMP_IN_LOG.search(block) is not None for _, block in blocks(path)):
+    if not any(_DUMP_IN_LOG.search(block) is not None for _, block in blocks_with(path, _OF_DUMPS)):
         return None
     threads = tuple(_last_dump(path))
     return RankStacks(rank, path, threads) if threads else None

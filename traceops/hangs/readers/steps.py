@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -15,7 +15,8 @@ from msgspec import Struct
 from traceops.core.text import first_words
 from traceops.hangs.evidence import LogEvent, LoggedProgress, Since
 from traceops.hangs.readers.prefixes import without_prefixes
-from traceops.traces.text_lines import blocks, lines
+from traceops.traces.text_index import backwards, indexed, spread_blocks
+from traceops.traces.text_lines import lines
 
 Scale = Literal["steps", "bars", "batches", "epochs"]  # what is counted apart
 
@@ -137,20 +138,27 @@ class LogTimes(Struct, frozen=True):
 def read_times(path: str, pids: Sequence[int]) -> LogTimes:
     """When a log was written, and which of `pids` it names. Raises InputError where the file cannot be read."""
     first: Moment | None = None
+    steps, named = False, set[int]()
+    for piece in indexed(path):
+        block = piece.data()
+        first = first or _first_moment(block.splitlines())
+        steps = steps or any(sightings(block))
+        named |= {pid for pid in pids if pid not in named and _names(block, pid)}
     last: Moment | None = None
     last_step: Moment | None = None
-    steps, named = False, set[int]()
-    for _, block in blocks(path):
-        lines = block.splitlines()
-        if first is None:
-            first = next((told for line in lines if (told := _moment_of_line(line)) is not None), None)
-        last = next((told for line in reversed(lines) if (told := _moment_of_line(line)) is not None), last)
-        seen = list(sightings(block))
-        steps = steps or bool(seen)
-        step = next((told for sight in reversed(seen) if (told := sight.moment) is not None), None)
-        last_step = step or last_step
-        named |= {pid for pid in pids if pid not in named and _names(block, pid)}
+    for piece in backwards(path) if first is not None else ():
+        block = piece.data()
+        last = last or _first_moment(block.splitlines()[::-1])
+        if steps and last_step is None:
+            seen = [told for sight in sightings(block) if (told := sight.moment) is not None]
+            last_step = seen[-1] if seen else None
+        if last is not None and (last_step is not None or not steps):
+            break
     return LogTimes(first, last, last_step, steps, frozenset(named))
+
+
+def _first_moment(lines: Iterable[bytes]) -> Moment | None:
+    return next((told for line in lines if (told := _moment_of_line(line)) is not None), None)
 
 
 def _moment_of_line(line: bytes) -> Moment | None:
@@ -179,6 +187,7 @@ _TIMED_STEP = re.compile(
 )
 _STEP_WORDS = (b"step", b"iter")
 _MOST = 100_000  # points of one file
+_MOST_BLOCKS = 512  # of 256 kB, in each of which steps are looked for
 _EDGE = 1 << 14  # bytes
 _FEWEST = 3  # points that a pace can be told from
 _SLOWER = 5.0  # times
@@ -193,8 +202,8 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
     bars: list[tuple[int, float]] = []  # step, seconds
     lines: list[tuple[int, float]] = []
     shown: float | None = None
-    for number, whole in blocks(path):
-        block = whole if number == 1 else _edges(whole)
+    for piece in spread_blocks(path, _MOST_BLOCKS):
+        block = piece.data() if piece.number == 1 else _edges(piece.data())
         for match in _TQDM.finditer(block) if any(map(block.__contains__, _BAR_WORDS)) else ():
             _add(bars, int(match[1]), _seconds(match[2].decode()))
             rate = float(match[3])
@@ -281,6 +290,12 @@ def waits_since(events: Sequence[LogEvent]) -> list[Since]:
     return found
 
 
+def clock_of(line: bytes) -> str | None:
+    """The time of day in the head of a line, '10:00:06': the last, which is the program's own; None without one."""
+    times = _TIME.findall(line[:_CLOCK_HEAD])
+    return b":".join(times[-1]).decode() if times else None
+
+
 def _spent_s(event: LogEvent) -> int | None:
     """How long it had waited, in whole seconds: its limit, within the watchdog's round."""
     told = _SPENT.search(event.text)
@@ -292,23 +307,22 @@ def _spent_s(event: LogEvent) -> int | None:
 
 def _times_of(path: str, wanted: set[int]) -> Iterator[tuple[int, int]]:
     """The time of day of some lines, in seconds: the last in their heads, which is the program's own."""
-    for number, block in blocks(path):
-        last = number + block.count(b"\n")
-        if not any(number <= line <= last for line in wanted):
+    for piece in indexed(path):
+        if not any(piece.number <= line <= piece.behind for line in wanted):
             continue
-        for at, line in enumerate(block.split(b"\n"), number):
+        for at, line in enumerate(piece.data().split(b"\n"), piece.number):
             if at in wanted and (times := _TIME.findall(line[:_CLOCK_HEAD])):
                 hour, minute, second = map(int, times[-1])
                 yield at, 3600 * hour + 60 * minute + second
 
 
 def _said_at(path: str, clock: bytes, before: int) -> Iterator[tuple[int, str]]:
-    for number, block in blocks(path):
-        if number >= before:
+    for piece in indexed(path):
+        if piece.number >= before:
             return
-        if clock not in block:
+        if clock not in piece.data():
             continue
-        for at, line in lines(block, number):
+        for at, line in lines(piece.data(), piece.number):
             if at < before and clock.decode() in line[:_CLOCK_HEAD]:
                 body = without_prefixes(line)
                 said = _LEVELS.sub("", body).strip()

@@ -16,7 +16,8 @@ from traceops.hangs.readers.prefixes import without_prefixes
 from traceops.hangs.readers.steps import Moment, Scale, Sighting, moment_of, sightings
 from traceops.hangs.readers.tracebacks import Tracebacks
 from traceops.hangs.readers.whole_lines import last_blocks
-from traceops.traces.text_lines import blocks, lines, text_lines
+from traceops.traces.text_index import Words, blocks_with, indexed
+from traceops.traces.text_lines import lines, text_lines
 
 # Of Hugging Face's Trainer, of Lightning, and of a logger.
 TRAINED = (
@@ -24,7 +25,10 @@ TRAINED = (
     rb"|\bINFO\b[^\n\r]{0,80}[Tt]raining (?:is )?(?:completed?|finished|done)\b"
 )
 _TRAINED = re.compile(TRAINED)
-_WORDS = (b"'train_runtime'", b"`Trainer.fit`", b"raining")
+_WORDS = Words(
+    b"'train_runtime': ", b"`Trainer.fit` stopped: `max_",
+    *(b"raining %s%s" % (verb, end) for verb in (b"", b"is ") for end in (b"complete", b"finished", b"done")),
+)  # fmt: skip
 _OWN: tuple[LogKind, ...] = ("error", "memory", "cuda")
 
 
@@ -44,11 +48,12 @@ def with_ends(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
 def _end(path: str, before: int) -> int | None:
     """The line in which a training ends, before another one; None where steps follow, or without one."""
     end: int | None = None
-    for number, block in blocks(path):
-        if number >= before:
+    for piece in indexed(path):
+        if piece.number >= before:
             break
-        if end is None and not any(word in block for word in _WORDS):
+        if end is None and not piece.holds(_WORDS):
             continue
+        number, block = piece.number, piece.data()
         told = [match.start() for match in _TRAINED.finditer(block)]
         steps = max((sight.place for sight in sightings(block)), default=-1)
         if told and told[-1] > block.rfind(b"\n", 0, max(steps, 0)):
@@ -150,11 +155,14 @@ def _is_before(line: int, outlived: set[int]) -> bool:
 def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
     """Each failure that lines follow, with the steps behind it, and the last line."""
     windows: list[_Window] = []
-    wanted, begin, last, seen = 0, 0, 0, False
-    for number, block in blocks(path):
-        last = number + block.count(b"\n")
+    wanted, last, seen = 0, 0, False
+    for piece in indexed(path):
+        number, begin, last = piece.number, piece.begin, piece.behind
         wants = wanted < len(lines) and lines[wanted] < last
         open_windows = [window for window in windows if not window.is_far]
+        if not wants and not open_windows and begin >= _BUFFER:
+            continue
+        block = piece.data()
         found = list(sightings(block)) if wants or open_windows or begin < _BUFFER else []
         at, line = 0, number
         while wanted < len(lines) and lines[wanted] < last:
@@ -180,7 +188,6 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
                 for end in (completed, _exited_well(block, window.service)):
                     if end is not None and begin + end > window.offset:
                         window.went_on(number + block.count(b"\n", 0, end))
-        begin += len(block)
     return windows, last
 
 
@@ -312,7 +319,7 @@ def _last_piece(block: bytes, begin: int) -> int:
 
 # uvicorn's and aiohttp's line on a request: 'INFO:  127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK'.
 _ANSWER = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" (\d)\d\d\b')
-_NEEDLES = (b'"POST /', b"startup complete.")
+_OF_SERVER = Words(b'"POST /', b"startup complete.")
 _STARTED = "Application startup complete."
 _ENOUGH = 10  # answers: a few may be of requests that came before the failure
 _CLOSE = 10  # lines behind a traceback, in which its own request is refused
@@ -342,9 +349,9 @@ def _answered(path: str, close: Mapping[int, int]) -> set[int]:
     left = dict.fromkeys(close, 0)
     refused: set[int] = set()
     answered: set[int] = set()
-    for number, block in blocks(path):
-        if not left or not any(needle in block for needle in _NEEDLES):
-            continue
+    for number, block in blocks_with(path, _OF_SERVER):
+        if not left:
+            break
         for at, line in lines(block, number):
             if _STARTED in line:
                 left = {failed: count for failed, count in left.items() if failed >= at}
@@ -368,7 +375,7 @@ _ASKED = re.compile(
     r"|\[shutdown\] .{0,60}\b(?:shutdown triggered|received signal=SIG(?:TERM|INT))\b"
 )
 _STOP_WORDS = ("shutting down", "[shutdown] ")
-_NEEDLE = b"hut"
+_TO_STOP = Words(*(word.encode() for word in _STOP_WORDS))
 _SEARCHED = 400
 _MOST_QUOTED = 160
 
@@ -386,10 +393,10 @@ def without_aftermath(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent
 def asked_to_stop(path: str) -> tuple[int, str] | None:
     """The line in which a server is asked to stop, and what it says; None where it is at work behind that."""
     found: tuple[int, str] | None = None
-    for number, block in blocks(path):
-        if _NEEDLE not in block and found is None:
+    for piece in indexed(path):
+        if found is None and not piece.holds(_TO_STOP):
             continue
-        for at, line in lines(block, number):
+        for at, line in lines(piece.data(), piece.number):
             head = line[:_SEARCHED]
             if found is None:
                 if any(words in head for words in _STOP_WORDS) and _ASKED.search(head) is not None:
@@ -415,7 +422,7 @@ _SIGNAL = re.compile(
 )
 _ONLY_SAID = re.compile(r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b")
 _SEARCHED = 400
-_INTERRUPT_WORDS = (b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
+_OF_INTERRUPT = Words(b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
 _MOST_QUOTED = 160
 
 
@@ -425,11 +432,11 @@ def interrupted(path: str) -> tuple[int, str] | None:
     Raises InputError where the file cannot be read.
     """
     found: tuple[int, str] | None = None
-    for number, block in blocks(path):
-        if not any(word in block for word in _INTERRUPT_WORDS):
-            found = None if found is not None and any(sightings(block)) else found
+    for piece in indexed(path):
+        if not piece.holds(_OF_INTERRUPT):
+            found = None if found is not None and any(sightings(piece.data())) else found
             continue
-        for at, line in lines(block, number):
+        for at, line in lines(piece.data(), piece.number):
             body = without_prefixes(line)
             if _says_so(body):
                 found = found or (at, first_words(body.strip(), _MOST_QUOTED))

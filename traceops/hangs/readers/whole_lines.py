@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
@@ -14,7 +13,8 @@ from msgspec.structs import astuple
 from traceops.hangs.crashes import memory_message
 from traceops.hangs.readers.messages import BY_RANK, RANK_LINE, WORK
 from traceops.hangs.readers.prefixes import LearnedPrefixes, common_prefix, host_prefix, plain, without_prefixes
-from traceops.traces.text_lines import blocks, holds_any, lines, words_in
+from traceops.traces.text_index import Block, Words, edge_blocks, indexed
+from traceops.traces.text_lines import lines, words_in
 
 _NARROWEST, _WIDEST = 50, 400  # characters
 _FRAME = re.compile(r"\s{0,40}File \"")
@@ -316,19 +316,25 @@ _EDGE, _LAST = 16, 4  # blocks
 _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
 
 
-def relevant_lines(path: str, needles: Sequence[bytes], busy: Callable[[], bool]) -> Iterator[tuple[int, str, bool]]:
+def relevant_lines(path: str, words: Words, busy: Callable[[], bool]) -> Iterator[tuple[int, str, bool]]:
     """Numbered lines; those of a paste without the spaces that all of them begin with, those of hosts without names.
 
-    Beside each: whether a needle may stand in it. In a large log one in each block is much, and few lines hold it.
+    Beside each: whether one of the words may stand in it. In a large log a block with one is rare, and few of its lines
+    hold it.
     busy: whether the next lines matter, whatever they hold. Raises InputError where the file cannot be read.
     """
     file = Path(path)
     is_paste = file.is_file() and file.stat().st_size <= _PASTE
     indent = None if is_paste else 0
-    passed: tuple[int, bytes] | None = None
+    passed: Block | None = None
     prefix: re.Pattern[str] | None = None
     first = True
-    for number, block in blocks(path):
+    for place in indexed(path):
+        if not first and not is_paste and not place.holds(words) and not busy():
+            passed = place
+            continue
+        passed = None
+        number, block = place.number, place.data()
         if indent is None:
             indent = _indent(block)
         if first:
@@ -341,31 +347,25 @@ def relevant_lines(path: str, needles: Sequence[bytes], busy: Callable[[], bool]
         if is_paste:
             yield from ((at, line, True) for at, line in unwrapped(list(own)))
             continue
-        # An escape may stand within a needle.
-        found = None if b"\x1b" in block else [word.decode() for word in words_in(block, needles)]
-        tells = holds_any(block, needles) if found is None else bool(found)
-        passed = None if tells or busy() else (number, block)
-        if passed is None:
-            for at, line in own:
-                yield at, line, found is None or any(map(line.__contains__, found))
-    for at, line in lines(passed[1], passed[0]) if passed is not None else ():
+        if not place.holds(words) and not busy():
+            passed = place
+            continue
+        # An escape may stand within a word.
+        found = None if b"\x1b" in block else [word.decode() for word in words_in(block, words.words)]
+        for at, line in own:
+            yield at, line, found is None or any(map(line.__contains__, found))
+    for at, line in lines(passed.data(), passed.number) if passed is not None else ():
         yield at, line if prefix is None else prefix.sub("", line, count=1), True
 
 
-def edge_blocks(path: str) -> Iterator[tuple[int, bytes]]:
+def ends_of(path: str) -> Iterator[tuple[int, bytes]]:
     """The blocks at a log's beginning and at its end: of a log of a few megabytes all."""
-    last: deque[tuple[int, bytes]] = deque(maxlen=_EDGE)
-    for count, block in enumerate(blocks(path)):
-        if count < _EDGE:
-            yield block
-        else:
-            last.append(block)
-    yield from last
+    return ((block.number, block.data()) for block in edge_blocks(path, _EDGE, _EDGE))
 
 
-def last_blocks(path: str) -> Iterable[tuple[int, bytes]]:
+def last_blocks(path: str) -> Iterator[tuple[int, bytes]]:
     """The blocks at a log's end."""
-    return deque(blocks(path), maxlen=_LAST)
+    return ((block.number, block.data()) for block in edge_blocks(path, 0, _LAST))
 
 
 def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterator[tuple[int, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.compute.attainable import kept_fingerprint
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text, problem_of
 from traceops.core.files import shared_with, write_whole
 from traceops.core.units import clock_text
@@ -206,7 +206,7 @@ def _said(error: Exception) -> str:
 
 
 def _host() -> str:
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str) -> bytes:
@@ -233,6 +233,8 @@ def _header(
     file: TraceFile, content: Content | None, with_hta: bool, own_kernels: tuple[str, ...] = (), gpu: str = ""
 ) -> SummaryHeader:
     code = code_fingerprint(with_hta)
+    if code and (rates := kept_fingerprint()):
+        code += f" and rates {rates}"
     if code and gpu:
         code += f" and GPU {gpu!r}"
     return SummaryHeader(

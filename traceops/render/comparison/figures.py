@@ -12,7 +12,7 @@ import numpy as np
 
 from traceops.compare.model import Comparison, MetricChange, MetricOutcome, StepPoint
 from traceops.render.comparison import text
-from traceops.render.report.figures import Y_LABELS, Figure, laid_out, rounded, upright_line
+from traceops.render.report.figures import Y_LABELS, Figure, dots, laid_out, line, rounded, upright_line
 from traceops.render.report.terms import TERMS
 
 COLOUR = {"base": "#0072B2", "head": "#D55E00"}
@@ -137,17 +137,10 @@ def interval_figure(comparison: Comparison) -> Figure | None:
     ]
     limits = [(_label(m), _limit(m)) for m in shown if m.threshold_pct is not None]
     if limits:
-        traces.append(
-            {
-                "type": "scatter",
-                "x": [rounded(limit) for _, limit in limits],
-                "y": [label for label, _ in limits],
-                "mode": "markers",
-                "marker": {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}},
-                "hovertemplate": "%{y}: fails from %{x:.4g} %<extra></extra>",
-                "name": "fails from here",
-            }
-        )
+        labels = [label for label, _ in limits]
+        marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
+        hover = "%{y}: fails from %{x:.4g} %"
+        traces.append(dots("fails from here", [rounded(limit) for _, limit in limits], labels, marker, hover))
     return laid_out(
         traces,
         len(shown),
@@ -188,23 +181,10 @@ def steps_figure(comparison: Comparison) -> Figure | None:
                         names.append(f"{html.escape(point.capture[:60])}, step {point.index}")
             if not xs:
                 continue
-            traces.append(
-                {
-                    "type": "scatter",
-                    "x": xs,
-                    "y": ys,
-                    "mode": "markers",
-                    "name": f"{side}, {'with' if profiled else 'without'} the profiler",
-                    "marker": {
-                        "color": COLOUR[side],
-                        "size": 6,
-                        "opacity": 0.8,
-                        "symbol": "circle-open" if profiled else "circle",
-                    },
-                    "customdata": names,
-                    "hovertemplate": "%{customdata}: %{y:.3f} ms<extra></extra>",
-                }
-            )
+            symbol = "circle-open" if profiled else "circle"
+            marker = {"color": COLOUR[side], "size": 6, "opacity": 0.8, "symbol": symbol}
+            label = f"{side}, {'with' if profiled else 'without'} the profiler"
+            traces.append(dots(label, xs, ys, marker, "%{customdata}: %{y:.3f} ms", customdata=names))
     traces.append(_medians([by_capture[key] for key in columns]))
     numbers: dict[str, int] = defaultdict(int)
     ticks = []
@@ -240,15 +220,8 @@ def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:
         median = rounded(float(np.median(compared)))
         xs += [column - _WIDTH / 2, column + _WIDTH / 2, None]
         ys += [median, median, None]
-    return {
-        "type": "scatter",
-        "x": xs,
-        "y": ys,
-        "mode": "lines",
-        "line": {"width": 2, "color": "rgba(128,128,128,0.9)"},
-        "name": "median of a capture",
-        "hovertemplate": "median %{y:.3f} ms<extra></extra>",
-    }
+    hover = "median %{y:.3f} ms<extra></extra>"
+    return line("median of a capture", xs, ys, "rgba(128,128,128,0.9)", 2, hovertemplate=hover)
 
 
 def _in_time_order(comparison: Comparison, keys: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +65,7 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import checks_block, finding_block, not_used
 from traceops.render.report.fabric_html import benchmarks_table, connections_table, inspector_table, nccl_sentence
-from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.render.report.figures import Figure, escaped, laid_out, line
 from traceops.render.report.terms import COLUMNS
 from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
@@ -96,7 +95,7 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
     traces = [
         _trace(
             rows,
-            f"{_safe(op)}{_whose(gpus, host) if many else ''}",
+            f"{escaped(op, 40)}{_whose(gpus, host) if many else ''}",
             _COLOURS.get(op, _OTHER),
             _DASHES[whose.index((gpus, host)) % len(_DASHES)],
         )
@@ -106,7 +105,7 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
         for (op, gpus, _), rows in _lines(reference.measured).items():
             now = lines.get((op, gpus, reference.host)) or lines.get((op, gpus, None))
             if now is not None and _points(now) != _points(rows):
-                name = f"{_safe(op)} as measured before on {_safe(reference.host)}"
+                name = f"{escaped(op, 40)} as measured before on {escaped(reference.host, 40)}"
                 traces.append(_trace(rows, name, _COLOURS.get(op, _OTHER), "dash", faint=True))
     sizes = sorted({one.bytes for rows in lines.values() for one in rows})
     ticks = sizes[:: -(-len(sizes) // _MOST_TICKS)]
@@ -145,26 +144,22 @@ def _points(rows: Sequence[Measured]) -> list[tuple[int, float]]:
 
 
 def _trace(rows: Sequence[Measured], name: str, colour: str, dash: str, *, faint: bool = False) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines" if faint else "lines+markers",
-        "x": [one.bytes for one in rows],
-        "y": [rounded(one.busbw_gbs) for one in rows],
-        "name": name,
-        "line": {"color": colour, "dash": dash, "width": 1.5 if faint else 2.5},
-        "opacity": 0.6 if faint else 1.0,
-        "text": [f"{message_text(one.bytes)}, {one.time_us:.1f} µs" for one in rows],
-        "hovertemplate": f"{name}: %{{y:.4~g}} GB/s<br>%{{text}}<extra></extra>",
-    }
+    made = line(
+        name,
+        [one.bytes for one in rows],
+        [one.busbw_gbs for one in rows],
+        colour,
+        1.5 if faint else 2.5,
+        opacity=0.6 if faint else 1.0,
+        text=[f"{message_text(one.bytes)}, {one.time_us:.1f} µs" for one in rows],
+        hovertemplate=f"{name}: %{{y:.4~g}} GB/s<br>%{{text}}<extra></extra>",
+    )
+    made["line"]["dash"] = dash
+    return made if faint else made | {"mode": "lines+markers"}
 
 
 def _whose(gpus: Sequence[int], host: str | None) -> str:
-    return f", {len(gpus)} devices" + (f" on {_safe(host)}" if host else "")
-
-
-def _safe(text: str) -> str:
-    """Cut and escaped: plotly reads tags in names and hover texts."""
-    return html.escape(text[:40], quote=False)
+    return f", {len(gpus)} devices" + (f" on {escaped(host, 40)}" if host else "")
 
 
 # The tables of a checkup on the page: what was looked at and tried, bandwidth, and the matrix of pairs.

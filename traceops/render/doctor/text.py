@@ -40,20 +40,7 @@ _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of 
 def doctor_verdict(checkup: Checkup) -> Headline:
     """What to act on first: what keeps GPUs from working together, what makes them slow, then what looks wrong."""
     if checkup.fallback is not None:
-        one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
-        alone = [trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD]
-        several_tried = any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials)
-        if alone:
-            on = f" of {alone[0].hosts[0]}" if len(alone[0].hosts) == 1 < len(checkup.hosts) else ""
-            which = f"{one} {alone[0].gpus[0]}{on}"
-            said = f"Several {several} do not work together here, and {which} fails by itself too."
-        elif several_tried:
-            said = f"No setting that was tried lets several {several} work together here."
-        else:
-            said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
-        return Headline(
-            "error", f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step."
-        )
+        return _on_one_device(checkup)
     if checkup.settings is not None:
         return _with_settings(checkup, checkup.settings)
     findings = [found for found in other_findings(checkup) if found.severity != "info"]
@@ -271,6 +258,24 @@ def benchmark_line(one: Benchmark) -> str:
     return f"{benchmark_text(one)}: {rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}{latency}"
 
 
+def _on_one_device(checkup: Checkup) -> Headline:
+    """No setting lets several devices work together."""
+    one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
+    alone = [trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD]
+    several_tried = any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials)
+    if alone:
+        on = f" of {alone[0].hosts[0]}" if len(alone[0].hosts) == 1 < len(checkup.hosts) else ""
+        which = f"{one} {alone[0].gpus[0]}{on}"
+        said = f"Several {several} do not work together here, and {which} fails by itself too."
+    elif several_tried:
+        said = f"No setting that was tried lets several {several} work together here."
+    else:
+        said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
+    return Headline(
+        "error", f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step."
+    )
+
+
 def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:
     change = with_text(settings.change)
     after = "" if settings.after_gbs is None else f"{rate_text(settings.after_gbs)} GB/s"
@@ -289,7 +294,8 @@ def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:
 
 
 def _healthy(checkup: Checkup) -> Headline:
-    tried = [trial for trial in checkup.trials if trial.outcome == "ok"]
+    if all(trial.outcome != "ok" for trial in checkup.trials):
+        return _untested(checkup)
     rows = [one for one in largest(checkup.measured) if one.op == "all_reduce"]
     several = len(checkup.hosts) > 1
     over_all = [one for one in rows if one.host is None] if several else []
@@ -297,22 +303,23 @@ def _healthy(checkup: Checkup) -> Headline:
         bandwidth_text(one) + (f" on {one.host}" if several and one.host else " over all nodes" if several else "")
         for one in (over_all or rows)[:_MOST_NAMES]
     )
-    if not tried:
-        warned = [] if checkup.log is None else nccl_warnings(checkup.log)
-        if warned:
-            more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
-            said = warning_text(warned[0]).rstrip(".!")
-            unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
-            return Headline("info", f"{unexplained}NCCL itself warned: {said}{more}.")
-        if checkup.benchmarks:
-            said = benchmark_line(max(checkup.benchmarks, key=lambda one: one.best.busbw_gbs))
-            judged = any(check.rule == SLOW_TEST.id and check.status == "clear" for check in checkup.checks)
-            nothing_sent = all(map(alone_text, checkup.benchmarks))
-            but = "" if judged or nothing_sent else " What the links can do is not known."
-            return Headline("info", f"Nothing wrong was seen. {said}.{but}")
-        if not checkup.looks and all(check.status == "not_evaluated" for check in checkup.checks):
-            why = next((f": {check.reason}" for check in checkup.checks if check.rule == BELOW_LINKS.id), "")
-            return Headline("info", f"Nothing could be judged{why}.")
-        return Headline("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
     return Headline("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))
+
+
+def _untested(checkup: Checkup) -> Headline:
+    """Of files that others saved, or of a machine whose GPUs were not tested: what they show, and no clean bill."""
+    if checkup.log is not None and (warned := nccl_warnings(checkup.log)):
+        more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
+        unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
+        return Headline("info", f"{unexplained}NCCL itself warned: {warning_text(warned[0]).rstrip('.!')}{more}.")
+    if checkup.benchmarks:
+        said = benchmark_line(max(checkup.benchmarks, key=lambda one: one.best.busbw_gbs))
+        judged = any(check.rule == SLOW_TEST.id and check.status == "clear" for check in checkup.checks)
+        nothing_sent = all(map(alone_text, checkup.benchmarks))
+        but = "" if judged or nothing_sent else " What the links can do is not known."
+        return Headline("info", f"Nothing wrong was seen. {said}.{but}")
+    if not checkup.looks and all(check.status == "not_evaluated" for check in checkup.checks):
+        why = next((f": {check.reason}" for check in checkup.checks if check.rule == BELOW_LINKS.id), "")
+        return Headline("info", f"Nothing could be judged{why}.")
+    return Headline("info", "Nothing wrong was seen, but communication was not tested.")

@@ -30,6 +30,7 @@ _RANK_COLUMNS = (
     ("exit_code", "Exit code", "as a shell has it: 128 + n for signal n"),
     ("waits_for", "Waits for", ""),
     ("pending", "Pending", "operations called and not completed"),
+    ("last_line", "Last line at", "time of day in the rank's last line in a log: its last sign of life"),
     ("sources", "Known from", ""),
 )
 _WORD = 60  # characters before the middle of a name is left out
@@ -80,8 +81,15 @@ def _cells(group: RankGroup) -> dict[str, Cell]:
     cells["state"] = Cell(state_text(group), css="worst" if group.root is not None else "")
     cells["bytes"] = Cell(bytes_text(group), _exact(group), "nowrap")
     cells["waits_for"] = _ranks_cell(group.waits_for)
+    cells["last_line"] = _times(group)
     cells["sources"] = Cell(", ".join(sources))
     return cells
+
+
+def _times(group: RankGroup) -> Cell:
+    """One time, or the first and the last of several."""
+    times = sorted(time for time in group.values("last_line") if time is not None)
+    return Cell(" to ".join(dict.fromkeys((times[0], times[-1]))), css="nowrap") if times else Cell("")
 
 
 def _exact(group: RankGroup) -> str:

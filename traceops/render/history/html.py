@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -46,7 +45,7 @@ from traceops.render.history.text import (
     step_text,
     value_text,
 )
-from traceops.render.report.figures import Figure, laid_out, rounded, upright_line
+from traceops.render.report.figures import Figure, dots, escaped, laid_out, line, upright_line
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
 from traceops.report.write import json_text
@@ -75,27 +74,18 @@ def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
         if (value := sample.values[trend.metric]) is not None
     ]
     levels = [
-        {
-            "type": "scatter",
-            "x": [start - 0.4, end + 0.4],
-            "y": [rounded(level * scale)] * 2,
-            "mode": "lines",
-            "line": {"color": _LEVEL, "width": 2},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
+        line("", (start - 0.4, end + 0.4), [level * scale] * 2, _LEVEL, 2, hoverinfo="skip", showlegend=False)
         for (start, end), level in _levels(trend, len(history.commits))
     ]
-    dots = {
-        "type": "scatter",
-        "x": [place for place, _, _ in known],
-        "y": [rounded(value) for _, value, _ in known],
-        "mode": "markers",
-        "marker": {"color": _DOT, "size": 8, "opacity": 0.8},
-        "hovertext": [_about(sample, trend) for _, _, sample in known],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "showlegend": False,
-    }
+    captures = dots(
+        "",
+        [place for place, _, _ in known],
+        [value for _, value, _ in known],
+        {"color": _DOT, "size": 8, "opacity": 0.8},
+        "%{hovertext}",
+        hovertext=[_about(sample, trend) for _, _, sample in known],
+        showlegend=False,
+    )
     values = [value for _, value, _ in known]
     middle = float(np.median(values))
     low = min(*values, middle - _LEAST_RANGE * abs(middle))
@@ -103,7 +93,7 @@ def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
     room = (high - low) * 0.08 or 1.0
     ticks = sorted({round(t) for t in np.linspace(0, len(history.commits) - 1, _MOST_TICKS)})
     return laid_out(
-        [*levels, dots],
+        [*levels, captures],
         1,
         pixels=0,
         least=230,
@@ -111,7 +101,9 @@ def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
         margin={"l": 60, "t": 22, "b": 46},
         xaxis={
             "tickvals": ticks,
-            "ticktext": [f"{_safe(history.commits[t].label)}<br>{history.commits[t].date[5:]}" for t in ticks],
+            "ticktext": [
+                f"{escaped(history.commits[t].label, _MOST_LETTERS)}<br>{history.commits[t].date[5:]}" for t in ticks
+            ],
             "range": [-0.7, len(history.commits) - 0.3],
             "zeroline": False,
             "showgrid": False,
@@ -140,7 +132,7 @@ def _line(change: LevelChange) -> dict[str, Any]:
 
 def _note(trend: Trend, change: LevelChange) -> dict[str, Any]:
     return {
-        "text": f"{step_text(trend, change)} since {_safe(change.since.label)}",
+        "text": f"{step_text(trend, change)} since {escaped(change.since.label, _MOST_LETTERS)}",
         "font": {"color": _COLOURS[change.verdict], "size": 12},
         "x": change.position - 0.5,
         "xref": "x",
@@ -156,14 +148,9 @@ def _about(sample: Sample, trend: Trend) -> str:
     entry = sample.entry
     commit = (entry.commit or "commit unknown")[:12] + (" and changes" if entry.dirty else "")
     return (
-        f"{value_text(sample.values[trend.metric], trend.unit)}<br>{_safe(commit)}<br>"
-        f"{minute_text(entry.time_ns)} UTC<br>{_safe(entry.source)}"
+        f"{value_text(sample.values[trend.metric], trend.unit)}<br>{escaped(commit, _MOST_LETTERS)}<br>"
+        f"{minute_text(entry.time_ns)} UTC<br>{escaped(entry.source, _MOST_LETTERS)}"
     )
-
-
-def _safe(text: str) -> str:
-    """Cut and escaped: plotly reads tags in labels and hover texts."""
-    return html.escape(text[:_MOST_LETTERS], quote=False)
 
 
 MOST_ROWS = 400  # captures in a table, the latest ones

@@ -265,6 +265,9 @@ def _grown_text(one: Evidence, lead: Finding) -> str:
 
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
 _CLAUSE = re.compile(r"(?:[;:,]| that| which| while| with) ")
+_STATES = re.compile(
+    r"(The|A|An|It|Its|This|These|They|Each|All|[\w-]+'s)\s"
+)  # how a sentence begins that gives a reason
 _SENTENCE = re.compile(r"(?<=[^.]\w)\. |(?<=[)%’”'\"])\. ")
 
 
@@ -278,9 +281,10 @@ def shortened(sentence: str) -> str:
 
 
 def actions_of(advice: str) -> tuple[str, ...]:
-    """The first sentences of advice, each cut where it is long; the finding has all of it."""
+    """The first sentences of advice that say what to do, each cut where it is long; the finding has all of it."""
     sentences = [one.strip().rstrip(".") for one in _SENTENCE.split(advice) if one.strip()]
-    return tuple(_cut(one, _MOST_ACTION) for one in sentences[:_MOST_ACTIONS])
+    orders = [one for one in sentences if not _STATES.match(one)] or sentences
+    return tuple(_cut(one, _MOST_ACTION) for one in orders[:_MOST_ACTIONS])
 
 
 def _cut(said: str, limit: int) -> str:
@@ -375,10 +379,8 @@ def card_lines(card: Card) -> list[Text]:
     else:
         lines.append(text(sure, indent=(2, 4)))
     lines += [text(f"{number}  {action}", indent=(2, 5)) for number, action in enumerate(card.actions, 1)]
-    if judged := judged_line(card):
-        lines.append(text(judged, look="soft"))
-    lines.append(text(f"Proof: {card.proof}  {card.rule}" if card.proof else f"Proof: {card.rule}", look="soft"))
-    return lines
+    proof = "Proof: " + "  ".join(filter(None, (card.proof, card.rule)))
+    return lines + [text(said, look="soft", indent=(0, 2)) for said in (judged_line(card), proof) if said]
 
 
 def _bar_line(ms: float, part: float, width: int, label: Span, style: Style) -> tuple[Words, ...]:

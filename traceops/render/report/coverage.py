@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
 from traceops.core.cause_words import BUCKETS
+from traceops.core.claims import Claim
 from traceops.core.findings import Check
+from traceops.core.step_words import WINDOW
 from traceops.core.words import NoReplay
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.report.model import Report
@@ -15,6 +17,7 @@ from traceops.report.step_times import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
+from traceops.words.catalogue import texts
 
 _LOADERS = "the pace of data loaders' workers is not known"
 _HOSTS = "how fast hosts are without the profiler is not known"
@@ -107,25 +110,21 @@ def to_match(report: Report, reason: str) -> str | None:
 
 
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
-_ALL_RANKS = "Analyse the traces of all ranks together"
-_WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
-_FIT = f"Record again so that the ends fit ({UNALIGNED_CLOCKS.id} says how)"
 _SEE = f", see {UNALIGNED_CLOCKS.id}"
-_NO_OPERATOR = "time in which no operator computes"
-_TO_JUDGE = {  # bucket of a step -> what would make it judgeable
-    "comm_unmatched": _ALL_RANKS,
-    "comm_transfer": _ALL_RANKS,
-    "comm_wait": _ALL_RANKS,
-    "memory": "See the copies in the timeline (traceops view)",
-    "idle_dependency": "See in the timeline (traceops view) what the next kernel waited for; it may be work that "
-    "the trace does not show, as that of another process",
-    "idle_unknown": "Record the CUDA calls too (ProfilerActivity.CPU beside CUDA): they say what launched each kernel",
-    "idle_gap": "See the gaps in the timeline (traceops view)",
-    "compute": "If the program used the GPU, record again with ProfilerActivity.CUDA",
-    "idle_host": "Record the run on GPUs",
-    "idle_sync": "Record the run on GPUs",
-    "idle_input": "Record steps with traceops run or torch.profiler's schedule",
-}
+
+
+class Unjudged(Claim, frozen=True, kw_only=True):
+    """What was not judged of a step. what: its largest part; share: its percent, where there are others. do: a key."""
+
+    family = "card"
+    kind = "unjudged"
+    whose: str
+    total: float
+    what: str
+    share: float | None = None
+    because: str
+    do: str = ""
+    match: str | None = None
 
 
 def unjudged_sentence(report: Report) -> str:
@@ -134,43 +133,37 @@ def unjudged_sentence(report: Report) -> str:
     total = sum(one.pct for one in unjudged)
     if total <= MOST_UNJUDGED_PCT:
         return ""
-    most = unjudged[0]
-    words = report.summary.step_words
-    who = f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the
-    what = BUCKETS[most.bucket].metric
-    if most.rule and (check := check_of(report, most.rule)) and check.reason == NO_DEVICE:
-        what = _NO_OPERATOR  # nothing was launched
-    rest = (
-        f", the largest part {what} ({most.pct:.0f} % of {words.the})"
-        if len(unjudged) > 1 and total - most.pct >= 1
-        else f": {what}"
-    )
-    reason = unmatched_reason(report) if most.why == "unmatched" else ""
-    cure = to_match(report, reason) or _TO_JUDGE[most.bucket]
-    if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:
-        cure = "Record steps that replay the graph"
-    elif most.rule and (check := check_of(report, most.rule)) and check.reason.startswith(MAY_BE_RECORDING):
-        cure = "Compare with a step that is timed without the profiler; traceops run times some"
-    elif most.rule and (check := check_of(report, most.rule)) and check.reason == THROUGH_HOST:
-        cure = "See in the timeline (traceops view) what the hosts wait for, or use nccl between GPUs"
-    elif most.why == "not_recorded":
-        cure = "Start the profiler earlier, or give it warm-up steps (torch.profiler.schedule(warmup=…))"
-    elif most.bucket in COMM_BUCKETS and any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings):
-        cure = _FIT
-    elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
-        cure = _WHOM
-    why = _why(report, most, reason).removesuffix(_SEE) if cure == _FIT else _why(report, most, reason)
-    return f"Not judged: {total:.0f} % of {who}{rest}, because {why}. {cure}."
-
-
-def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:
-    if most.why == "unmatched":
-        return f"it could not be matched across ranks{f' ({unmatched})' if unmatched else ''}"
-    if most.why == "no_launch":
-        return "the traces do not hold the calls that launched the kernels behind it"
-    if most.why == "not_recorded":
-        return "it lies before the first recorded event of the host"
-    if most.why == "no_device":
-        return "the trace names a GPU and holds only the host's operators"
+    most, words = unjudged[0], report.summary.step_words
     check = check_of(report, most.rule) if most.rule else None
-    return check.reason if check is not None else "no rule judges it"
+    said = "" if check is None else check.reason
+    unmatched = unmatched_reason(report) if most.why == "unmatched" else ""
+    match = to_match(report, unmatched)
+    do = _remedy(report, most, said) or ("matched" if match else most.bucket)
+    because = texts("card", "unjudged").get(f"why.{most.why}", said or "no rule judges it")
+    if most.why == "unmatched" and unmatched:
+        because += f" ({unmatched})"
+    return Unjudged(
+        whose=f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the,
+        total=total,
+        # With nothing launched, it is not the operators that are unknown.
+        what="time in which no operator computes" if said == NO_DEVICE else BUCKETS[most.bucket].metric,
+        share=most.pct if len(unjudged) > 1 and total - most.pct >= 1 else None,
+        because=because.removesuffix(_SEE) if do == "clocks" else because,
+        do=do,
+        match=match,
+        window=words is WINDOW,
+    ).sentences("sentence")[0]
+
+
+def _remedy(report: Report, most: UnjudgedTime, said: str) -> str | None:
+    """What would let a rule judge it, as a key of words/card.ini; None where that depends on the bucket alone."""
+    unaligned = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
+    cases = (
+        (said == CAPTURED, "captured"),
+        (said.startswith(MAY_BE_RECORDING), "may_be_recording"),
+        (said == THROUGH_HOST, "through_host"),
+        (most.why == "not_recorded", "not_recorded"),
+        (most.bucket in COMM_BUCKETS and unaligned, "clocks"),
+        (most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size, "whom"),
+    )
+    return next((key for holds, key in cases if holds), None)

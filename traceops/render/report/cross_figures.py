@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,17 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, size_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import size
-from traceops.render.report.figures import MOST_STEPS, Y_LABELS, Figure, heat_map, laid_out, rounded, upright_line
+from traceops.render.report.figures import (
+    MOST_STEPS,
+    Y_LABELS,
+    Figure,
+    dots,
+    escaped,
+    heat_map,
+    laid_out,
+    rounded,
+    upright_line,
+)
 from traceops.render.report.rank_groups import MOST_RANKS, WORST_RANKS, lateness_by_group, row_labels, shown_ranks
 from traceops.render.report.terms import COMM_WAIT, COMPUTE, TERMS, TRANSFER, term_of
 from traceops.report.model import Report
@@ -72,7 +81,7 @@ def arrivals_figure(report: Report) -> Figure:
     low = [rounded(row.spread_p50_ms) or 0.0 for row in rows]
     high = [max(rounded(row.spread_p95_ms) or 0.0, p50) for row, p50 in zip(rows, low, strict=True)]
     about = [
-        f"{_safe(row.op)} of ranks {ranks_text(row.ranks, 8)}, {row.count} collectives<br>"
+        f"{escaped(row.op)} of ranks {ranks_text(row.ranks, 8)}, {row.count} collectives<br>"
         f"spread p50 {p50:.3f}, p95 {p95:.3f}, most {row.spread_max_ms:.3f} ms<br>"
         f"rank {row.last_rank} comes last in {row.last_rank_pct:.0f} %"
         for row, p50, p95 in zip(rows, low, high, strict=True)
@@ -93,17 +102,8 @@ def arrivals_figure(report: Report) -> Figure:
         "hovertemplate": "%{hovertext}<extra></extra>",
         "showlegend": False,
     }
-    medians = {
-        "type": "scatter",
-        "x": low,
-        "y": places,
-        "mode": "markers",
-        "name": "median",
-        "marker": {"symbol": "line-ns-open", "size": 14, "line": {"width": 3}, "color": COMM_WAIT.colour},
-        "hovertext": about,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "showlegend": False,
-    }
+    marker = {"symbol": "line-ns-open", "size": 14, "line": {"width": 3}, "color": COMM_WAIT.colour}
+    medians = dots("median", low, places, marker, "%{hovertext}", hovertext=about, showlegend=False)
     title = {"text": "ms from the first arrival to the last, median to p95"}
     labels = _kind_labels(rows)
     return laid_out(
@@ -125,25 +125,23 @@ def bandwidth_figure(report: Report) -> Figure:
         if row.bytes and row.busbw_gbs is not None:
             kinds[f"{row.op} · {row.group}"].append(row)
     ordered = sorted(kinds, key=lambda kind: -len(kinds[kind]))
-    series = [(_safe(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
+    series = [(escaped(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
     if rest := [row for kind in ordered[_MOST_COLOURS:] for row in kinds[kind]]:
         series.append((f"{len(ordered) - _MOST_COLOURS} other kinds", rest))
     points = [
-        {
-            "type": "scatter",
-            "x": [row.bytes for row in rows],
-            "y": [rounded(row.busbw_gbs) for row in rows],
-            "mode": "markers",
-            "name": label,
-            "showlegend": True,
-            "marker": {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY},
-            "customdata": [
-                f"{_safe(row.op)} of {_safe(row.group)}, ranks {ranks_text(row.ranks, 6)}<br>"
+        dots(
+            label,
+            [row.bytes for row in rows],
+            [row.busbw_gbs for row in rows],
+            {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY},
+            "%{customdata}: %{y:.1f} GB/s",
+            showlegend=True,
+            customdata=[
+                f"{escaped(row.op)} of {escaped(row.group)}, ranks {ranks_text(row.ranks, 6)}<br>"
                 f"{size(row.bytes).text} in {row.transfer_ms:.3f} ms"
                 for row in rows
             ],
-            "hovertemplate": "%{customdata}: %{y:.1f} GB/s<extra></extra>",
-        }
+        )
         for place, (label, rows) in enumerate(series)
     ]
     sizes = [math.log10(row.bytes) for rows in kinds.values() for row in rows if row.bytes] or [6.0]
@@ -183,7 +181,7 @@ def what_if_figure(report: Report) -> Figure:
         "insidetextanchor": "start",
         "insidetextfont": {"color": "#ffffff", "size": 12},
         "constraintext": "none",
-        "customdata": [_safe(row.change, 120) for row in rows],
+        "customdata": [escaped(row.change, 120) for row in rows],
         "hovertemplate": "%{customdata}: %{x:.3f} ms, %{text}<extra></extra>",
         "showlegend": False,
     }
@@ -200,7 +198,7 @@ def what_if_figure(report: Report) -> Figure:
         pixels=28,
         margin={"t": 26},
         xaxis={"title": {"text": f"{report.summary.step_words.noun} ms"}, "rangemode": "tozero"},
-        yaxis=places_axis([_safe(row.change, 44) for row in rows]),
+        yaxis=places_axis([escaped(row.change, 44) for row in rows]),
         **now,
     )
 
@@ -270,18 +268,13 @@ def _kind_label(row: ArrivalRow, each: str) -> str:
     named = str(row.group)
     members = ranks_text(row.ranks, 2)
     group = f"ranks {members}" if named == f"{len(row.ranks)} ranks" else f"{named[:20]} {members}"
-    return _safe(f"{str(row.op)[:20]}{each} ×{row.count} · {group}", 64)
+    return escaped(f"{str(row.op)[:20]}{each} ×{row.count} · {group}", 64)
 
 
 def _saved_text(pct: float | None) -> str:
     if pct is None or not math.isfinite(pct):
         return ""
     return f"saves {pct:.1f} %" if pct >= 0 else f"costs {-pct:.1f} %"
-
-
-def _safe(text: Any, limit: int = 80) -> str:
-    """Cut and escaped: plotly reads tags in labels, legends and hover texts."""
-    return html.escape(str(text)[:limit], quote=False)
 
 
 # Plotly figures on one clock: the critical path of the median step, and the longest step on all ranks.

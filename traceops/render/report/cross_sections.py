@@ -80,14 +80,8 @@ def arrivals_table(report: Report) -> Table | None:
         Column("last_rank", "Last rank", "the rank that comes last most often", decimals=0),
         Column("last_rank_pct", "Last %", "how often it does", decimals=0),
     ]
-    rest = len(rows) - MOST_ARRIVALS
-    note = f"{rest} more in arrivals.csv." if rest > 0 else ""
     return build_table(
-        "From the first arrival to the last, most waiting first",
-        columns,
-        rows[:MOST_ARRIVALS],
-        note=note,
-        file="arrivals.csv",
+        "From the first arrival to the last, most waiting first", columns, rows, most=MOST_ARRIVALS, file="arrivals.csv"
     )
 
 

@@ -86,9 +86,7 @@ def kernels_table(report: Report) -> Table:
                   "one does not run it")]
           if len(report.ranks) > 1 else []),
     ]  # fmt: skip
-    rest = len(rows) - MOST_KERNELS
-    note = f"{rest} more in kernels.csv." if rest > 0 else ""
-    return build_table("Kernels and operators by time", columns, rows[:MOST_KERNELS], note=note, file="kernels.csv")
+    return build_table("Kernels and operators by time", columns, rows, most=MOST_KERNELS, file="kernels.csv")
 
 
 def collectives_table(report: Report) -> Table:
@@ -126,9 +124,9 @@ def collectives_table(report: Report) -> Table:
         Column("total_ms", "All transfer ms", "over the window"),
         Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], decimals=1),
     ]
-    rest = len(report.collectives) - MOST_COLLECTIVES
-    note = f"{rest} more in collectives.csv." if rest > 0 else ""
-    return build_table("Collectives, most transfer first", columns, shown, note=note, file="collectives.csv")
+    return build_table(
+        "Collectives, most transfer first", columns, report.collectives, most=MOST_COLLECTIVES, file="collectives.csv"
+    )
 
 
 def _role_cell(row: CollectiveRow) -> Cell:
@@ -169,9 +167,9 @@ def operators_table(report: Report) -> Table | None:
     if host > 0:
         scale = 100.0 / host
         columns.append(Column("host_ms_per_step", "Host share %", "of all operators", decimals=1, scale=scale))
-    rest = len(rows) - MOST_KERNELS
-    note = f"{rest} more are in report.json, inventory." if rest > 0 else ""
-    return build_table("Operators by device time", columns, by_time[:MOST_KERNELS], note=note)
+    return build_table(
+        "Operators by device time", columns, by_time, most=MOST_KERNELS, rest_in="report.json, inventory"
+    )
 
 
 def _shapes_cell(shapes: str | None) -> Cell:
@@ -195,11 +193,7 @@ def blocking_table(report: Report) -> Table | None:
         ),
         Column("idle_ms", "Idle after, ms", f"GPU idle time that the call causes, {report.summary.step_words.per}"),
     ]
-    rest = len(rows) - MOST_CALLS
-    note = f"{rest} more in blocking_calls.csv." if rest > 0 else ""
-    return build_table(
-        "Calls that wait for the device", columns, rows[:MOST_CALLS], note=note, file="blocking_calls.csv"
-    )
+    return build_table("Calls that wait for the device", columns, rows, most=MOST_CALLS, file="blocking_calls.csv")
 
 
 def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:

@@ -44,9 +44,7 @@ def inspector_table(inspector: Inspector) -> Table:
         Column("count", "Times", make=lambda row: number(row.count, 0)),
         Column("gbs", "Bus GB/s", "median", make=lambda row: number(row.busbw_gbs)),
     ]
-    rest = len(rows) - _MOST_ROWS
-    note = f"{rest} more in the JSON file." if rest > 0 else ""
-    return build_table("What NCCL Inspector measured", columns, rows[:_MOST_ROWS], note=note)
+    return build_table("What NCCL Inspector measured", columns, rows, most=_MOST_ROWS, rest_in="the JSON file")
 
 
 def _communicator(row: InspectorSpeed) -> Cell:
@@ -140,11 +138,7 @@ def reference_table(report: Report) -> Table | None:
             worst="max",
         ),
     ]
-    rest = len(rows) - MOST_REFERENCES
-    note = f"{rest} more in reference.csv." if rest > 0 else ""
-    return build_table(
-        "Collectives against their reference", columns, rows[:MOST_REFERENCES], note=note, file="reference.csv"
-    )
+    return build_table("Collectives against their reference", columns, rows, most=MOST_REFERENCES, file="reference.csv")
 
 
 def connections_table(log: NcclLog) -> Table | None:
@@ -161,9 +155,7 @@ def connections_table(log: NcclLog) -> Table | None:
     ]
     if any(_gdr(row).text for row in rows):
         columns.insert(4, Column("gdr", "GPUDirect RDMA", number=False, make=_gdr))
-    rest = len(rows) - _MOST_CONNECTIONS
-    note = f"{rest} more in report.json." if rest > 0 else ""
-    return build_table("How NCCL connected the ranks", columns, rows[:_MOST_CONNECTIONS], note=note)
+    return build_table("How NCCL connected the ranks", columns, rows, most=_MOST_CONNECTIONS, rest_in="report.json")
 
 
 def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
@@ -181,9 +173,9 @@ def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
         Column("latency", "Smallest µs", "time of the smallest message; hover has its size", make=_latency),
         Column("wrong", "Wrong", "values that came out wrong", make=_wrong),
     ]
-    rest = len(rows) - _MOST_BENCHMARKS
-    note = f"{rest} more in the JSON file." if rest > 0 else ""
-    return build_table("Results of nccl-tests in the logs", columns, rows[:_MOST_BENCHMARKS], note=note)
+    return build_table(
+        "Results of nccl-tests in the logs", columns, rows, most=_MOST_BENCHMARKS, rest_in="the JSON file"
+    )
 
 
 def _on(one: Benchmark) -> str:

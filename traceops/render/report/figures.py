@@ -226,6 +226,33 @@ def laid_out(
     }
 
 
+def line(
+    name: str, x: Sequence[Any], y: Sequence[float | None], colour: str, width: float = 1.4, **more: Any
+) -> dict[str, Any]:
+    """A trace: a line through points. `more` is whatever else plotly's scatter takes."""
+    values = [rounded(value) for value in y]
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": values,
+        "line": {"color": colour, "width": width}, **more,
+    }  # fmt: skip
+
+
+def dots(
+    name: str, x: Sequence[Any], y: Sequence[Any], marker: Mapping[str, Any], hover: str, **more: Any
+) -> dict[str, Any]:
+    """A trace: a mark at each point. hover: plotly's template of what is said there."""
+    values = [rounded(value) if isinstance(value, float) else value for value in y]
+    return {
+        "type": "scatter", "mode": "markers", "name": name, "x": list(x), "y": values, "marker": dict(marker),
+        "hovertemplate": f"{hover}<extra></extra>", **more,
+    }  # fmt: skip
+
+
+def escaped(text: Any, limit: int = 80) -> str:
+    """Cut and escaped: plotly reads tags in labels, legends and hover texts."""
+    return html.escape(str(text)[:limit], quote=False)
+
+
 def upright_line(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
     """A shape of the layout: a line over the figure's whole height."""
     return {"type": "line", "x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": line}

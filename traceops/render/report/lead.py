@@ -200,10 +200,17 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
 
 def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     """The range of the step once slow kernels are fixed, as the report's loss with this cause has it."""
-    plain = report.summary.plain_ms
-    step, losses = mean_of_ranks(report) if plain is None else plain, report.compute.losses if report.compute else ()
-    loss = next((one for one in losses if one.cause == finding.cause), None)
-    if loss is None or step is None or not finding.rule.startswith("TO-K"):
+    compute = report.compute
+    loss = next((one for one in compute.losses if one.cause == finding.cause), None) if compute else None
+    if not compute or loss is None or not finding.rule.startswith("TO-K"):
+        return None
+    step = report.summary.plain_ms
+    if (
+        step is None
+    ):  # a recorded step of one rank that the GPU bounds also holds the profiler's start: the GPU's own time
+        bound_by_gpu = compute.bound == "device" and len(report.ranks) == 1
+        step = compute.busy_ms if bound_by_gpu else mean_of_ranks(report)
+    if step is None:
         return None
     least, most = (min(ms, step) for ms in loss.step_after_ms)
     return Cure(step, most, least)

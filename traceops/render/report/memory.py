@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Section, TableBlock, text
 from traceops.render.memory import kinds_table, makers_table, recorded_headline
-from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.render.report.figures import Figure, dots, laid_out, line
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
-from traceops.traces.snapshot_places import NO_STACK
+from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB = 1 << 30
 _MOST_LINES = 8  # ranks that have a line in the figure
@@ -84,21 +85,12 @@ def over_time_figure(rows: MemoryOverTime) -> Figure:
     """Each line of the program upon those before it, so that the uppermost is all that was held."""
     traces = []
     sums = [0.0] * len(rows.moments)
-    for number, line in enumerate(rows.lines):
+    for number, place in enumerate(rows.lines):
         sums = [held + row[number] for held, row in zip(sums, rows.held_bytes, strict=True)]
-        traces.append(_line(line, rows.moments, sums, _COLOURS[number % len(_COLOURS)]))
+        traces.append(_line(place, rows.moments, sums, _COLOURS[number % len(_COLOURS)]))
     at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "peak",
-            "x": [rows.moments[at]],
-            "y": [rounded(sums[at] / _GIB)],
-            "marker": {"color": "#d62728", "size": 8, "symbol": "circle"},
-            "hovertemplate": "peak: %{y:.2f} GiB<extra></extra>",
-        }
-    )
+    marker = {"color": "#d62728", "size": 8, "symbol": "circle"}
+    traces.append(dots("peak", [rows.moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
     return _figure(traces, "allocations and frees")
 
 
@@ -122,19 +114,12 @@ def _peak_text(rows: MemoryOverTime) -> str:
     return f"The peak of rank {rows.rank} in its snapshot: {told}."
 
 
-def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, object]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": list(at),
-        "y": [rounded(size / _GIB) for size in held],
-        "line": {"color": colour, "width": 1.4},
-        "hovertemplate": f"{name}: %{{y:.2f}} GiB<extra></extra>",
-    }
+def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, Any]:
+    hover = f"{name}: %{{y:.2f}} GiB<extra></extra>"
+    return line(name, at, [size / _GIB for size in held], colour, hovertemplate=hover)
 
 
-def _figure(traces: list[dict[str, object]], x: str) -> Figure:
+def _figure(traces: list[dict[str, Any]], x: str) -> Figure:
     return laid_out(
         traces, 10, pixels=22, xaxis={"title": {"text": x}}, yaxis={"title": {"text": "GiB"}, "rangemode": "tozero"},
         grid_y=True,

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from traceops.core.findings import Finding, count_checks
 from traceops.core.units import fixed_text, percent_text
-from traceops.measure.hta_agreement import HtaAgreement
+from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Span, TableBlock, Text, soft, text

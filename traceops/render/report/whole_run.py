@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 from traceops.across.plain_step import much_longer
 from traceops.core.rank_text import who
@@ -14,7 +15,7 @@ from traceops.measure.host_places import CodePlace, Unit
 from traceops.measure.recording import SLOWED
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
-from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.render.report.figures import Figure, dots, laid_out, line
 from traceops.render.report.run_text import ended_sentence, own_profiler_sentence, skipped_sentence
 from traceops.report.model import Report
 from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
@@ -320,52 +321,28 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
     )
 
 
-def _line(name: str, own: Sequence[StepsRow], colour: str) -> dict[str, object]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": [row.first for row in own],
-        "y": [rounded(row.most_ms) for row in own],
-        "line": {"color": colour, "width": 1.2},
-        "hovertemplate": f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>",
-    }
+def _line(name: str, own: Sequence[StepsRow], colour: str) -> dict[str, Any]:
+    hover = f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>"
+    return line(name, [row.first for row in own], [row.most_ms for row in own], colour, 1.2, hovertemplate=hover)
 
 
-def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, object]]:
+def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, Any]]:
     at: dict[int, list[float]] = defaultdict(list)
     for own in by_rank.values():
         for row in own:
             at[row.first].append(row.most_ms)
     steps = sorted(at)
     chosen = (("least", min, "#9bb8d6"), ("median rank", statistics.median, "#4e79a7"), ("most", max, "#d6a09b"))
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": steps,
-            "y": [rounded(pick(at[step])) for step in steps],
-            "line": {"color": colour, "width": 1.2},
-        }
-        for name, pick, colour in chosen
-    ]
+    return [line(name, steps, [pick(at[step]) for step in steps], colour, 1.2) for name, pick, colour in chosen]
 
 
 def _marks(
     one: OccasionRow, begins: Sequence[int], lasts: dict[int, int], most: dict[int, float], colour: str
-) -> dict[str, object]:
+) -> dict[str, Any]:
     places = [first for step in one.steps for first in begins if first <= step <= lasts[first]]
     name = CAUSES.get(one.cause, one.cause)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": places,
-        "y": [rounded(most[first]) for first in places],
-        "marker": {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"},
-        "hovertemplate": f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>",
-    }
+    marker = {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"}
+    return dots(name, places, [most[first] for first in places], marker, f"{name}, step %{{x}}: %{{y:.2f}} ms")
 
 
 def _occasions_table(rows: WholeRunRows) -> Table:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from traceops.core.findings import Finding
 from traceops.render.cells import Table
@@ -51,44 +51,54 @@ def write_terminal(
 
 
 def _write(printer: Printer | WrappedPrinter, block: Block, indent: str) -> None:
-    if isinstance(block, Text):
-        look = _LOOK.get(block.look, "")
-        first, further = block.indent
-        lead = indent + " " * first
-        words = [(span.text, _SPAN.get(span.style, "") or look) for span in block.spans]
-        if lead and words:
-            words[0] = (lead + words[0][0], words[0][1])
-        printer.line(*words, hanging=further)
-    elif isinstance(block, Heading):
-        printer.line((indent + block.text, "bold"))
-    elif isinstance(block, Items):
-        for number, item in enumerate(block.items, 1):
-            for one in item:
-                _write(printer, one, f"{indent}{number}. " if block.ordered else f"{indent}- ")
-    elif isinstance(block, TableBlock):
-        _write_table(printer, block.table)
-    elif isinstance(block, Facts):
-        for label, cell in block.facts:
-            printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
-    elif isinstance(block, Code):
-        for line in block.lines:
-            printer.whole(indent + line, _LOOK.get(block.look, ""))
-    elif isinstance(block, FindingBlock):
-        _write_finding(printer, block.finding, indent)
-    elif isinstance(block, Fold):
-        for inner in block.blocks:
-            _write(printer, inner, indent)
-    elif isinstance(block, Answer):
-        for label, said in block.lines:
-            printer.line((f"{indent}{label}:", "bold"))
-            for one in said:
-                _write(printer, one, f"{indent}  ")
-        for cost in block.costs:
-            printer.line((f"{indent}{cost.label}: ", "dim"), (cost.text, "bold"))
-    elif isinstance(block, AlignedSteps):
-        for lane in block.lanes:
-            for mark in (mark for mark in lane.marks if mark.text):
-                printer.line((f"{indent}{lane.label.splitlines()[0]}: {mark.text}", ""), hanging=2)
+    if (write := _WRITERS.get(type(block))) is not None:
+        write(printer, block, indent)
+
+
+def _write_text(printer: Printer | WrappedPrinter, block: Text, indent: str) -> None:
+    look = _LOOK.get(block.look, "")
+    first, further = block.indent
+    lead = indent + " " * first
+    words = [(span.text, _SPAN.get(span.style, "") or look) for span in block.spans]
+    if lead and words:
+        words[0] = (lead + words[0][0], words[0][1])
+    printer.line(*words, hanging=further)
+
+
+def _write_items(printer: Printer | WrappedPrinter, block: Items, indent: str) -> None:
+    for number, item in enumerate(block.items, 1):
+        for one in item:
+            _write(printer, one, f"{indent}{number}. " if block.ordered else f"{indent}- ")
+
+
+def _write_lines(printer: Printer | WrappedPrinter, block: Code, indent: str) -> None:
+    for line in block.lines:
+        printer.whole(indent + line, _LOOK.get(block.look, ""))
+
+
+def _write_facts(printer: Printer | WrappedPrinter, block: Facts, indent: str) -> None:
+    for label, cell in block.facts:
+        printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
+
+
+def _write_fold(printer: Printer | WrappedPrinter, block: Fold, indent: str) -> None:
+    for inner in block.blocks:
+        _write(printer, inner, indent)
+
+
+def _write_answer(printer: Printer | WrappedPrinter, block: Answer, indent: str) -> None:
+    for label, said in block.lines:
+        printer.line((f"{indent}{label}:", "bold"))
+        for one in said:
+            _write(printer, one, f"{indent}  ")
+    for cost in block.costs:
+        printer.line((f"{indent}{cost.label}: ", "dim"), (cost.text, "bold"))
+
+
+def _write_steps(printer: Printer | WrappedPrinter, block: AlignedSteps, indent: str) -> None:
+    for lane in block.lanes:
+        for mark in (mark for mark in lane.marks if mark.text):
+            printer.line((f"{indent}{lane.label.splitlines()[0]}: {mark.text}", ""), hanging=2)
 
 
 def _write_table(printer: Printer | WrappedPrinter, table: Table) -> None:
@@ -114,3 +124,18 @@ def _write_finding(printer: Printer | WrappedPrinter, found: Finding, indent: st
         printer.line((f"{indent}    {line}", "dim"), hanging=6)
     if found.advice and found.severity != "info":
         printer.line((f"{indent}    → {found.advice}", ""), hanging=6)
+
+
+# What no terminal shows (charts, drawings) has no writer.
+_WRITERS: dict[type, Callable[[Any, Any, str], None]] = {
+    Text: _write_text,
+    Heading: lambda printer, block, indent: printer.line((indent + block.text, "bold")),
+    Items: _write_items,
+    TableBlock: lambda printer, block, indent: _write_table(printer, block.table),
+    Facts: _write_facts,
+    Code: _write_lines,
+    FindingBlock: lambda printer, block, indent: _write_finding(printer, block.finding, indent),
+    Fold: _write_fold,
+    Answer: _write_answer,
+    AlignedSteps: _write_steps,
+}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from traceops.core.rule import JudgedBy, described
 from traceops.core.units import memory_text
 from traceops.machine.files import listed
-from traceops.machine.limits import Cpus, Limits, Near
 from traceops.machine.look import Look
+from traceops.machine.platform import Cpus, Limits, Near
 
 # TO-D305 and TO-D306: cores and NUMA nodes.
 
