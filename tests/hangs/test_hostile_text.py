@@ -36,7 +36,7 @@ MODULES = (
     "hangs.readers.whole_lines",
     "hangs.readers.nccl",
     "hangs.readers.went_on",
-    "fabric.readers.inspector",
+    "fabric.readers.measured",
     "hangs.readers.log_events",
     "hangs.readers.messages",
     "hangs.readers.tracebacks",

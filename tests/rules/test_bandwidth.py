@@ -8,7 +8,6 @@ from changed import replace
 from generated_run import Mesh, Size, SlowCompute, SlowInput, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp, write_traces
 from measured_runs import across, program, true_step
 
-from traceops import analyze
 from traceops.across.links import (
     bus_factor,
     busbw_gbs,
@@ -26,6 +25,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_cross import reference_rows
 from traceops.rules import bandwidth
 from traceops.rules.bandwidth import (

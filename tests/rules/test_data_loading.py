@@ -11,7 +11,6 @@ from generated_run import SlowHost, ddp, simulate
 from measured_runs import across, program
 from observed_run import BEGAN_NS, Step, usual, write_loader, write_rank
 
-from traceops import analyze
 from traceops.across.host_difference import Longer
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
@@ -21,6 +20,7 @@ from traceops.core.facts import Fact
 from traceops.core.step_words import step_words
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import loader_work
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.cross_sections import replay_sentence
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading

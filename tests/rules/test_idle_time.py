@@ -14,7 +14,6 @@ import pytest
 from changed import replace
 from generated_run import HostWork, Size, ddp, simulate, write_traces
 
-from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
@@ -23,6 +22,7 @@ from traceops.core.step_words import WINDOW
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
 from traceops.pipeline import conclude
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from changed import replace
 
-from traceops import analyze
 from traceops.across.run_use import MemoryUse, growth
 from traceops.core.claims import claim_of
 from traceops.core.step_words import STEP
+from traceops.pipeline.analyze import analyze
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
 from traceops.rules.steps import LongSteps

@@ -20,7 +20,6 @@ from generated_run import (
 )
 from measured_runs import BUILDERS, across, program, true_step
 
-from traceops import analyze
 from traceops.across.communication import call_times
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.across.roles import of_gradients
@@ -30,6 +29,7 @@ from traceops.core.facts import Fact
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.measure.phases import AFTER
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
 from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsLate
 from traceops.rules.overlap_gain import gain_of

@@ -12,13 +12,13 @@ from events_builder import BACKWARD, MAIN, build, kernel, note
 from generated_run import Size, SlowHost, SlowInput, ddp, simulate, write_traces
 from observed_run import Step, usual, write_rank
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.measure.activity import find_activity
 from traceops.measure.host import measure_host
 from traceops.measure.ledger import BUCKETS, find_lane
 from traceops.measure.steps import find_steps
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report

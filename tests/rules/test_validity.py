@@ -14,12 +14,12 @@ import pytest
 from fault_runs import unpacked
 from observed_run import Step, write_rank
 
-from traceops import analyze
 from traceops.across.plain_step import profiler_cost
 from traceops.across.whole_run import whole_run
 from traceops.core.capture_failure import read_failure
 from traceops.core.errors import InputError
 from traceops.measure.phases import AFTER, UPDATED
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.coverage import unjudged_time

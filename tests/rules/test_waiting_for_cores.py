@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from observed_run import BEGAN_NS, Step, usual, write_machine, write_rank
 
-from traceops import analyze
 from traceops.across.run_use import MachineUse
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules import whole_run_machine
 from traceops.rules.overlap import EXPOSED, waited_pct, without_waiting

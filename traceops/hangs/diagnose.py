@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -219,56 +219,67 @@ def _rank_statuses(
     over = all(event.kind in ("outlived", "passed") for event in evidence.log) and bool(evidence.log)
     if over and not (evidence.records or evidence.stacks or evidence.processes):
         return []  # of the ranks that went on nothing is told
-    to_blame = {rank for root in roots for rank in root.ranks}
-    died = {rank for root in roots if root.rule == found_in_records.DIED for rank in root.ranks}
-    halted, failed = stopped(evidence), ended_too(evidence)
-    ready = {rank for event in evidence.log if event.kind == "missing" for rank in ready_ranks(event.text)}
-    rows = []
-    for rank in evidence.everybody:
-        position, process = ranks.get(rank), evidence.processes.get(rank)
-        head = position.head if position is not None else None
-        state: RankState
-        if rank in dead or rank in died:
-            state = "dead"
-        elif rank in halted:
-            state = "stopped"
-        elif rank in to_blame:
-            state = "root"
-        elif (
-            head is not None
-            or rank in ready
-            or (rank in activities and activities[rank].kind in without_record.WAITING)
-            or (position is not None and _is_behind(position))
-        ):
-            state = "waiting"
-        elif rank in failed:
-            state = "dead"
-        elif position is None and rank not in activities and (process is None or process.state is None):
-            state = "unclear" if any(event.rank == rank for event in evidence.log) else "absent"
-        else:
-            state = "idle"
-        rows.append(
-            RankStatus(
-                rank=rank,
-                host=process.host if process is not None else None,
-                state=state,
-                step=process.step if process is not None else None,
-                group=head.group.label if head is not None else None,
-                group_ranks=(head.group.ranks or None) if head is not None else None,
-                op=head.op.op if head is not None else None,
-                sequence=head.op.sequence if head is not None else None,
-                op_state=head.op.state if head is not None else None,
-                bytes=message_bytes(head.op) if head is not None else None,
-                where=code_place(head.op.frames) if head is not None else None,
-                doing=words.activity_text(activities[rank]) if rank in activities else None,
-                waits_for=tuple(sorted(waits.by_rank.get(rank, ()))),
-                pending=len(position.pending) if position is not None else None,
-                exit_code=process.exit_code if process is not None else None,
-                sources=tuple(_sources(evidence, rank)),
-                last_line=evidence.last_lines[rank].clock if rank in evidence.last_lines else None,
-            )
-        )
-    return rows
+    states = _states(evidence, ranks, dead, activities, roots)
+    return [_status(evidence, rank, ranks.get(rank), states[rank], waits, activities) for rank in evidence.everybody]
+
+
+def _states(
+    evidence: HangEvidence,
+    ranks: Mapping[int, RankPosition],
+    dead: Mapping[int, Death],
+    activities: Mapping[int, StackActivity],
+    roots: Sequence[Root],
+) -> dict[int, RankState]:
+    """The state of each rank: the first that applies."""
+    log, processes = evidence.log, evidence.processes
+    waiting = {rank for event in log if event.kind == "missing" for rank in ready_ranks(event.text)}
+    waiting |= {rank for rank, position in ranks.items() if position.head is not None or _is_behind(position)}
+    waiting |= {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
+    tiers: tuple[tuple[RankState, Container[int]], ...] = (
+        ("dead", {*dead, *(rank for root in roots if root.rule == found_in_records.DIED for rank in root.ranks)}),
+        ("stopped", stopped(evidence)),
+        ("root", {rank for root in roots for rank in root.ranks}),
+        ("waiting", waiting),
+        ("dead", ended_too(evidence)),
+        ("idle", {*ranks, *activities, *(rank for rank, process in processes.items() if process.state is not None)}),
+        ("unclear", {event.rank for event in log if event.rank is not None}),
+    )
+    return {rank: next((state for state, those in tiers if rank in those), "absent") for rank in evidence.everybody}
+
+
+def _status(
+    evidence: HangEvidence,
+    rank: int,
+    position: RankPosition | None,
+    state: RankState,
+    waits: Waits,
+    activities: Mapping[int, StackActivity],
+) -> RankStatus:
+    process = evidence.processes.get(rank)
+    status = RankStatus(
+        rank=rank,
+        state=state,
+        doing=words.activity_text(activities[rank]) if rank in activities else None,
+        waits_for=tuple(sorted(waits.by_rank.get(rank, ()))),
+        pending=len(position.pending) if position is not None else None,
+        sources=tuple(_sources(evidence, rank)),
+        last_line=evidence.last_lines[rank].clock if rank in evidence.last_lines else None,
+    )
+    if process is not None:
+        status = replace(status, host=process.host, step=process.step, exit_code=process.exit_code)
+    head = position.head if position is not None else None
+    if head is None:
+        return status
+    return replace(
+        status,
+        group=head.group.label,
+        group_ranks=head.group.ranks or None,
+        op=head.op.op,
+        sequence=head.op.sequence,
+        op_state=head.op.state,
+        bytes=message_bytes(head.op),
+        where=code_place(head.op.frames),
+    )
 
 
 def _sources(evidence: HangEvidence, rank: int) -> list[str]:

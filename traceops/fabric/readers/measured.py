@@ -44,29 +44,32 @@ _SAME_FACTOR = 0.03  # bandwidths are printed with two decimals
 _TYPES = "half|float|double|bfloat16|u?int8|u?int32|u?int64|char|uchar|int|fp8_e[45]m[23]|f8e[45]m[23]|float8\\w{0,8}"
 _OPS = "none|sum|prod|max|min|avg|all|mulsum|premulsum"
 _NUMBER = r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?"
-_TIMES = rf"({_NUMBER}) +({_NUMBER}) +({_NUMBER}) +({_NUMBER}|N/A)"
+_GAP, _BLANKS = " {1,80}", " {0,80}"
+_TIMES = rf"({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}|N/A)"
 # size, count, type, operation (of old ones, where there is any) and, since 2.11, root; then once or twice time, two
 # bandwidths and what was wrong. The in-place half is missing where a test has none.
-_HEAD = rf"(?<![\w.])(\d{{1,15}}) +\d{{1,15}} +(?:{_TYPES})(?: +({_OPS}))?"
-_ROOT = r" +-?\d{1,7}"
-_ROW = {has: re.compile(rf"{_HEAD}{_ROOT if has else ''} +{_TIMES}(?: +{_TIMES})?(?!\S)") for has in (True, False)}
+_HEAD = rf"(?<![\w.])(\d{{1,15}}){_GAP}\d{{1,15}}{_GAP}(?:{_TYPES})(?:{_GAP}({_OPS}))?"
+_ROOT = rf"{_GAP}-?\d{{1,7}}"
+_ROW = {
+    has: re.compile(rf"{_HEAD}{_ROOT if has else ''}{_GAP}{_TIMES}(?:{_GAP}{_TIMES})?(?!\S)") for has in (True, False)
+}
 # NCCL_DEBUG=INFO writes lines into a row: what it began with ends a line, and each half follows on one of its own.
-_ROW_BEGIN = {has: re.compile(rf"{_HEAD}{_ROOT if has else ''} *\Z") for has in (True, False)}
-_ROW_HALF = re.compile(rf" *{_TIMES} *\Z")
+_ROW_BEGIN = {has: re.compile(rf"{_HEAD}{_ROOT if has else ''}{_BLANKS}\Z") for has in (True, False)}
+_ROW_HALF = re.compile(rf"{_BLANKS}{_TIMES}{_BLANKS}\Z")
 _NCCL_HEAD = re.compile(r"[A-Za-z_][\w.-]{0,250}:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:\S{1,80}:\d{1,6} )?NCCL ")
 _TAG = re.compile(
     r"\[\d{1,6},\d{1,7}\]<std(?:out|err)>:"
 )  # Open MPI's --tag-output, also where a row is written in parts
 _RANK = re.compile(
-    r"Rank +(\d{1,7}) +(?:Group +\d{1,7} +)?Pid +\d{1,10} +on +(\S{1,255}) +device +(\d{1,4}) +"
-    r"\[([0-9a-fx:.]{1,16})\] +(\S.{0,79}?) *$",
+    rf"Rank{_GAP}(\d{{1,7}}){_GAP}(?:Group{_GAP}\d{{1,7}}{_GAP})?Pid{_GAP}\d{{1,10}}{_GAP}on{_GAP}(\S{{1,255}}){_GAP}device"
+    rf"{_GAP}(\d{{1,4}}){_GAP}\[([0-9a-fx:.]{{1,16}})\]{_GAP}(\S.{{0,79}}?){_BLANKS}$",
     re.IGNORECASE,
 )
 _BEGIN = re.compile(r"\bnThread \d{1,6} nGpus \d{1,6} minBytes ")
 _PROGRAM = re.compile(r"\b(\w{3,24})_perf(?:_mpi)?\b")
 _FAILURE = re.compile(r"\bTest (?:(?:NCCL|CUDA|MPI) failure .{1,160}|timeout \(\d{1,9}s\))")
 _BOUNDS = re.compile(r"Out of bounds values : (\d{1,18})")
-_AVERAGE = re.compile(rf"Avg bus bandwidth *: *({_NUMBER})")
+_AVERAGE = re.compile(rf"Avg bus bandwidth{_BLANKS}:{_BLANKS}({_NUMBER})")
 _NAMES = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv", "gather", "scatter",
     "hypercube", "alltoallv",

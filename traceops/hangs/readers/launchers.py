@@ -210,8 +210,7 @@ def _code(match: re.Match[str]) -> int:
     if name := groups.get("name"):
         found = _WORDS.get(name.lower()) or getattr(signal, name, None)
         return -found if isinstance(found, signal.Signals) else 1
-    code = int(groups["code"])
-    return 128 - code if 128 < code < 128 + signal.NSIG else code
+    return _unshelled(int(groups["code"]))
 
 
 def _told(who: str, code: int) -> str | None:
@@ -230,30 +229,11 @@ def _told(who: str, code: int) -> str | None:
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
 _REPORTED_TIME = re.compile(r"\s{0,8}time\s{0,8}: (\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")
-_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7})(?: \(pid: (\d{1,10})\)|\s{0,8}$)")
-_CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
-# Our own launcher, in `tell`: below srun its tasks are nodes.
-_TRACEOPS = re.compile(
-    r"traceops: rank (\d{1,7})(?: on [^\s:]{1,200})? (?:failed|ended) first, exit code (-?\d{1,3})\b"
-)
-_SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
-_SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
-_MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
-# Cray's mpiexec; Composer's launcher; Horovod's.
-_PALS = re.compile(
-    r"^[^\s:]{1,200}: rank (?P<rank>\d{1,7})"
-    r" (?:died from signal (?P<signal>\d{1,3})|exited with code (?P<code>\d{1,3}))"
-)
-_COMPOSER = re.compile(
-    r"(?:\bRank (?P<rank>\d{1,7}) crashed with exit|^Global rank (?P<of>\d{1,7}) \(PID \d{1,10}\) exited with)"
-    r" code (?P<code>-?\d{1,3})\b"
-)
-_HOROVOD = re.compile(r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,3})\.")
 # mpirun's report, which has a line for each: 'Process name: [[32288,1],0]'.
 _PROCESS = re.compile(r"\s{0,8}Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]\s{0,8}$")
 _SIGNALLED = 128  # of a mere exit code all ranks' own lines, which mpirun passes on, tell more
 _ITS_CODE = re.compile(r"\s{0,8}Exit code: {1,8}(\d{1,5})\s{0,8}$")
-_SPAWN = re.compile(r"process (\d{1,7}) terminated with (?:signal (SIG[A-Z]{1,10})|exit code (\d{1,5}))")
+_SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
 # Slurm's words for a signal, as strsignal has them.
 _SIGNALS = {
     "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
@@ -314,7 +294,8 @@ class Exits:
         process = self._process
         self._process = _PROCESS.match(body) if "Process name: " in body else None
         if process is not None and (its := _ITS_CODE.match(body)) is not None and int(its[1]) > _SIGNALLED:
-            return _of_rank(number, process[1], int(its[1]), f"mpirun: rank {process[1]}, exit code {its[1]}")
+            code = _unshelled(int(its[1]))
+            return Exit(number, (int(process[1]),), code, f"mpirun: rank {process[1]}, exit code {its[1]}")
         return _failed(number, body)
 
     def _reported(self, number: int, lines: str) -> Exit | None:
@@ -328,48 +309,128 @@ class Exits:
         return None
 
 
+class _Emitter(Struct, frozen=True):
+    """A launcher's line on the end of processes. word: in each such line.
+
+    Groups: ranks ('3', '0-2,5'), code, signal (its number), name (SIGKILL), words (Slurm's), pid. text: instead of
+    the line itself. sure: it counts the ranks of the job. by_shell: 128 is added to a signal.
+    """
+
+    word: str
+    pattern: re.Pattern[str]
+    text: str = "{line}"
+    root: bool = False
+    sure: bool = True
+    by_shell: bool = False
+
+
+_LOCAL = "torchrun: local rank {rank} {ended}"
+_EMITTERS = (
+    _Emitter(  # torchrun; the line may be cut behind the rank
+        "exitcode: ",
+        re.compile(
+            r"failed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: (?P<ranks>\d{1,7})"
+            r"(?: \(pid: (?P<pid>\d{1,10})\)|\s{0,8}$)"
+        ),
+        _LOCAL, root=True, sure=False,
+    ),
+    _Emitter(  # that of torch 1.9
+        "exitcode ",
+        re.compile(
+            r"^Child process (?P<pid>\d{1,10}) \(local_rank (?P<ranks>\d{1,7})\) FAILED"
+            r" \(exitcode (?P<code>-?\d{1,5})\)"
+        ),
+        _LOCAL, root=True, sure=False,
+    ),
+    _Emitter(  # our own: below srun its tasks are nodes
+        " first, exit code ",
+        re.compile(
+            r"traceops: rank (?P<ranks>\d{1,7})(?: on [^\s:]{1,200})? (?:failed|ended) first,"
+            r" exit code (?P<code>-?\d{1,3})\b"
+        ),
+        "traceops: rank {rank} {ended} first", root=True,
+    ),
+    _Emitter(
+        "srun: error: ",
+        re.compile(r"srun: error: [^\s:]{1,200}: tasks? (?P<ranks>[\d,\-]{1,2000}): (?P<words>.{1,200})"),
+        sure=False, by_shell=True,
+    ),
+    _Emitter(  # Open MPI
+        "exited on signal",
+        re.compile(r"noticed that process rank (?P<ranks>\d{1,7}) .{0,200}?exited on signal (?P<signal>\d{1,3})"),
+        root=True,
+    ),
+    _Emitter(  # Cray's mpiexec
+        ": rank ",
+        re.compile(
+            r"^[^\s:]{1,200}: rank (?P<ranks>\d{1,7})"
+            r" (?:died from signal (?P<signal>\d{1,3})|exited with code (?P<code>\d{1,3}))"
+        ),
+        by_shell=True,
+    ),
+    _Emitter(  # Composer's launcher
+        " crashed with exit",
+        re.compile(r"\bRank (?P<ranks>\d{1,7}) crashed with exit code (?P<code>-?\d{1,3})\b"),
+        by_shell=True,
+    ),
+    _Emitter(
+        "Global rank ",
+        re.compile(r"^Global rank (?P<ranks>\d{1,7}) \(PID \d{1,10}\) exited with code (?P<code>-?\d{1,3})\b"),
+        by_shell=True,
+    ),
+    _Emitter(  # Horovod's
+        " exit with status code ",
+        re.compile(r"\bProcess (?P<ranks>\d{1,7}) exit with status code (?P<code>\d{1,3})\."),
+        by_shell=True,
+    ),
+    _Emitter(  # torch.multiprocessing
+        "terminated with ",
+        re.compile(
+            r"process (?P<ranks>\d{1,7}) terminated with"
+            r" (?:signal (?P<name>SIG[A-Z]{1,10})|exit code (?P<code>\d{1,5}))"
+        ),
+        sure=False,
+    ),
+)  # fmt: skip
+
+
 def _failed(number: int, body: str) -> Exit | None:
-    if "exitcode: " in body and (match := _FAILED.search(body)) is not None:
-        code, local = int(match[1]), int(match[2])
-        text = f"torchrun: local rank {local} {_ended(code)}"
-        pid = None if match[3] is None else int(match[3])  # the line may be cut behind the rank
-        return Exit(number, (local,), code, text, root=True, sure=False, pid=pid)
-    if "exitcode " in body and (match := _CHILD.search(body)) is not None:  # torch 1.9
-        code, local = int(match[3]), int(match[2])
-        text = f"torchrun: local rank {local} {_ended(code)}"
-        return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[1]))
-    if " first, exit code " in body and (match := _TRACEOPS.search(body)) is not None:
-        text = f"traceops: rank {match[1]} {_ended(int(match[2]))} first"
-        return Exit(number, (int(match[1]),), int(match[2]), text, root=True)
-    if "srun: error: " in body and (match := _SRUN.search(body)) is not None:
-        srun = _srun_code(match[2])
-        return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)
-    if "exited on signal" in body and (match := _MPI.search(body)) is not None:
-        return Exit(number, (int(match[1]),), -int(match[2]), match[0], root=True)
-    if (" died from signal " in body or ": rank " in body) and (match := _PALS.match(body)) is not None:
-        return _of_rank(number, match["rank"], -int(match["signal"] or 0) or int(match["code"]), match[0])
-    if " code " in body and (match := _COMPOSER.search(body)) is not None:
-        return _of_rank(number, match["rank"] or match["of"], int(match["code"]), match[0])
-    if " code " in body and (match := _HOROVOD.search(body)) is not None:
-        return _of_rank(number, match["rank"], int(match["code"]), match[0])
-    if "terminated with " in body and (match := _SPAWN.search(body)) is not None:
-        code = int(match[3]) if match[3] else -getattr(signal, match[2], 0)
-        return Exit(number, (int(match[1]),), code, match[0], sure=False) if code else None
+    for emitter in _EMITTERS:
+        if emitter.word in body and (match := emitter.pattern.search(body)) is not None:
+            return _exit(number, emitter, match)
     return None
 
 
-def _of_rank(number: int, rank: str, code: int, text: str) -> Exit | None:
-    """What a launcher says of a rank itself; a shell or a wrapper adds 128 to a signal."""
-    code = 128 - code if 128 < code < 128 + signal.NSIG else code
-    return Exit(number, (int(rank),), code, text) if code else None
+def _exit(number: int, emitter: _Emitter, match: re.Match[str]) -> Exit | None:
+    said = match.groupdict()
+    code = _code_in(said, by_shell=emitter.by_shell)
+    if not code and not emitter.root:
+        return None
+    text = emitter.text.format(line=match[0], rank=said["ranks"], ended=_ended(code))
+    pid = said.get("pid")
+    return Exit(
+        number, _tasks(said["ranks"]), code, text, emitter.root, emitter.sure, pid=None if pid is None else int(pid)
+    )
 
 
-def _srun_code(words: str) -> int | None:
-    exited = _SRUN_CODE.match(words)
-    if exited is not None:
-        code = int(exited[1])
-        return 128 - code if 128 < code < 128 + signal.NSIG else code  # a shell between srun and the rank
-    return next((-number for name, number in _SIGNALS.items() if words.startswith(name)), None)
+def _code_in(said: dict[str, str | None], *, by_shell: bool) -> int:
+    """The exit code as Python has it; 0 where a line tells of none."""
+    if words := said.get("words"):
+        exited = _SRUN_CODE.match(words)
+        if exited is None:
+            return next((-number for name, number in _SIGNALS.items() if words.startswith(name)), 0)
+        said = {"code": exited[1]}
+    if name := said.get("name"):
+        return -int(getattr(signal, name, 0))
+    if number := said.get("signal"):
+        return -int(number)
+    code = int(said["code"] or 0)
+    return _unshelled(code) if by_shell else code
+
+
+def _unshelled(code: int) -> int:
+    """A shell or a wrapper adds 128 to a signal."""
+    return 128 - code if 128 < code < 128 + signal.NSIG else code
 
 
 def _tasks(text: str) -> tuple[int, ...]:
