@@ -150,9 +150,9 @@ def test_each_reason_that_the_code_gives_is_in_the_catalogue() -> None:
 
 _LISTS = ("ranks", "Ranks", "steps")
 REASONS = [
-    (path.stem, key)
-    for path in sorted((ROOT / "traceops" / "words").glob("*.ini"))
-    for key in sections(path.stem).get("reasons", {})
+    (family, key)
+    for family in sorted({"reasons", *(family for family, _ in reasons_used())})
+    for key in sections(family).get("reasons", {})
 ]
 
 
