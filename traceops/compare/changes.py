@@ -19,7 +19,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.text import short_name
 from traceops.core.units import count_text, gib_text, ms_change_text, size_text
-from traceops.report.inventory import CollectiveUse, Inventory
+from traceops.report.inventory import CollectiveUse, ComputeRows, Inventory, OperatorRow
 from traceops.report.memory import MemoryRank, MemoryRows
 from traceops.traces.snapshot_rows import NO_STACK
 
@@ -178,6 +178,7 @@ def find_changes(
             for change in _compare(kind, _uses(old, read), _uses(now, read), step_ms)
         ),
         *_compare("operator", *_operators(old, now), step_ms),
+        *_gpu_changes(base, head, step_ms),
     ]  # fmt: skip
     return (*environment, *sorted(changes, key=lambda change: -abs(change.more_ms)))
 
@@ -346,6 +347,38 @@ def _operators(base: Sequence[Inventory], head: Sequence[Inventory]) -> tuple[di
             )
         made.append(uses)
     return made[0], made[1]
+
+
+def _gpu_changes(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], step_ms: float) -> list[Change]:
+    """GPU time by module (or phase) and by operator and shapes; none where a side does not know its operators."""
+    sides = [[c.report.compute for c in side if c.report.compute] for side in (base, head)]
+    if not all(sides):
+        return []
+    modules = all(any(row.module for one in side for row in one.operators) for side in sides)
+
+    def module_key(row: OperatorRow) -> tuple[str, str]:
+        return (f"{row.module} ({row.phase})" if modules and row.module else row.phase), ""
+
+    def operator_key(row: OperatorRow) -> tuple[str, str]:
+        return row.name, row.shape
+
+    return [
+        *_compare("module", _gpu_uses(sides[0], module_key), _gpu_uses(sides[1], module_key), step_ms),
+        *_compare("gpu_operator", _gpu_uses(sides[0], operator_key), _gpu_uses(sides[1], operator_key), step_ms),
+    ]
+
+
+def _gpu_uses(side: Sequence[ComputeRows], key: Callable[[OperatorRow], tuple[str, str]]) -> dict[Hashable, Use]:
+    """GPU time under each name and detail, mean over captures; what has no row of its own is left out by operator."""
+    uses: dict[Hashable, Use] = {}
+    for one in side:
+        for row in one.operators:
+            name, detail = key(row)
+            if name:
+                before = uses.get((name, detail), Use(name, 0.0, 0.0, detail))
+                count = before.count + row.calls / len(side)
+                uses[name, detail] = replace(before, count=count, ms=before.ms + row.ms / len(side))
+    return uses
 
 
 def environment_changes(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[Change]:

@@ -146,7 +146,7 @@ _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
 _WORKLOAD_KEYS = frozenset(key for _, keys in _WORKLOAD for key in keys)
 _NO_SETTING = frozenset({"planted", "seed", "steps"})
 _VERSIONS = (
-    ("torch", "torch_version"), ("NCCL", "nccl_version"), ("CUDA", "cuda_version"),
+    ("GPU", "device"), ("torch", "torch_version"), ("NCCL", "nccl_version"), ("CUDA", "cuda_version"),
     ("driver", "driver_version"), ("backend", "backend"), ("strategy", "strategy"),
 )  # fmt: skip
 
@@ -156,7 +156,7 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     everyone = [*base, *head]
     found = [
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
-        *_refuse(base, head, "device", lambda c: c.run.device),
+        *(() if _same_work(base, head) else _refuse(base, head, "device", lambda c: c.run.device)),
         *_refuse(base, head, "activity of the GPUs", _gpu_activity),
         *_refuse(base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None),
     ]
@@ -186,6 +186,16 @@ def _refuse(
         mixed = sides[0] if len(sides[0]) > 1 else sides[1]
         return [said("differ_among_themselves", side=which, what=what, values=" and ".join(sorted(mixed)))]
     return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
+
+
+_SAME_WORK = 0.02  # operations per step may differ by this share
+
+
+def _same_work(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:
+    """Whether all captures do as many operations per step: then GPUs of different kinds compare."""
+    work = [sum(row.flops or 0.0 for row in c.report.compute.operators) if c.report.compute else 0.0
+            for c in (*base, *head)]  # fmt: skip
+    return min(work) > 0 and max(work) <= (1 + _SAME_WORK) * min(work)
 
 
 def _gpu_activity(capture: ComparedCapture) -> str | None:
