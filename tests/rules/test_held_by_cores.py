@@ -120,7 +120,7 @@ def test_what_a_quota_refuses_is_a_part_of_what_the_container_wanted(tmp_path, r
 
 def judged(uses):
     inputs = SimpleNamespace(
-        machine=tuple(uses), run=SimpleNamespace(stragglers=None, ranks=()), observed=(), found_before=lambda *rules: []
+        machine=tuple(uses), run=SimpleNamespace(replay=None, ranks=()), observed=(), found_before=lambda *rules: []
     )
     [verdict_of_machine] = whole_run_machine.judge(inputs)
     return verdict_of_machine.findings
