@@ -45,10 +45,11 @@ def judge(row: Mapping[str, Any], sick: Sequence[LossRow], cured: ComputeRows | 
         fine = "none" in row["labels_ok"] and not large
         return {**right, "cause": fine, "device": None if fine else False, "step": None if fine else False}
     two = row["group"] == "two"
-    saved = sum(one.device_ms for one in fits) if two else fits[0].device_ms
+    made = next((one for one in fits if one.cause == row["labels_ok"][0]), fits[0])  # the fix that was measured
+    saved = sum(one.device_ms for one in fits) if two else made.device_ms
     low, high = row["device_after_ok_ms"]
     middle = (low + high) / 2
-    ranges = [one.step_after_ms for one in (fits if two else fits[:1])]
+    ranges = [one.step_after_ms for one in (fits if two else [made])]
     least, most = min(one[0] for one in ranges), min(one[1] for one in ranges)
     promised = row["promise_ok_ms"]
     left = [] if cured is None else [one.cause for one in cured.losses if one.device_ms > _LARGE * cured.busy_ms]

@@ -222,3 +222,73 @@ def test_recorded_programs(name):
     assert found.losses[0].cause == cause and found.rates == "measured"
     assert found.losses[0].device_ns / 1e6 == pytest.approx(saved_ms, rel=0.15)
     assert found.known_ns > 0.75 * found.busy_ns
+
+
+def test_float32_products_have_both_gains_of_tf32_and_of_bf16(tmp_path):
+    calls = [product(4096, 4096, 4096, FLOAT, us=3000, kernel=SIMT), elementwise(dtype=FLOAT, us=60)] * 3
+    found = list(losses(tmp_path, calls).items())
+    (first, tf32), (second, bf16) = found[:2]
+    assert (first, second) == ("float32_products", "float32_training")
+    assert bf16.device_ns > tf32.device_ns > 0 and bf16.step_after_ns[0] < tf32.step_after_ns[0]
+
+
+def test_narrow_convolutions_are_not_promised_tensor_cores(tmp_path):
+    narrow = op("aten::cudnn_convolution", tensor((64, 1, 1, 65536), FLOAT), tensor((16, 1, 1, 9), FLOAT),
+                us=3000, kernel="implicit_convolve_sgemm")  # fmt: skip
+    window = op("aten::mul", tensor((64, 253, 1024), DOUBLE), tensor((1024,), DOUBLE), us=900)
+    found = losses(tmp_path, [narrow, window] * 3)
+    assert "float32_products" not in found and "float64" in found
+
+
+def channels_last(batch, channels, side):
+    return tensor((batch, channels, side, side), HALF, (channels * side * side, 1, channels * side, channels))
+
+
+@pytest.mark.parametrize(("channels", "us", "wanted"), [(125, 900, True), (128, 900, False), (125, 110, False)])
+def test_odd_channels_are_misaligned_where_their_convolution_is_slow(tmp_path, channels, us, wanted):
+    weight = tensor((channels, channels, 3, 3), HALF)
+    one = op("aten::cudnn_convolution", channels_last(64, channels, 64), weight, us=us, kernel="sm90_xmma_fprop_bf16",
+             values=["", "", "[1, 1]", "[1, 1]"])  # fmt: skip
+    found = losses(tmp_path, [one] * 4)
+    assert ("misaligned_shape" in found) == wanted
+
+
+def test_one_hot_targets_are_a_loss_over_many_classes_and_no_one_hot_product(tmp_path):
+    rows, classes, width = 8192, 32000, 1024
+    logits, hot = tensor((rows, classes), FLOAT), tensor((rows, classes), LONG)
+    around = (NODE + "MmBackward0",)
+    calls = [
+        product(rows, width, classes, us=800),
+        op("aten::_log_softmax", logits, us=600),
+        op("aten::scatter_", hot, tensor((rows, 1), LONG), us=500, inside=("aten::one_hot",)),
+        op("aten::mul", logits, logits, us=900),
+        op("aten::sum", logits, us=400),
+        op("aten::_log_softmax_backward_data", logits, logits, us=900, inside=(NODE + "LogSoftmaxBackward0",)),
+        op("aten::mm", tensor((rows, classes)), tensor((classes, width)), us=800, inside=around),
+    ]
+    found = losses(tmp_path, calls)
+    assert next(iter(found)) == "large_float_logits" and "one_hot_product" not in found
+
+
+def table_step(*optimizer):
+    rows, width = 4_000_000, 64
+    full = tensor((rows, width), FLOAT)
+    node = (NODE + "EmbeddingBackward0",)
+    grad = op(
+        "aten::embedding_dense_backward", tensor((65536, width), FLOAT), tensor((65536,), LONG), us=80, inside=node
+    )
+    fill = op("aten::fill_", full, us=250, inside=node)
+    return [fill, grad, *(op(f"aten::_foreach_{name}", full, full, us=700, inside=("Optimizer.step#X.step",))
+                          for name in optimizer)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "whole"),
+    [(("addcmul_", "sqrt", "add_", "addcdiv_"), True), (("lerp_", "addcmul_", "addcdiv_"), False)],
+)
+def test_all_of_an_optimizer_without_momentum_goes_with_a_dense_table_gradient(tmp_path, optimizer, whole):
+    path = write(tmp_path / "trace.json", table_step(*optimizer))
+    path.write_text(path.read_text().replace('"cpu_op", "name": "Optimizer', '"user_annotation", "name": "Optimizer'))
+    found = {loss.cause: loss for loss in measure_compute(*launched_of(path)).losses}
+    saved = found["dense_embedding_gradient"].device_ns if "dense_embedding_gradient" in found else 0.0
+    assert (saved > 2.5e6) == whole

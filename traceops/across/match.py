@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -35,6 +35,7 @@ SEND_RECEIVE = "send_recv"
 GROUPED_SEND_RECEIVE = "batched_send_recv"  # several that one call makes at once
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
+NO_GROUP = "its process group is not known"
 # Without a GPU: all that the trace holds began inside the window.
 NO_CALL = "nothing tells which call each was"
 _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
@@ -104,40 +105,16 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     leave a step together, so counting from the end pairs them [docs/metrics.md]. A pair whose sizes differ
     is left out rather than believed.
     """
-    by_key: dict[_Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     summaries = {summary.rank: summary for summary in ranks}
-    groups = _Groups(summaries)
-    unmatched: dict[str, int] = defaultdict(int)
-    events = 0
+    groups, unmatched = _Groups(summaries), defaultdict[str, int](int)
+    whole_world = summaries.keys() >= set(world)
+    by_key: dict[_Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for summary in ranks:
-        events += len(summary.comm.start)
-        default = only_group(summary, world)
-        others_known = any(
-            args is not None and not _SENDS_IN_KERNEL.search(name)
-            for args, name in zip(summary.comm.args, summary.comm.name, strict=True)
-        )
-        calls_known = bool((summary.program.host[: len(summary.comm.args)] > NEVER).any())
-        for position, args in enumerate(summary.comm.args):
-            if summary.comm.parts[position]:
-                continue
-            group = group_of(args, default)
-            op = _operation(args, summary.comm.name[position])
-            own = args is None and role_of_kernel(summary.comm.name[position]) == "tensor"
-            if own:  # a library's own all-reduce says nothing of itself, and serves this one group
-                group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
-            sends = calls_known and _SENDS_IN_KERNEL.search(summary.comm.name[position])
-            if args is None and (others_known or sends) and not own:
-                why = _why_unknown(summary, position)
-                unmatched[NO_TRACE if why == NO_METADATA and not summaries.keys() >= set(world) else why] += 1
-            elif _is_point_to_point(op):
-                unmatched[NO_END] += 1
-            elif group is None:
-                unmatched["its process group is not known"] += 1
-            elif (number := groups.number(group)) is None:
-                unmatched[NO_TRACE] += 1
+        for position, place in _places(summary, world, groups):
+            if isinstance(place, str):
+                unmatched[NO_TRACE if place == NO_METADATA and not whole_world else place] += 1
             else:
-                description = (args.group_description if args else None) or ""
-                by_key[number, description, op][summary.rank].append(position)
+                by_key[place][summary.rank].append(position)
     durations = {summary.rank: (summary.comm.end - summary.comm.start).tolist() for summary in ranks}
     collectives: list[Collective] = []
     for (number, description, op), positions in by_key.items():
@@ -156,11 +133,38 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     for reason, count in alone.items():
         unmatched[reason] += count
     for exchange in exchanges:
-        spent = [durations[rank][position] for rank, position in exchange.events]
-        collectives.append(_exchanged(exchange, spent))
-    unmatched = {reason: count for reason, count in unmatched.items() if count}
+        collectives.append(_exchanged(exchange, [durations[rank][position] for rank, position in exchange.events]))
     ends = tuple((message.send.event, message.receive.event) for message in apart)
-    return MatchedCollectives(tuple(collectives), events, unmatched, ends)
+    events = sum(len(summary.comm.start) for summary in ranks)
+    left = {reason: count for reason, count in unmatched.items() if count}
+    return MatchedCollectives(tuple(collectives), events, left, ends)
+
+
+def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> Iterator[tuple[int, _Key | str]]:
+    """Each of a rank's events that is a collective, by its position: what it is matched by, or why it cannot be."""
+    comm, default = summary.comm, only_group(summary, world)
+    others_known = any(
+        args is not None and not _SENDS_IN_KERNEL.search(name) for args, name in zip(comm.args, comm.name, strict=True)
+    )
+    calls_known = bool((summary.program.host[: len(comm.args)] > NEVER).any())
+    for position, (args, kernel) in enumerate(zip(comm.args, comm.name, strict=True)):
+        if comm.parts[position]:
+            continue
+        group, op = group_of(args, default), _operation(args, kernel)
+        own = args is None and role_of_kernel(kernel) == "tensor"
+        if own:  # a library's own all-reduce says nothing of itself, and serves this one group
+            group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
+        sends = calls_known and _SENDS_IN_KERNEL.search(kernel)
+        if args is None and (others_known or sends) and not own:
+            yield position, _why_unknown(summary, position)
+        elif _is_point_to_point(op):
+            yield position, NO_END
+        elif group is None:
+            yield position, NO_GROUP
+        elif (number := groups.number(group)) is None:
+            yield position, NO_TRACE
+        else:
+            yield position, (number, (args.group_description if args else None) or "", op)
 
 
 def _why_unknown(summary: RankSummary, position: int) -> str:

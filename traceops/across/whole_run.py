@@ -25,6 +25,7 @@ from traceops.across.run_steps import (
     tells_pace,
     took_ms,
 )
+from traceops.core.arrays import Int
 from traceops.core.rank_files import RECORDED, SKIPPED
 from traceops.measure.host_places import (
     CodePlace,
@@ -385,6 +386,24 @@ _ODD = 2  # steps that may be odd: the next shortest is none
 START = 20  # steps: a run has begun by then
 
 
+class _Table(Struct, frozen=True):
+    """Steps of all ranks side by side: a row a rank, a column a step. Times are ms, NaN where none is known.
+
+    took: by the devices' clocks where these tell the pace (on_device), else by the hosts'. singles: steps timed alone.
+    """
+
+    ranks: Sequence[Observed]
+    numbers: Int
+    hosts: Floats
+    took: Floats
+    garbage: Floats
+    compiled: Floats
+    singles: Mask
+    recorded: Mask
+    skipped: int
+    on_device: bool
+
+
 def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun | None:
     """Of the ranks that were observed; None where too few steps were timed to tell which is typical.
 
@@ -393,85 +412,89 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     ranks = sorted((one for one in observed if len(one.steps)), key=lambda one: one.rank)
     if not ranks:
         return None
-    first = min(one.first for one in ranks)
-    last = max(one.first + len(one.steps) for one in ranks)
+    first, last = min(one.first for one in ranks), max(one.first + len(one.steps) for one in ranks)
     if last - first > 1 << 28:
         return None
-    numbers = np.arange(first, last)
+    table = _side_by_side(ranks, np.arange(first, last))
+    step = step_of_ranks(table.took)
+    timed = ~table.recorded & ~np.isnan(step)
+    timed[0] = False  # it holds the program's start
+    if timed.sum() < _LEAST_STEPS:
+        return None
+    like = np.zeros(len(step), dtype=bool)
+    like[timed] = _like_others(step[timed], (table.garbage.max(axis=0) + table.compiled.max(axis=0))[timed])
+    found, parts = _divided(table, step, timed, like, by_calls)
+    rhythm = in_rhythm(found.step_ms, timed & ~_start(timed, like), parts.functions())
+    if (like & rhythm).any() and (like & ~rhythm).sum() >= _LEAST_STEPS:
+        like &= ~rhythm
+        found, _ = _divided(table, step, timed, like, by_calls)
+    late = None if any(loads_itself(one) for one in ranks) else _by_turns(found)
+    if late is None:
+        return found
+    return replace(_divided(table, step, timed, like | late, by_calls)[0], in_time_ms=found.typical_ms)
+
+
+def _side_by_side(ranks: Sequence[Observed], numbers: Int) -> _Table:
     shape = (len(ranks), len(numbers))
     hosts, devices = np.full(shape, np.nan), np.full(shape, np.nan)
     garbage, compiled = np.zeros(shape), np.zeros(shape)
     recorded, singles = np.zeros(len(numbers), dtype=bool), np.zeros(shape, dtype=bool)
-    skipped = 0
-    places = [slice(one.first - first, one.first - first + len(one.steps)) for one in ranks]
-    for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
+    partly, queued, on_device, skipped = np.full(shape, np.nan), np.zeros(shape, dtype=bool), True, 0
+    for row, one in enumerate(ranks):
+        at = slice(one.first - int(numbers[0]), one.first - int(numbers[0]) + len(one.steps))
         hosts[row, at] = took_ms(one.steps, None)
         singles[row, at] = single(one.steps)
         garbage[row, at] = one.steps["gc_us"] / 1e3
         compiled[row, at] = one.steps["compile_us"] / 1e3
         recorded[at] |= (one.steps["flags"] & RECORDED) > 0
         skipped = max(skipped, int(((one.steps["flags"] & SKIPPED) > 0).sum()))
-    on_device, queued, partly = True, np.zeros(shape, dtype=bool), hosts.copy()
-    for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
+    for row, one in enumerate(ranks):
+        at = slice(one.first - int(numbers[0]), one.first - int(numbers[0]) + len(one.steps))
         device = device_ms(one.steps, hosts[:, at])
         on_device &= is_known(one.steps, device)
         devices[row, at] = took_ms(one.steps, device)
         partly[row, at] = np.where(np.isnan(device), hosts[row, at], device)
         queued[row, at] = only_queued(one.steps) & np.isnan(device)
-    alone = ~recorded & (numbers > first)
+    alone = ~recorded & (numbers > numbers[0])
     on_device = on_device and tells_pace(devices[:, alone], hosts[:, alone])
-    took = devices if on_device else hosts
-    if queued.any() and not on_device:
-        took = np.where(queued, np.nan, partly)
-    step = step_of_ranks(took)
-    timed = ~recorded & ~np.isnan(step)
-    timed[0] = False  # it holds the program's start
-    if timed.sum() < _LEAST_STEPS:
-        return None
-    like = np.zeros(len(numbers), dtype=bool)
-    like[timed] = _like_others(step[timed], (garbage.max(axis=0) + compiled.max(axis=0))[timed])
+    took = devices if on_device else np.where(queued, np.nan, partly) if queued.any() else hosts
+    return _Table(ranks, numbers, hosts, took, garbage, compiled, singles, recorded, skipped, on_device)
 
-    def divided(like: Mask) -> tuple[WholeRun, OwnTimes]:
-        start = _start(timed, like)
-        typical = float(step[like].mean())
-        own = {one.rank: _own(one, like, first) for one in ranks}
-        work = {one.rank: loader_work(one, own[one.rank]) for one in ranks}
 
-        def shares(part: Floats) -> dict[int, Share]:
-            held = timed & ~start
-            return {
-                one.rank: _share(part[row], took[row], held, singles[row] if on_device else None)
-                for row, one in enumerate(ranks)
-            }
+def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: bool) -> tuple[WholeRun, OwnTimes]:
+    """The run with `like` as its typical steps, and what its ranks do in all of them."""
+    ranks, start = table.ranks, _start(timed, like)
+    typical = float(step[like].mean())
+    own = {one.rank: _own(one, like, int(table.numbers[0])) for one in ranks}
+    work = {one.rank: loader_work(one, own[one.rank]) for one in ranks}
 
-        found = WholeRun(
-            ranks=tuple(one.rank for one in ranks),
-            numbers=numbers,
-            took_ms=took,
-            timed=timed,
-            like=like,
-            start=tuple(int(number) for number in numbers[start]),
-            typical_ms=typical,
-            total_ms=float(step[timed].sum()),
-            garbage=shares(garbage),
-            compiled=shares(compiled),
-            skipped=skipped,
-            looks={one.rank: len(one.samples) for one in ranks},
-            on_device=on_device,
-            host={one.rank: host_times(one, own[one.rank], typical) for one in ranks},
-            loaders={rank: one for rank, one in work.items() if one is not None},
-            host_ms=_host_ms(hosts[:, timed]),
-        )
-        parts = OwnTimes(ranks, found, garbage, compiled, by_calls)
-        return with_occasions(found, parts, timed & ~like & ~start), parts
+    def shares(part: Floats) -> dict[int, Share]:
+        held = timed & ~start
+        return {
+            one.rank: _share(part[row], table.took[row], held, table.singles[row] if table.on_device else None)
+            for row, one in enumerate(ranks)
+        }
 
-    found, parts = divided(like)
-    rhythm = in_rhythm(found.step_ms, timed & ~_start(timed, like), parts.functions())
-    if (like & rhythm).any() and (like & ~rhythm).sum() >= _LEAST_STEPS:
-        like &= ~rhythm
-        found, _ = divided(like)
-    late = None if any(loads_itself(one) for one in ranks) else _by_turns(found)
-    return found if late is None else replace(divided(like | late)[0], in_time_ms=found.typical_ms)
+    found = WholeRun(
+        ranks=tuple(one.rank for one in ranks),
+        numbers=table.numbers,
+        took_ms=table.took,
+        timed=timed,
+        like=like,
+        start=tuple(int(number) for number in table.numbers[start]),
+        typical_ms=typical,
+        total_ms=float(step[timed].sum()),
+        garbage=shares(table.garbage),
+        compiled=shares(table.compiled),
+        skipped=table.skipped,
+        looks={one.rank: len(one.samples) for one in ranks},
+        on_device=table.on_device,
+        host={one.rank: host_times(one, own[one.rank], typical) for one in ranks},
+        loaders={rank: one for rank, one in work.items() if one is not None},
+        host_ms=_host_ms(table.hosts[:, timed]),
+    )
+    parts = OwnTimes(ranks, found, table.garbage, table.compiled, by_calls)
+    return with_occasions(found, parts, timed & ~like & ~start), parts
 
 
 def _host_ms(hosts: Floats) -> float:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, TypeVar
-
-import msgspec
 
 from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
 from traceops.core.cause_words import BUCKETS as WORDS
@@ -16,21 +13,14 @@ from traceops.measure.ledger import BUCKETS
 from traceops.report.inventory import KernelUse
 from traceops.report.model import Report
 from traceops.report.tables import KernelRow
+from traceops.report.write import copied
 from traceops.rules.registry import BY_ID
-
-Line = TypeVar("Line", bound=msgspec.Struct)
-
-
-def _copied(kind: type[Line], row: msgspec.Struct, **more: Any) -> Line:
-    """A line with what a row of the report calls by the same names, and more."""
-    shared = {name: getattr(row, name) for name in kind.__struct_fields__ if hasattr(row, name)}
-    return kind(**(shared | more))
 
 
 def step_lines(report: Report) -> tuple[StepLine, ...]:
     """A row a rank and step, in order of ranks and steps."""
     return tuple(
-        _copied(StepLine, row, **{f"{bucket}_ms": getattr(row, bucket) for bucket in BUCKETS}) for row in report.steps
+        copied(StepLine, row, **{f"{bucket}_ms": getattr(row, bucket) for bucket in BUCKETS}) for row in report.steps
     )
 
 
@@ -75,7 +65,7 @@ def collective_lines(report: Report) -> tuple[CollectiveLine, ...]:
     for row in report.collectives:
         last = arrivals.get((row.group, row.ranks, row.op, row.bytes))
         late = {name: getattr(last, name, None) for name in ("spread_p50_ms", "last_rank", "last_rank_pct")}
-        lines.append(_copied(CollectiveLine, row, **late))
+        lines.append(copied(CollectiveLine, row, **late))
     return tuple(lines)
 
 
@@ -111,7 +101,7 @@ def kernel_lines(report: Report) -> tuple[KernelLine, ...]:
 
 def _kernel(row: KernelRow, uses: Sequence[KernelUse]) -> KernelLine:
     count = sum(use.count_per_step for use in uses) if uses else None
-    return _copied(KernelLine, row, operators=_operators(uses), count_per_step=count)
+    return copied(KernelLine, row, operators=_operators(uses), count_per_step=count)
 
 
 def _operators(uses: Sequence[KernelUse]) -> tuple[str, ...]:
@@ -121,12 +111,12 @@ def _operators(uses: Sequence[KernelUse]) -> tuple[str, ...]:
 
 def finding_line(finding: Finding) -> FindingLine:
     """A finding without its evidence."""
-    return _copied(FindingLine, finding)
+    return copied(FindingLine, finding)
 
 
 def full_finding(finding: Finding) -> FullFinding:
     """A finding with its evidence."""
-    return _copied(FullFinding, finding)
+    return copied(FullFinding, finding)
 
 
 def check_line(check: Check) -> CheckLine:

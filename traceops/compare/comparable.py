@@ -16,10 +16,10 @@ from traceops.compare.capture import (
     steps_of_whole_run,
     unseen_ranks,
 )
+from traceops.compare.changes import said
 from traceops.compare.metrics import METRICS, MIN_STEPS, enough_unprofiled
 from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.rank_text import runs_text, who
-from traceops.core.units import ms_text
 from traceops.report.step_times import EarlyWindowRow, MachineRow, WholeRunRows
 
 # Where the recorded steps of two sides are not of one kind: what then says nothing of a change is not judged.
@@ -33,7 +33,6 @@ _RECORDED = frozenset(
     for metric in METRICS
     if not metric.exact and metric.name != "busbw" and metric.name not in _OF_STEP_TIME
 )
-_RECORD_ALIKE = "record both sides alike, or time steps without the profiler on both (--unprofiled 6 or more)"
 # Of a side's captures, more than of the other's: fewer are what captures of one program differ in, and widen intervals.
 _MORE = 0.5
 _UNMARKED = {"window", "cut_off"}  # nothing said where a step begins
@@ -73,12 +72,12 @@ def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[Compared
         return None
     more = "base" if shares[0] > shares[1] else "head"
     side, window = (base if more == "base" else head), unlike[more][0]
-    of = "" if len(side) == 1 else f" in {len(unlike[more])} of {len(side)} captures"
+    of = "unlike_later" if len(side) == 1 else "unlike_later_in_some"
+    counts = {"count": len(unlike[more]), "captures": len(side)}
     return Unlike(
-        f"{more}'s recorded steps may not be like its later ones{of}: just before them a step took "
-        f"{ms_text(window.before_ms)} ms, later ones take {ms_text(window.later_ms)}",
-        f"{more}'s recorded steps may not be like its later ones",
-        f"record both sides with the same --skip-first, {window.settled} or more",
+        said(of, side=more, before=window.before_ms, later=window.later_ms, **counts),
+        said("unlike_later_short", side=more),
+        said("skip_first", settled=window.settled),
         _of_early_steps(base, head) if abs(shares[0] - shares[1]) >= _MORE else frozenset(),
     )
 
@@ -103,14 +102,10 @@ def _other_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
     unmarked = [name for name, found in sides.items() if found & _UNMARKED]
     if not all(sides.values()) or (len(known) == 1 and not unmarked):
         return None
-    if unmarked:
-        short = f"nothing tells where the steps of {' and '.join(unmarked)} begin"
-        why = f"{short}: the times are those of whatever was recorded"
-    else:
-        short = "the steps of base and head were found in different ways"
-        was, now = (" or ".join(sorted(found)) for found in sides.values())
-        why = f"{short} (base {was}, head {now}), so that one may be several of the other"
-    return Unlike(why, short, "record both sides with traceops run, or mark the steps of both", EVERY)
+    was, now = (" or ".join(sorted(found)) for found in sides.values())
+    kind = "unmarked" if unmarked else "other_marks"
+    short = said(f"{kind}_short", sides=" and ".join(unmarked))
+    return Unlike(said(kind, short=short, base=was, head=now), short, said("mark_steps"), EVERY)
 
 
 def _found_by(side: Sequence[ComparedCapture]) -> set[str]:
@@ -125,18 +120,15 @@ def _recorded_otherwise(base: Sequence[ComparedCapture], head: Sequence[Compared
     options = [", ".join(sorted(k for k, v in (side[0].run.options or {}).items() if v)) for side in (base, head)]
     if options[0] != options[1]:
         was, now = (named or "nothing more" for named in options)
-        found.append(f"the profiler recorded different things (base {was}, head {now}), at different cost")
+        found.append(said("recorded_otherwise", base=was, head=now))
     whole = [_has_operators(side) for side in (base, head)]
     if None not in whole and whole[0] != whole[1]:
         more, less = ("base", "head") if whole[0] else ("head", "base")
-        found.append(f"of {more} the profiler recorded operators too, of {less} the device alone, at different cost")
+        found.append(said("operators_too", more=more, less=less))
     versions = [side[0].run.torch_version for side in (base, head)]
     if not unprofiled and all(versions) and versions[0] != versions[1]:
-        found.append(
-            f"only profiled steps were timed, and torch {versions[1]}'s profiler may not cost what {versions[0]}'s does"
-        )
-    short = "the profiler's own cost is not the same on both sides"
-    return [Unlike(why, short, _RECORD_ALIKE, metrics, of_profiler=True) for why in found]
+        found.append(said("other_torch", head=versions[1], base=versions[0]))
+    return [Unlike(why, said("profiler_cost_short"), said("record_alike"), metrics, of_profiler=True) for why in found]
 
 
 def _has_operators(side: Sequence[ComparedCapture]) -> bool | None:
@@ -152,13 +144,9 @@ _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("precision", ("precision", "dtype")),
 )  # fmt: skip
 _WORKLOAD_KEYS = frozenset(key for _, keys in _WORKLOAD for key in keys)
-_SAME_SCHEDULE = (
-    "first steps often take longer, and run other collectives. Let both train past the schedule's window, or record "
-    "both with the same --skip-first, --unprofiled, --warmup and --active"
-)
 _NO_SETTING = frozenset({"planted", "seed", "steps"})
 _VERSIONS = (
-    ("torch", "torch_version"), ("NCCL", "nccl_version"), ("CUDA", "cuda_version"),
+    ("GPU", "device"), ("torch", "torch_version"), ("NCCL", "nccl_version"), ("CUDA", "cuda_version"),
     ("driver", "driver_version"), ("backend", "backend"), ("strategy", "strategy"),
 )  # fmt: skip
 
@@ -168,21 +156,21 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     everyone = [*base, *head]
     found = [
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
-        *_refuse(base, head, "device", lambda c: c.run.device),
+        *(() if _same_work(base, head) else _refuse(base, head, "device", lambda c: c.run.device)),
         *_refuse(base, head, "activity of the GPUs", _gpu_activity),
         *_refuse(base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None),
     ]
     for label, keys in _WORKLOAD:
         for key in keys:
             found += _refuse(base, head, f"{label} ({key})", partial(_setting, key))
-    found += [f"{why}; {_SAME_SCHEDULE}" for why in _refuse(base, head, "recorded steps", _which_steps)]
+    found += [said("same_schedule", why=why) for why in _refuse(base, head, "recorded steps", _which_steps)]
     starts = [(c.info.started_ns, c.info.path) for c in everyone if c.info.started_ns is not None]
     twice = sorted({c.info.path for c in everyone if [x.info.path for x in everyone].count(c.info.path) > 1})
     if twice:
-        found.append(f"{twice[0]} is given more than once: a capture compared with itself proves nothing")
+        found.append(said("given_twice", path=twice[0]))
     elif len({ns for ns, _ in starts}) < len(starts):
         same = [path for ns, path in starts if [n for n, _ in starts].count(ns) > 1]
-        found.append(f"{' and '.join(same[:2])} are one and the same capture (they began at the same nanosecond)")
+        found.append(said("same_capture", paths=" and ".join(same[:2])))
     return found
 
 
@@ -196,8 +184,18 @@ def _refuse(
     if any(len(side) > 1 for side in sides):
         which = "base" if len(sides[0]) > 1 else "head"
         mixed = sides[0] if len(sides[0]) > 1 else sides[1]
-        return [f"the captures of {which} differ among themselves: {what} {' and '.join(sorted(mixed))}"]
+        return [said("differ_among_themselves", side=which, what=what, values=" and ".join(sorted(mixed)))]
     return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
+
+
+_SAME_WORK = 0.02  # operations per step may differ by this share
+
+
+def _same_work(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:
+    """Whether all captures do as many operations per step: then GPUs of different kinds compare."""
+    work = [sum(row.flops or 0.0 for row in c.report.compute.operators) if c.report.compute else 0.0
+            for c in (*base, *head)]  # fmt: skip
+    return min(work) > 0 and max(work) <= (1 + _SAME_WORK) * min(work)
 
 
 def _gpu_activity(capture: ComparedCapture) -> str | None:
@@ -237,20 +235,20 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
             found.append(f"command: base {words[0]}, head {words[1]}")
     elif not old or not new:
         side = "neither side says" if not old and not new else "base does not say" if not old else "head does not say"
-        found.append(f"{side} which model, batch and precision it trained: nothing checks that they are the same")
+        found.append(said("unknown_training", side=side))
     hosts = [sorted({host for c in side for host in c.run.hosts}) for side in (base, head)]
     if all(hosts) and hosts[0] != hosts[1]:
         found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
     found += [
-        f"{side} has no trace of rank {runs_text(missing)}"
+        said("missing_ranks", side=side, missing=runs_text(missing))
         for side, run in (("base", before), ("head", now))
         if (missing := run.missing)
     ]
     found += _machines(base, head)
     unlike = unlike_steps(base, head)
-    found += [f"{one.why}. What differs may be that: {one.cure}" for one in unlike]
+    found += [said("may_be_that", why=one.why, cure=one.cure) for one in unlike]
     if not any(one.metrics is EVERY for one in unlike) and all(map(windows_unlike, (base, head))):
-        found.append("the recorded steps of both sides may not be like their later ones: nothing here is of those")
+        found.append(said("both_unlike_later"))
     return found
 
 
@@ -264,7 +262,7 @@ def _machines(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) 
         ]
         if all(sides) and sides[0] != sides[1]:
             was, now = (" and ".join(map(str, side)) for side in sides)
-            found.append(f"{what} of the GPUs: base {was} {unit}, head {now} {unit}")
+            found.append(said("gpus_set_otherwise", what=what, base=was, head=now, unit=unit))
     return found
 
 
@@ -276,8 +274,7 @@ def _machine(capture: ComparedCapture) -> Sequence[MachineRow]:
 def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
     """Traces that are half known: their ranks are left out, and what runs in a step is not compared."""
     return [
-        f"{side} {capture.info.name}: the trace of {who(sorted(ranks))} {how}; it is left out, and kernels, "
-        "operators and collectives are not compared with this capture"
+        said("half_known", side=side, capture=capture.info.name or ".", ranks=who(sorted(ranks)), how=how)
         for side, captures in (("base", base), ("head", head))
         for capture in captures
         for how, ranks in (

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Sequence
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, inventories
-from traceops.compare.changes import COPIES, moved_kernels
-from traceops.compare.ledger import (
+from traceops.compare.changes import (
+    COPIES,
     LedgerChange,
     bucket_text,
     calls_more_text,
@@ -17,7 +17,9 @@ from traceops.compare.ledger import (
     count_change_text,
     joined,
     kernel_text,
+    moved_kernels,
     operator_text,
+    said,
 )
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
@@ -76,17 +78,15 @@ def collectives_explanation(
         (was, was_bytes), (now, now_bytes) = before.get(name, none), after.get(name, none)
         if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
             parts.append(_became(name, was, was_bytes, now, now_bytes))
-    text = "; ".join(parts)
     rules = {found.rule for capture in head for found in capture.report.findings}
-    if LATE_START.id in rules:
-        text += "; communication starts only after backward"
-    elif SMALL_COLLECTIVES.id in rules:
-        text += "; many small ones: latency sets their time"
+    hints = [
+        said(key) for key, rule in (("late_start", LATE_START), ("small_ones", SMALL_COLLECTIVES)) if rule.id in rules
+    ]
+    text = "; ".join([*parts, *hints[:1]])
     buckets = tuple(bucket for bucket in COMM_BUCKETS if bucket in left)
     exposed = sum(left[bucket] for bucket in buckets)
     if abs(exposed) >= 0.005:
-        more = f"exposes {exposed:.2f} ms more" if exposed > 0 else f"hides {-exposed:.2f} ms of"
-        text += f". That {more} communication a step"
+        text += f". {said('exposes' if exposed > 0 else 'hides', ms=f'{abs(exposed):.2f}')}"
     transfer = left.get("comm_transfer", 0.0)
     if abs(transfer - exposed) >= ledger.worth_ms:
         text += f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(left.get('comm_wait', 0.0))})"
@@ -157,14 +157,16 @@ def bandwidth_explanation(
     same = old is None or new is None or _same_pattern(old, new)
     if _pct(was, now) < (_SLOWER_PCT if same else _MUCH_SLOWER_PCT) or (now < was) != (ms > 0):
         return None
-    what = "the same collectives move" if same else "collectives move"
-    text = f"{what} at {now:.3g} GB/s of bus bandwidth, {was:.3g} before: "
-    text += f"{ms_change_text(ms)} of exposed transfer a step"
     variables = [c for c in changes if c.kind == "environment" and c.name.startswith(_TRANSPORT)]
-    named = [f"{c.name}={c.head_value}" for c in variables if c.head_value is not None]
-    gone = [f"{c.name}={c.base_value}" for c in variables if c.head_value is None]
-    text += f"; head has {', '.join(named[:3])}" if named else ""
-    text += f"; only base has {', '.join(gone[:3])}" if gone else ""
+    text = said(
+        "bus_bandwidth",
+        what="the same collectives" if same else "collectives",
+        now=now,
+        was=was,
+        more=ms_change_text(ms),
+        head=", ".join([f"{c.name}={c.head_value}" for c in variables if c.head_value is not None][:3]),
+        base=", ".join([f"{c.name}={c.base_value}" for c in variables if c.head_value is None][:3]),
+    )
     rows = [c for c in changes if c.kind == "collective"]
     evidence = (Evidence(Fact.BUSBW, round(now, 3), "GB/s", peers=round(was, 3)),)
     return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, (*variables, *rows))
@@ -230,17 +232,12 @@ def straggler_explanation(
     ms = sum(left.get(bucket, 0.0) for bucket in buckets)
     if abs(ms) < ledger.worth_ms or (found == new and ms < 0) or (found == gone and ms > 0):
         return None
+    case = "late_now" if found == new else "late_no_longer" if found == gone else "later" if ms > 0 else "less_late"
     who = joined([_who_and_why(finding) for finding in found])
-    many = len(found) > 1 or len(found[0].ranks) > 1
-    makes = "make" if many else "makes"
-    if found == new:
-        others = f"; {joined([_who_and_why(f) for f in gone])} no longer" if gone else ""
-        text = f"{who} {makes} the others wait: {ms_change_text(ms)} a step; base had no such straggler{others}"
-    elif found == gone:
-        text = f"{who} no longer {makes} the others wait: {ms_change_text(ms)} a step"
-    else:
-        longer = "longer" if ms > 0 else "less"
-        text = f"{who} {makes} the others wait {longer} than before: {ms_change_text(ms)} a step"
+    makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
+    text = said(case, who=who, makes=makes, more=ms_change_text(ms))
+    if found == new and gone:
+        text += f"; {joined([_who_and_why(one) for one in gone])} no longer"
     kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
     if kernels:
         text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
@@ -372,7 +369,7 @@ def _compute(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Cha
         return None
     movers = moved_kernels(changes, ms)
     named = movers[:_FEW]
-    how = joined([kernel_text(c) for c in named]) if named else "no single kernel stands out"
+    how = joined([kernel_text(c) for c in named]) if named else said("no_kernel")
     text = f"compute {ms_change_text(ms)} a step: {how}"
     return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
+from traceops.compare.changes import said
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
 from traceops.compare.model import (
@@ -51,13 +52,9 @@ class StepBound(Struct, frozen=True):
     def text(self) -> str:
         """Why that is certain."""
         longer, other = ("head", "base") if self.pct > 0 else ("base", "head")
-        if self.whole:
-            return (
-                f"every step of {longer} takes {digits_text(self.least_ms)} ms or more, longer than any step of {other}"
-            )
-        return (
-            f"{longer}'s devices work for {digits_text(self.least_ms)} ms a step, and no recorded step of {other} "
-            f"takes more than {digits_text(self.most_ms)}, whatever the profiler costs"
+        least, most = digits_text(self.least_ms), digits_text(self.most_ms)
+        return said(
+            "steps_apart" if self.whole else "devices_apart", longer=longer, other=other, least=least, most=most
         )
 
 
@@ -143,10 +140,8 @@ def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
         middles = np.array([float(np.median(series)) for _, series in known])
         for at in far_from_median(middles):
             others = float(np.median(np.delete(middles, at)))
-            found.append(
-                f"{side}: a step of {known[at][0].info.name} took {digits_text(middles[at])} ms, of the other captures "
-                f"{digits_text(others)} ms: something held it up; take it again or leave it out"
-            )
+            took, usual = digits_text(middles[at]), digits_text(others)
+            found.append(said("odd_capture", side=side, capture=known[at][0].info.name or ".", took=took, usual=usual))
     return found
 
 
@@ -251,7 +246,7 @@ def _deciding(rows: Sequence[MetricChange], config: CompareConfig, unlike: Mappi
         excused.add("collective_bytes")
     return [
         replace(row, outcome="informative", threshold_pct=None,
-                reason="the step time is known and decides" if known else "and the step looks faster")
+                reason=said("time_decides" if known else "looks_faster"))
         if row.metric in excused and row.outcome in ("regression", "improvement", "inconclusive")
         and row.metric not in config.thresholds
         else row
@@ -310,24 +305,21 @@ def _timed(
     if values[0] is None or values[1] is None:
         sides = [name for name, value in zip(("base", "head"), values, strict=True) if value is None]
         if len(sides) == 2:
-            return replace(row, threshold_pct=None, reason="not known on either side"), None, 0.0
-        return replace(row, outcome=_open(threshold), reason=f"not known for {sides[0]}"), None, 0.0
+            return replace(row, threshold_pct=None, reason=said("unknown_on_both")), None, 0.0
+        return replace(row, outcome=_open(threshold), reason=said("unknown_for", sides=sides[0])), None, 0.0
     scale = step_ms if metric.of_step else abs(values[0])
     row = replace(row, change=values[1] - values[0])
     if not scale:
-        return replace(row, reason="the base's value is 0, so there is no percentage"), None, 0.0
+        return replace(row, reason=said("base_is_zero")), None, 0.0
     row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
     per_step = len(series[0][0]) > 1 or len(series[1][0]) > 1
     if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
-        reason = (
-            f"{_steps_text(samples)}, {MIN_STEPS} needed"
-            if metric.family != "communication" or per_step
-            else "one value a capture: it takes several captures a side"
-        )
-        return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
+        few = "few_steps" if metric.family != "communication" or per_step else "one_value_a_capture"
+        where = "a side" if samples[0] == samples[1] else "on one side"
+        why = said(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
+        return replace(row, outcome=_open(threshold), reason=why), None, 0.0
     if noise_pct is None and sum(sum(map(bool, map(len, side))) for side in series) <= 2:
-        reason = f"launches differ on CPUs: {_MANY_STEPS} timed steps per capture are needed, or several captures"
-        return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
+        return replace(row, outcome=_open(threshold), reason=said("launches_differ", needed=_MANY_STEPS)), None, 0.0
     known = estimate(
         series[0],
         series[1],
@@ -350,11 +342,6 @@ def _timed(
     )
 
 
-def _steps_text(samples: tuple[int, ...]) -> str:
-    least = f"{min(samples)} step{'s' if min(samples) != 1 else ''}"
-    return f"{least} a side" if samples[0] == samples[1] else f"{least} on one side"
-
-
 def _open(threshold: float | None) -> MetricOutcome:
     return "informative" if threshold is None else "inconclusive"
 
@@ -366,25 +353,21 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
     certain = row.p < 1.0 - config.confidence
     worse_pct = _worse(row, row.change_pct)
     most_pct = max(_worse(row, row.low_pct), _worse(row, row.high_pct))
-    threshold = row.threshold_pct
+    threshold, worse = row.threshold_pct, worse_pct > 0
+    outcome: MetricOutcome
     if threshold is None:
-        if not certain:
-            return replace(row, outcome="informative", reason="within noise")
-        return replace(row, outcome="informative", reason="worse" if worse_pct > 0 else "better")
-    if certain and abs(worse_pct) >= threshold and worse_pct:
-        outcome: MetricOutcome = "regression" if worse_pct > 0 else "improvement"
-        return replace(row, outcome=outcome, reason=f"beyond {threshold:g} % and beyond noise")
-    if worse_pct >= threshold:
-        reason = "beyond the threshold, but so is noise"
-        if row.low_pct > 0 or row.high_pct < 0:
-            reason = f"beyond the threshold, but not certain among all that was tested (p {row.p:.2g})"
-        return replace(row, outcome="inconclusive", reason=reason)
-    if most_pct >= threshold:
-        sure = "worse, and " if certain and worse_pct > 0 else ""
-        return replace(row, outcome="inconclusive", reason=f"{sure}up to {most_pct:.1f} % worse cannot be ruled out")
-    if certain and worse_pct > 0:
-        return replace(row, outcome="unchanged", reason=f"worse for certain, but by less than {threshold:g} %")
-    return replace(row, outcome="unchanged", reason=f"{threshold:g} % or more is ruled out")
+        outcome, why = "informative", "within_noise" if not certain else "worse" if worse else "better"
+    elif certain and abs(worse_pct) >= threshold and worse_pct:
+        outcome, why = "regression" if worse else "improvement", "beyond_noise"
+    elif worse_pct >= threshold:
+        outcome, why = "inconclusive", "among_all" if row.low_pct > 0 or row.high_pct < 0 else "noise_too"
+    elif most_pct >= threshold:
+        outcome, why = "inconclusive", "worse_and_maybe_more" if certain and worse else "not_ruled_out"
+    else:
+        outcome, why = "unchanged", "worse_by_less" if certain and worse else "ruled_out"
+    return replace(
+        row, outcome=outcome, reason=said(why, threshold=threshold, p=f"{row.p:.2g}", most=f"{most_pct:.1f}")
+    )
 
 
 def _exact(
@@ -399,29 +382,29 @@ def _exact(
     old, new = means
     if old is None or new is None:
         sides = [name for name, side in zip(("base", "head"), values, strict=True) if not side]
-        return replace(_empty(metric, None, old, new), reason=f"not known for {' and '.join(sides)}")
+        return replace(_empty(metric, None, old, new), reason=said("unknown_for", sides=" and ".join(sides)))
     row = replace(
         _empty(metric, threshold, old, new), change=new - old, change_pct=100.0 * (new - old) / old if old else None,
         samples=Samples(*(sum(map(len, side)) for side in values)),
     )  # fmt: skip
     low, high = (np.sort(np.concatenate(side)) for side in values)
     if len(set(low.tolist()) | set(high.tolist())) == 1:
-        return replace(row, outcome="unchanged", reason="the same")
+        return replace(row, outcome="unchanged", reason=said("same"))
     small = row.change_pct is not None and abs(row.change_pct) < (threshold or 0.0)
     if threshold is not None and small:
-        return replace(row, outcome="unchanged", reason=f"less than {threshold:g} %" if new != old else "the same mean")
+        why = said("less_than" if new != old else "same_mean", threshold=threshold)
+        return replace(row, outcome="unchanged", reason=why)
     if metric.per_capture and min(row.samples.base, row.samples.head) < _LEAST_CAPTURES:
-        return replace(row, outcome=_open(threshold),
-                       reason="it can differ between launches of the same code; two captures a side tell")  # fmt: skip
+        return replace(row, outcome=_open(threshold), reason=said("differs_between_launches"))
     room = 0.5 * (threshold or 0.0) / 100.0 * abs(old) if metric.per_capture else 0.0
     spans = [(side[1], side[-2]) if len(side) >= 4 else (side[0], side[-1]) for side in (low, high)]
     if not (spans[1][0] > spans[0][1] + room or spans[1][1] < spans[0][0] - room):
         which = "launch to launch" if metric.per_capture else "step to step"
-        return replace(row, outcome=_open(threshold), reason=f"it varies from {which} by as much")
+        return replace(row, outcome=_open(threshold), reason=said("varies", which=which))
     worse = new > old if metric.better == "lower" else new < old
     if threshold is None:
-        return replace(row, reason="worse" if worse else "better")
-    return replace(row, outcome="regression" if worse else "improvement", reason="exact: no noise in this number")
+        return replace(row, reason=said("worse" if worse else "better"))
+    return replace(row, outcome="regression" if worse else "improvement", reason=said("exact"))
 
 
 def _worse(row: MetricChange, pct: float) -> float:
@@ -435,9 +418,9 @@ def _waive(row: MetricChange, config: CompareConfig, today: date) -> MetricChang
         return row
     worse = abs(row.change_pct) if row.change_pct is not None else float("inf")
     if waiver.limit_pct is not None and worse > waiver.limit_pct:
-        return replace(row, waiver=waiver,
-                       reason=f"{row.reason}; the waiver covers {waiver.limit_pct:g} % only")  # fmt: skip
-    return replace(row, outcome="waived", waiver=waiver, reason=f"waived until {waiver.until}: {waiver.reason}")
+        return replace(row, waiver=waiver, reason=said("beyond_waiver", reason=row.reason, limit=waiver.limit_pct))
+    waived = said("waived", until=waiver.until, reason=waiver.reason)
+    return replace(row, outcome="waived", waiver=waiver, reason=waived)
 
 
 # Which explanation is the reason for one metric that moved: none that goes the other way.

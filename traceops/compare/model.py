@@ -17,7 +17,7 @@ ComparisonVerdict = Literal["regression", "improvement", "no_regression", "incon
 MetricFamily = Literal["time", "ledger", "communication", "exact"]
 Better = Literal["lower", "higher", "neither"]
 SideName = Literal["base", "head"]
-ChangeKind = Literal["kernel", "operator", "collective", "blocking_call", "environment"]
+ChangeKind = Literal["module", "gpu_operator", "kernel", "operator", "collective", "blocking_call", "environment"]
 ChangeStatus = Literal["new", "vanished", "renamed", "changed"]
 
 OUTCOMES: tuple[MetricOutcome, ...] = (
@@ -105,7 +105,10 @@ def metric_of(metrics: Iterable[MetricChange], name: str) -> MetricChange | None
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A kernel, operator, collective, blocking call or variable that is not what it was."""
+    """A module, kernel, operator, collective, blocking call or variable that is not what it was.
+
+    module, gpu_operator: GPU time on the rank whose kernels are judged; operator: host time.
+    """
 
     kind: ChangeKind
     status: ChangeStatus

@@ -9,14 +9,16 @@ from pathlib import PurePath
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
-from traceops.compare.changes import find_changes, memory_explanation
-from traceops.compare.comparable import damaged, differences, refusals, unlike_steps
+from traceops.compare.changes import find_changes, ledger_of, memory_explanation, said
+from traceops.compare.comparable import Unlike, damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
 from traceops.compare.judge import (
+    StepBound,
     apart,
     launch_noise_pct,
     measure,
@@ -26,9 +28,8 @@ from traceops.compare.judge import (
     reason_for_more,
     step_bound,
 )
-from traceops.compare.ledger import ledger_of
-from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
-from traceops.compare.model import Comparison, MetricChange, NotJudged, Side, StepPoint, metric_of
+from traceops.compare.metrics import MIN_STEPS, Metric, enough_unprofiled, metrics_for
+from traceops.compare.model import Comparison, Explanation, MetricChange, NotJudged, Side, StepPoint, metric_of
 from traceops.compare.sentence import sentence, unchanged, values_text
 from traceops.compare.statistics import LEAST_FREEDOM, LEAST_PAIRS, taken_in_turn
 from traceops.core.errors import UsageError
@@ -57,84 +58,59 @@ def compare(
     config, today = config or CompareConfig(), today or date.today()
     base, head = (_in_order(side) for side in _told_apart(base, head))
     cut_off = damaged(base, head)
-    everywhere = frozenset.intersection(*(ranks_of(capture) for capture in (*base, *head)))
-    differ = bool(everywhere) and any(ranks_of(capture) != everywhere for capture in (*base, *head))
-    if differ:
-        base, head = ([on_ranks(capture, everywhere) for capture in side] for side in (base, head))
+    base, head, common = _on_common_ranks(base, head)
     reasons = refusals(base, head)
     if reasons and not force:
         listed = "\n".join(f"  {reason}" for reason in reasons)
         raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
-    in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
-    paired = in_turn and len(base) >= LEAST_PAIRS
-    assumed = len(base) + len(head) - 2 < LEAST_FREEDOM
-    device = "cpu" if base[0].run.device_type == "cpu" else "cuda"
+    on_cpu = base[0].run.device_type == "cpu"
     metrics = metrics_for((base, head))
     step_time = next(metric for metric in metrics if metric.name == "step_time")
-    noise_pct = config.launch_noise_pct
-    if noise_pct is None:
-        noise_pct = launch_noise_pct(step_time, base, head, device)
-    # Captures that were not taken in turn may have met different sessions of the machine.
-    floor_pct = 0.0 if in_turn else noise_pct or 0.0
-    if device == "cpu":
-        floor_pct = (noise_pct or 0.0) * math.sqrt(1 / len(base) + 1 / len(head))
+    noise = _noise(step_time, base, head, config, on_cpu=on_cpu)
     unlike = () if force else unlike_steps(base, head)
     open_ = {name: one.short for one in reversed(unlike) for name in one.metrics}
-    by_profiler = all(one.of_profiler for one in unlike if "step_time" in one.metrics)
-    if "step_time" in open_:
-        bound = step_bound(base, head) if by_profiler else None
-    else:
-        timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
-        bound = apart(*timed, on_gpus=device == "cuda")
     rows = measure(
         metrics, base, head, config,
-        noise_pct=noise_pct, paired=paired, floor_pct=floor_pct, today=today, unlike=open_, bound=bound,
+        noise_pct=noise.pct, paired=noise.paired, floor_pct=noise.floor_pct, today=today, unlike=open_,
+        bound=_bound(step_time, base, head, unlike, on_cpu=on_cpu),
     )  # fmt: skip
     profiled = metric_of(rows, "profiled_step_time")
     changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)
     worse = [row for row in rows if row.outcome == "regression"]
-    ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
-    explanations = (
-        explain(ledger, changes, base, head, _wanted_ms(rows), [row.metric for row in worse])
-        if ledger is not None and "step_time" not in open_
-        else ()
-    )
+    ledger = ledger_of(rows, BUCKETS, "CPU" if on_cpu else "GPU")
+    explanations: tuple[Explanation, ...] = ()
+    if ledger is not None and "step_time" not in open_:
+        explanations = explain(ledger, changes, base, head, _wanted_ms(rows), [row.metric for row in worse])
     held = memory_explanation(base, head) if _moved(rows, "peak_memory") else None
-    if held is not None:
-        explanations = (*explanations, held)
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
-    notes = [_step_time_from(base, head)]
-    if differ:
-        notes.append(f"compared on {who(sorted(everywhere))}, of which all captures have traces")
-    if config.expired(today):
-        notes += [f"the waiver of {w.metric} expired on {w.until}: {w.reason}" for w in config.expired(today)]
     result = Comparison(
         verdict=verdict,
         sentence="",
         base=_side("base", base),
         head=_side("head", head),
         metrics=rows,
-        explanations=explanations,
+        explanations=explanations if held is None else (*explanations, held),
         changes=changes,
         unchanged=unchanged(rows, changes, base, head),
         outliers=(*outlier_steps("base", base), *outlier_steps("head", head)),
         new_findings=new,
         gone_findings=gone,
-        findings=tuple(
-            regression(row, values_text(row), "" if because is None else because.text)
-            for row in worse
-            for because in [held if row.metric == "peak_memory" else reason_for_more(row, explanations)]
-        ),
+        findings=tuple(_regression(row, held, explanations) for row in worse),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
         not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics),
-        warnings=(*cut_off, *differences(base, head), *_not_in_turn(base, head, in_turn), *odd_captures(base, head)),
-        notes=tuple(notes),
-        paired=paired,
+        warnings=(
+            *cut_off,
+            *differences(base, head),
+            *_not_in_turn(base, head, noise.in_turn),
+            *odd_captures(base, head),
+        ),
+        notes=_notes(base, head, common, config, today),
+        paired=noise.paired,
         confidence=config.confidence,
         power=config.power,
-        launch_noise_pct=noise_pct if assumed else None,
+        launch_noise_pct=noise.pct if len(base) + len(head) - 2 < LEAST_FREEDOM else None,
         settings={
             "thresholds": {row.metric: row.threshold_pct for row in rows if row.threshold_pct is not None},
             "source": config.source,
@@ -143,6 +119,81 @@ def compare(
         steps=(*_points("base", base), *_points("head", head)),
     )
     return replace(result, sentence=sentence(result))
+
+
+def _on_common_ranks(
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
+) -> tuple[Sequence[ComparedCapture], Sequence[ComparedCapture], frozenset[int]]:
+    """Both sides on the ranks that all captures have, and these ranks; none where no capture has others."""
+    known = [ranks_of(capture) for capture in (*base, *head)]
+    common = frozenset.intersection(*known)
+    if not common or all(ranks == common for ranks in known):
+        return base, head, frozenset()
+    return [on_ranks(one, common) for one in base], [on_ranks(one, common) for one in head], common
+
+
+class _Noise(Struct, frozen=True):
+    """pct: what launches of one code may differ by, of a step; floor_pct: what is assumed however little they did."""
+
+    in_turn: bool
+    paired: bool
+    pct: float | None
+    floor_pct: float
+
+
+def _noise(
+    step_time: Metric,
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
+    config: CompareConfig,
+    *,
+    on_cpu: bool,
+) -> _Noise:
+    in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
+    pct = config.launch_noise_pct
+    if pct is None:
+        pct = launch_noise_pct(step_time, base, head, "cpu" if on_cpu else "cuda")
+    # Captures that were not taken in turn may have met different sessions of the machine.
+    floor_pct = 0.0 if in_turn else pct or 0.0
+    if on_cpu:
+        floor_pct = (pct or 0.0) * math.sqrt(1 / len(base) + 1 / len(head))
+    return _Noise(in_turn, in_turn and len(base) >= LEAST_PAIRS, pct, floor_pct)
+
+
+def _bound(
+    step_time: Metric,
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
+    unlike: Sequence[Unlike],
+    *,
+    on_cpu: bool,
+) -> StepBound | None:
+    """What is certain of the step time whatever noise, and the profiler where that is all that is unlike, may add."""
+    open_ = [one for one in unlike if step_time.name in one.metrics]
+    if open_:
+        return step_bound(base, head) if all(one.of_profiler for one in open_) else None
+    timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
+    return apart(*timed, on_gpus=not on_cpu)
+
+
+def _regression(row: MetricChange, held: Explanation | None, explanations: Sequence[Explanation]) -> Finding:
+    because = held if row.metric == "peak_memory" else reason_for_more(row, explanations)
+    return regression(row, values_text(row), "" if because is None else because.text)
+
+
+def _notes(
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
+    common: frozenset[int],
+    config: CompareConfig,
+    today: date,
+) -> tuple[str, ...]:
+    timed = "without_profiler" if enough_unprofiled((base, head)) else "with_profiler"
+    return (
+        said(timed, needed=MIN_STEPS),
+        *([said("common_ranks", ranks=who(sorted(common)))] if common else ()),
+        *(said("expired", metric=w.metric, until=w.until, reason=w.reason) for w in config.expired(today)),
+    )
 
 
 def _told_apart(*sides: Sequence[ComparedCapture]) -> list[list[ComparedCapture]]:
@@ -186,19 +237,7 @@ def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
 def _not_in_turn(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], in_turn: bool) -> list[str]:
     if in_turn or len(base) + len(head) <= 2:
         return []
-    return [
-        "base and head were not taken in turn: what differs between their sessions counts as a change "
-        "(traceops run --against takes them in turn)"
-    ]
-
-
-def _step_time_from(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> str:
-    if enough_unprofiled((base, head)):
-        return "step time and throughput are those of steps without the profiler; the ledger is of profiled steps"
-    return (
-        "step time and throughput are those of profiled steps: fewer than "
-        f"{MIN_STEPS} steps without the profiler were timed on a side"
-    )
+    return [said("not_in_turn")]
 
 
 def _points(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[StepPoint]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from traceops.compare.capture import ComparedCapture, inventories
+from traceops.compare.changes import said
 from traceops.compare.judge import reason_for_more, worse_for_certain
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
 from traceops.compare.model import Change, Comparison, Explanation, MetricChange, metric_of
@@ -21,33 +22,45 @@ def sentence(comparison: Comparison) -> str:
     """Slower or not, by how much, how sure, and why: plain text."""
     step = metric_of(comparison.metrics, "step_time")
     if comparison.verdict == "regression":
-        return _regression(comparison, step)
-    if comparison.verdict == "improvement":
-        best = next(row for row in comparison.gated if row.outcome == "improvement")
-        if step is not None and step.outcome == "improvement":
-            said = f"Faster: step time {values_text(step)}{_certain(step)}."
-            return f"{said}{_why(comparison, step)}{_open_text(comparison)}"
-        why = _why_memory(comparison) if best.metric == "peak_memory" else ""
-        return f"Better: {best.label} {values_text(best)}.{why}{_open_text(comparison)}"
-    if step is None or step.base is None or step.head is None:
-        return "Inconclusive: the step time of a side is not known."
-    if comparison.verdict == "inconclusive":
-        unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
-        if unlike is not None:
-            return (
-                f"Inconclusive: {unlike.why}. So the step time is not judged: {values_text(step)}.{_at_least(step)} "
-                f"To have it judged, {unlike.cure}.{_open_text(comparison)}"
-            )
-        looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
-        moved = 0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
-        why = _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""  # noise has no reason
-        rest = f"{_wanted(comparison, step)}{_open_text(comparison)}"
-        if abs(moved) >= _FAR and step.p is None:
-            way = "slower" if moved > 0 else "faster"
-            opens = f"It looks {way}, though that is not certain: step time {values_text(step)}."
-            return f"{opens}{why} Inconclusive: {step.reason}.{rest}"
-        return f"Inconclusive: {step.reason}.{looks}{why}{rest}"
-    return _no_regression(comparison, step)
+        parts = _regression(comparison, step)
+    elif comparison.verdict == "improvement":
+        parts = _improvement(comparison, step)
+    elif step is None or step.base is None or step.head is None:
+        parts = [said("step_unknown")]
+    elif comparison.verdict == "inconclusive":
+        parts = _inconclusive(comparison, step)
+    else:
+        parts = _no_regression(comparison, step)
+    return " ".join(part for part in parts if part)
+
+
+def _improvement(comparison: Comparison, step: MetricChange | None) -> list[str]:
+    if step is not None and step.outcome == "improvement":
+        faster = f"{said('faster', values=values_text(step))}{_certain(step)}."
+        return [faster, _why(comparison, step), _open_text(comparison)]
+    best = next(row for row in comparison.gated if row.outcome == "improvement")
+    why = _why_memory(comparison) if best.metric == "peak_memory" else ""
+    return [said("better_metric", label=best.label, values=values_text(best)), why, _open_text(comparison)]
+
+
+def _inconclusive(comparison: Comparison, step: MetricChange) -> list[str]:
+    values, open_ = values_text(step), _open_text(comparison)
+    unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
+    if unlike is not None:
+        return [
+            said("not_judged", why=unlike.why, values=values),
+            _at_least(step),
+            said("judge", cure=unlike.cure),
+            open_,
+        ]
+    moved = 0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
+    why = _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""  # noise has no reason
+    opens = said("inconclusive", reason=step.reason)
+    if abs(moved) >= _FAR and step.p is None:
+        looks = said("looks_far", way="slower" if moved > 0 else "faster", values=values)
+        return [looks, why, opens, _wanted(comparison, step), open_]
+    looks = said("looks", values=values) if step.change_pct is not None else ""
+    return [opens, looks, why, _wanted(comparison, step), open_]
 
 
 def _at_least(step: MetricChange) -> str:
@@ -55,42 +68,45 @@ def _at_least(step: MetricChange) -> str:
     base, head = step.base, step.head
     if base is None or head is None or head < _TWICE * base:
         return ""
-    return (
-        f" Without the profiler head is slower too, unless its profiler takes {digits_text(head - base)} of its "
-        f"{digits_text(head)} ms or more."
-    )
+    return said("slower_unless", more=digits_text(head - base), head=digits_text(head))
 
 
-def _regression(comparison: Comparison, step: MetricChange | None) -> str:
+def _regression(comparison: Comparison, step: MetricChange | None) -> list[str]:
     regressed = [row for row in comparison.metrics if row.outcome == "regression"]
     main = step if step is not None and step in regressed else regressed[0]
     others = [row for row in regressed if row is not main and row.metric != "throughput"]
-    more = f" Also worse: {_listed(others)}." if others else ""
     if main.metric == "peak_memory":
         why = _why_memory(comparison)
     else:
         why = _why(comparison, step) if main is step else _because(reason_for_more(main, comparison.explanations))
-    if step is not None and main is not step and step.outcome == "inconclusive":
-        more += f" The step time itself is open: {step.reason}."
-    said = f"Regression: {main.label} {values_text(main)}{_certain(main)}{_assumed(comparison, main)}.{why}"
-    return f"{said}{_differing(comparison, why)}{more}"
+    noise = comparison.launch_noise_pct
+    assumed = "" if noise is None or main.p is None else said("assumed", noise=noise)
+    certain = f"{_certain(main)}{f', {assumed}' if assumed else ''}"
+    return [
+        f"{said('regression', label=main.label, values=values_text(main))}{certain}.",
+        why,
+        _differing(comparison, why),
+        said("also_worse", others=_listed(others)) if others else "",
+        said("step_open", reason=step.reason)
+        if step is not None and main is not step and step.outcome == "inconclusive"
+        else "",
+    ]
 
 
-def _no_regression(comparison: Comparison, step: MetricChange) -> str:
+def _no_regression(comparison: Comparison, step: MetricChange) -> list[str]:
     waived = [row for row in comparison.metrics if row.outcome == "waived"]
-    accepted = f" Accepted by a waiver: {_listed(waived)}." if waived else ""
+    accepted = said("accepted", waived=_listed(waived)) if waived else ""
+    values, open_ = values_text(step), _open_text(comparison)
     if step in waived:
-        return f"No regression beyond what is waived.{accepted}{_open_text(comparison)}"
+        return [said("all_waived"), accepted, open_]
     if step.threshold_pct is None:
-        return f"No regression of what is gated, which the step time is not: {values_text(step)}.{accepted}"
+        return [said("step_not_gated", values=values), accepted]
     if worse_for_certain(step, comparison.confidence):
-        return (
-            f"Slower for certain, but below the limit of {step.threshold_pct:g} %: step time {values_text(step)}."
-            f"{_because(reason_for_more(step, comparison.explanations))}{accepted}{_open_text(comparison)}"
-        )
+        why = _because(reason_for_more(step, comparison.explanations))
+        return [said("slower_below", threshold=step.threshold_pct, values=values), why, accepted, open_]
     times = count_text(10 * comparison.power)
-    found = f" A slowdown of {step.mde_pct:.1f} % would have been found {times} times of 10." if step.mde_pct else ""
-    return f"No regression: step time {values_text(step)}.{found}{accepted}{_open_text(comparison)}"
+    found = said("would_be_found", pct=f"{step.mde_pct:.1f}", times=times) if step.mde_pct else ""
+    return [said("no_regression", values=values), found, accepted, open_]
 
 
 def _certain(row: MetricChange) -> str:
@@ -98,22 +114,17 @@ def _certain(row: MetricChange) -> str:
     return f": {row.reason}" if _bound_text(row) else ""
 
 
-def _assumed(comparison: Comparison, row: MetricChange) -> str:
-    noise = comparison.launch_noise_pct
-    return "" if noise is None or row.p is None else f", if launches differ by {noise:g} % as assumed"
-
-
 def _why(comparison: Comparison, step: MetricChange) -> str:
     """The first explanation of a step time that changed for certain, if it points where that goes."""
     first = next((one for one in comparison.explanations if one.cause != "peak_memory"), None)
     if first is not None and first.ms * (step.change or 0.0) < 0:
-        return " The profiled steps do not show why."
+        return said("not_shown_why")
     return _because(first)
 
 
-def _because(reason: Explanation | None) -> str:
-    """A reason as a sentence of its own, behind a space."""
-    return "" if reason is None else f" {_upper(reason.text)}."
+def _because(explanation: Explanation | None) -> str:
+    """An explanation as a sentence of its own."""
+    return "" if explanation is None else f"{_upper(explanation.text)}."
 
 
 def _why_it_looks_so(comparison: Comparison, step: MetricChange) -> str:
@@ -121,7 +132,7 @@ def _why_it_looks_so(comparison: Comparison, step: MetricChange) -> str:
     change = step.change or 0.0
     along = (one for one in comparison.explanations if one.cause != "peak_memory" and one.ms * change >= 0)
     why = _because(next(along, None))
-    return f"{why}{_differing(comparison, why, faster=change < 0)}"
+    return f"{why} {_differing(comparison, why, faster=change < 0)}".strip()
 
 
 def _why_memory(comparison: Comparison) -> str:
@@ -135,20 +146,23 @@ def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str
     Of a step that is faster what base's report found and head's does not: a new finding is no reason for it.
     """
     variables = [c for c in comparison.changes if c.kind == "environment" and c.name not in why]
-    told = [
-        f"only base sets {c.name}={c.base_value}"
-        if c.head_value is None
-        else f"only head sets {c.name}={c.head_value}"
-        if c.base_value is None
-        else f"{c.name} is {c.head_value}, {c.base_value} before"
-        for c in variables[:_MOST_VARIABLES]
-    ]
+    told = [_variable(change) for change in variables[:_MOST_VARIABLES]]
     if told:
-        more = len(variables) - len(told)
-        return f" {_upper('; '.join(told))}{f'; {more} more variables differ' if more else ''}."
+        if len(variables) > len(told):
+            told.append(said("more_variables", count=len(variables) - len(told)))
+        return f"{_upper('; '.join(told))}."
     found = next(iter(comparison.gone_findings if faster else comparison.new_findings), None)
     where = "Only in base" if faster else "New in head"
-    return "" if found is None else f" {where}: {found.title} ({found.rule})."
+    return "" if found is None else f"{where}: {found.title} ({found.rule})."
+
+
+def _variable(change: Change) -> str:
+    """A variable that only one side sets, or that differs; an empty value is one."""
+    if change.head_value is None:
+        return f"only base sets {change.name}={change.base_value}"
+    if change.base_value is None:
+        return f"only head sets {change.name}={change.head_value}"
+    return f"{change.name} is {change.head_value}, {change.base_value} before"
 
 
 def _open_text(comparison: Comparison) -> str:
@@ -158,7 +172,7 @@ def _open_text(comparison: Comparison) -> str:
         for row in comparison.gated
         if row.outcome == "inconclusive" and row.family == "exact" and (row.change or 0.0) > 0
     ]
-    return f" Open: {'; '.join(f'{row.label} ({_change(row)}): {row.reason}' for row in rows)}." if rows else ""
+    return f"Open: {'; '.join(f'{row.label} ({_change(row)}): {row.reason}' for row in rows)}." if rows else ""
 
 
 def _wanted(comparison: Comparison, step: MetricChange) -> str:
@@ -166,14 +180,13 @@ def _wanted(comparison: Comparison, step: MetricChange) -> str:
     captures = min(len(comparison.base.captures), len(comparison.head.captures))
     if captures < 3:
         enough = max(step.samples.base, step.samples.head) >= MIN_STEPS
-        several = "everal captures a side settle it: traceops run --repeat 5 --against REF."
-        return f" S{several}" if enough else f" Capture more steps (traceops run --unprofiled 12); s{several}"
+        return said("several_settle" if enough else "more_steps_settle")
     if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
         return ""
     needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)
     if needed > _TOO_MANY:
-        return f" This machine is too noisy for a limit of {step.threshold_pct:g} %."
-    return f" About {needed} captures a side would settle it." if needed > captures else ""
+        return said("too_noisy", threshold=step.threshold_pct)
+    return said("captures_settle", needed=needed) if needed > captures else ""
 
 
 def values_text(row: MetricChange) -> str:

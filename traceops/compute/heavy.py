@@ -190,6 +190,8 @@ def find_repeated_keys(kernels: Kernels) -> None:
 
 _SLOWER = 1.25  # times its least, from which a shape is blamed
 _LEAST_SIDE = 32
+_LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
+_CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
 _HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
@@ -235,6 +237,13 @@ def find_misaligned(kernels: Kernels) -> None:
         saved += one.ns - least
         worst = max(worst, (one.ns - least, odd or 0))
     multiple = _MULTIPLE[uses[0].work.product.left.size] if uses and uses[0].work.product else 8
+    for one in kernels.free(lambda one: one.kind == "convolution" and one.unit == "half"):
+        odd = _odd_channels(one)
+        gain = one.ns - _CONVOLVED * _least(one, "half", kernels)
+        if odd and gain > (_SLOWER - 1) * one.ns:
+            uses.append(one)
+            saved += gain
+            worst = max(worst, (gain, odd))
     kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], _padded(worst[1], multiple)))
 
 
@@ -251,6 +260,15 @@ def odd_side(product: Product) -> int | None:
     return out if out % _MULTIPLE.get(product.left.size, 8) and out > 1 else None
 
 
+def _odd_channels(one: Judged) -> int:
+    """Channels of a convolution that are no multiple of 16 bytes, and many; 0 where there are none."""
+    weight = one.use.inputs.tensor(2 if one.use.node else 1)
+    if weight is None or len(weight.dims) < 3 or one.work.bytes is None or weight.dims[1] == 1:
+        return 0
+    multiple = _MULTIPLE.get(weight.size, 8)
+    return next((side for side in weight.dims[:2] if side % multiple and side >= _LEAST_SIDE), 0)
+
+
 def _padded(size: int, multiple: int) -> int:
     """What torch's users pad to: 64, where that adds little, else the next multiple."""
     step = 64 if size > 1024 else multiple
@@ -261,33 +279,26 @@ def find_float32(kernels: Kernels) -> None:
     """Products of float32: on units without tensor cores, or else in TF32 where 16 bits would train as well."""
     slow = kernels.free(
         lambda one: one.kind in ("product", "convolution") and one.work.bytes is not None and _is_float(one)
-        and one.unit in ("simt", "other") and one.work.flops > 0
+        and one.unit in ("simt", "other") and one.work.flops > 0 and _is_wide(one)
     )  # fmt: skip
     slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
-    more = sum(max(one.ns - _least(one, "half", kernels), 0.0) for one in slow) - saved
     if kernels.gpu.tensor > 0 and saved > 0.02 * kernels.busy_ns:
-        kernels.claim("float32_products", slow, saved, more_ns=max(more, 0.0))
+        kernels.claim("float32_products", slow, saved)
     _find_float32_training(kernels)
 
 
 def _find_float32_training(kernels: Kernels) -> None:
+    """All that 16 bits save, of products for which TF32 is another fix too."""
     products = [one for one in kernels.all if one.kind in ("product", "convolution", "attention")]
     halves = sum(one.ns for one in products if one.unit in ("half", "fp8") and not _is_float(one))
     if halves > _MOST_HALF * sum(one.ns for one in products):
         return
     uses, saved = [], 0.0
-    for one in kernels.free(_is_float):
-        if one.kind in ("product", "convolution"):
-            if one.work.bytes is None:
-                continue
-            gain = one.ns - _least(one, "half", kernels)
-        elif (attention := one.work.attention) is not None:
-            gain = one.ns - one.calls * attention_ns(_in_half(attention), kernels.gpu, True)
-        elif one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
-            gain = _HALF_OF_FLOAT * one.ns
-        else:
+    for one in kernels.all:
+        if one.cause not in (None, "float32_products") or not _is_float(one):
             continue
+        gain = _gain_in_half(one, kernels)
         if gain > 0:
             uses.append(one)
             saved += gain
@@ -295,8 +306,21 @@ def _find_float32_training(kernels: Kernels) -> None:
                   len(one.use.inputs.tensors) > 1)  # fmt: skip
     saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)  # autocast casts weights, and their gradients back
     multiplied = any(one.kind in ("product", "convolution", "attention") for one in uses)
-    if multiplied and saved > 0.05 * kernels.busy_ns:
-        kernels.claim("float32_training", uses, saved)
+    if not multiplied or saved <= 0.05 * kernels.busy_ns:
+        return
+    before = [one.cause for one in uses]
+    kernels.claim("float32_training", uses, saved)
+    if any(before):  # where TF32 is the other fix, all of them stay free for other causes
+        for one, cause in zip(uses, before, strict=True):
+            one.cause = cause
+
+
+def _gain_in_half(one: Judged, kernels: Kernels) -> float:
+    if one.kind in ("product", "convolution"):
+        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None else 0.0
+    if one.work.attention is not None:
+        return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
+    return _HALF_OF_FLOAT * one.ns if one.kind in ("elementwise", "copy", "cat", "fill", "reduction") else 0.0
 
 
 def _in_half(one: Attention) -> Attention:
@@ -306,6 +330,14 @@ def _in_half(one: Attention) -> Attention:
 def _is_float(one: Judged) -> bool:
     floats = [t for t in one.use.inputs.tensors if t.dims and t.dtype in ("float", "c10::Half", "c10::BFloat16")]
     return bool(floats) and all(t.dtype == "float" for t in floats)
+
+
+def _is_wide(one: Judged) -> bool:
+    """Whether tensor cores have enough to multiply: few channels leave most of them idle."""
+    if one.work.product is not None:
+        return one.work.product.smallest >= _LEAST_WIDTH
+    weight = one.use.inputs.tensor(2 if one.use.node else 1)
+    return weight is None or not weight.dims or min(weight.dims[0], weight.numel // weight.dims[0]) >= _LEAST_WIDTH
 
 
 def _as_slow_as_simt(one: Judged, kernels: Kernels) -> bool:

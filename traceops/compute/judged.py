@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -51,6 +52,7 @@ class Kernels(Struct):
     gpu: Gpu
     of_kernel: Int  # position in `all` of each launched kernel
     losses: list[Loss] = field(default_factory=list)
+    loops: list[Any] | None = None  # of `measure.find_loops`, once they are asked for
 
     @property
     def busy_ns(self) -> float:

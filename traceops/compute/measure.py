@@ -153,14 +153,26 @@ class LoopPart(Struct):
 
 def find_loops(kernels: Kernels) -> list[LoopPart]:
     """Bodies of loops: a few operators in a row that come again and again, whatever their shapes."""
+    if kernels.loops is None:
+        kernels.loops = _find_loops(kernels)
+    return kernels.loops
+
+
+def _find_loops(kernels: Kernels) -> list[LoopPart]:
     order = kernels.order
-    names = np.array([hash((one.use.name, one.use.node, one.use.optimizing)) for one in order])
+    known: dict[tuple[str, str, bool], int] = {}
+    number_of = {
+        id(one): known.setdefault((one.use.name, one.use.node, one.use.optimizing), len(known)) for one in kernels.all
+    }
+    names = np.array([number_of[id(one)] for one in order])
     inside = np.zeros(len(names), dtype=np.int64)  # which loop
     number = 0
     for body in range(1, _BODY + 1):
         same = np.concatenate(([False] * (body + 1), names[body:] == names[:-body], [False]))
         turns = np.flatnonzero(same[1:] != same[:-1])
-        for start, end in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True):
+        starts, ends = turns[::2], turns[1::2]
+        long = ends - starts + body >= _REPEATED * body
+        for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
             kinds = {one.kind for one in order[start : start + body]}
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
             if end - start + body < least * body or kinds & _OF_LAYERS:
@@ -270,6 +282,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     if gpu.source != "assumed":
         losses += find_small_kernels(kernels, bound)
     losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
+    _bf16_behind_tf32(losses)
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = {} if gpu.source == "assumed" else _beyond_peak(by_time, gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
@@ -305,7 +318,8 @@ def fix_of(loss: Loss, kernels: Kernels, launched: Launched) -> Fix:
 
 def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:
     """By a use's id, the shares of its launches and of its device time that go."""
-    uses = [one for one in kernels.all if one.cause == loss.cause]
+    causes = {loss.cause, "float32_products"} if loss.cause == "float32_training" else {loss.cause}
+    uses = [one for one in kernels.all if one.cause in causes]
     found: dict[int, tuple[float, float]] = {}
     if loss.cause == "many_small_kernels" or (uses and loss.cause == "slice_gradients"):
         for part in find_loops(kernels):
@@ -335,6 +349,14 @@ def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
         if times > _BEYOND:
             found[id(one)] = Impossible(one.use.name, times, moves)
     return found
+
+
+def _bf16_behind_tf32(losses: list[Loss]) -> None:
+    """Of the two fixes of float32 products first the one that leaves the model's types alone."""
+    causes = [loss.cause for loss in losses]
+    if {"float32_products", "float32_training"} <= set(causes):
+        other = losses.pop(causes.index("float32_training"))
+        losses.insert([loss.cause for loss in losses].index("float32_products") + 1, other)
 
 
 _SPECIFIC = frozenset(
@@ -369,7 +391,7 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
 
 Floats = NDArray[np.float64]
 
-PACES = (0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1.0)  # of the recorded time that the host needs without the profiler
+PACES = (0.25, 0.4, 0.6, 0.85, 1.0)  # of the recorded time that the host needs without the profiler
 _LEAST_LEFT = 0.1  # of the host's time between two launches, however many events were recorded in it
 _STEPS = 4  # replayed: the last one's length counts
 _SURE = 0.9  # of the launches and of the device's time that a fix saves, at least

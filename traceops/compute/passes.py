@@ -40,7 +40,7 @@ def find_recomputation(kernels: Kernels) -> None:
 def find_float_logits(kernels: Kernels) -> None:
     """A loss over many classes, whose logits pass through memory once for each operator, in float32."""
     sizes: defaultdict[int, list[Judged]] = defaultdict(list)
-    for one in kernels.free(lambda one: one.kind in (*_FUSABLE, "loss")):
+    for one in kernels.free(lambda one: one.kind in (*_FUSABLE, "loss") or one.use.within("aten::one_hot")):
         for tensor in one.use.inputs.tensors:
             large = tensor.dims and tensor.dims[-1] >= _LOGITS and tensor.numel * 4 >= _LOGITS_BYTES
             if large and one not in sizes[tensor.numel] and fused_names(one.use.name) is None:
@@ -224,6 +224,7 @@ _ADDS = re.compile(r"^aten::(scatter_add|scatter_reduce|index_add)")
 _MESSAGES = 16  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
 _SPARSE_RATE = "embedding"
+_DECAYS = re.compile(r"lerp|^aten::(_foreach_)?mul_|_fused_")  # of an optimizer's states
 _LARGE_TABLE = 0.15  # of the busy time
 _GROWN = 6  # different lengths from which a tensor is grown
 _HOT = 32  # classes
@@ -283,6 +284,8 @@ def find_growing_cat(kernels: Kernels) -> None:
 
 def find_dense_table(kernels: Kernels) -> None:
     """A gradient of all rows of a table of which few were read."""
+    # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is.
+    adds = not any(_DECAYS.search(one.use.name) for one in kernels.all if one.use.optimizing)
     for one in kernels.free(lambda one: "embedding" in one.use.name and "backward" in one.use.name):
         tensors = one.use.inputs.tensors
         if not tensors or not tensors[0].dims:
@@ -303,7 +306,7 @@ def find_dense_table(kernels: Kernels) -> None:
             each
             for each in kernels.free()
             if each.kind in ("optimizer", "elementwise", "fill")
-            and _takes_sparse(each)
+            and (not each.use.optimizing or adds or _adds_alone(each))
             and any(t.numel == table and t.dims[-1:] == (width,) for t in each.use.inputs.tensors)
         ]
         shares = sum(each.ns * _share(each, table) for each in whole)
@@ -314,9 +317,9 @@ def find_dense_table(kernels: Kernels) -> None:
             kernels.claim("dense_embedding_gradient", uses, taken - least, sizes=(table // width, touched))
 
 
-def _takes_sparse(one: Judged) -> bool:
-    """Whether it does the same with a sparse gradient: of optimizers, those whose step only adds."""
-    return not one.use.optimizing or one.use.name.removeprefix("aten::") in ("add_", "_foreach_add_", "_foreach_sub_")
+def _adds_alone(one: Judged) -> bool:
+    """Whether it is the part of an optimizer that adds the gradient."""
+    return one.use.name.removeprefix("aten::") in ("add_", "_foreach_add_", "_foreach_sub_")
 
 
 def _touched(one: Judged) -> int:
@@ -350,10 +353,12 @@ def find_one_hot(kernels: Kernels) -> None:
             or (right.numel, right.dims[-1]) in hot
         ):
             uses.append(one)
+    if all(one.use.node for one in uses):  # in backward alone it is the gradient of something as large
+        return
     made = [
         one
         for one in kernels.free()
-        if uses and any((t.numel, t.dims[-1]) in hot for t in one.use.inputs.tensors if len(t.dims) > 1)
+        if any((t.numel, t.dims[-1]) in hot for t in one.use.inputs.tensors if len(t.dims) > 1)
     ]
     least = 0.0
     for one in uses:

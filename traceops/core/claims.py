@@ -163,6 +163,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "pct": percent_text,
     "times": lambda value: f"{value:.2f}",
     "digits": lambda value: f"{value:.3g}",
+    "g": lambda value: f"{value:g}",
     "gbs": lambda value: f"{rate_text(value)} GB/s",
     "size": size_text,
     "sizes": lambda value: size_range_text(*value),

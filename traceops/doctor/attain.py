@@ -233,7 +233,7 @@ def keep_rates() -> tuple[KeptRates, str]:
     if not torch.cuda.is_available():
         raise InputError("doctor --compute: torch sees no GPU here")
     name = torch.cuda.get_device_name(torch.cuda.current_device())
-    kept = KeptRates(name, measure_rates(), torch.__version__)
+    kept = KeptRates(name, measure_rates(), str(torch.__version__))
     path, folder = rates_path(name), cache_folder(KEPT)
     if path is None or folder is None:
         return kept, ""

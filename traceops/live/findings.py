@@ -121,6 +121,7 @@ _ALIKE = 2.0  # times as much as steps: a line that grew by more is the cause by
 _CROWD_PCT = 50.0  # of a core, which others take
 _SIGMA, _SIGMA_RANKS = 2.5, 0.4  # of the noise: so many, and more the more ranks there are
 _WEIGHTS = 2.0  # looks that count as one
+_OWN = ("own",)
 _WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
 
 
@@ -148,6 +149,15 @@ class Why(Enum):
 HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 # Causes that show only by what is missing: they are named later than others.
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
+
+
+_KINDS_OF = {
+    Why.INPUT: ("input",),
+    Why.CHECKPOINT: ("checkpoint",),
+    Why.EVALUATION: ("evaluation",),
+    Why.COMPILING: ("compiling",),
+    Why.HOST: ("own", "optimizer"),
+}  # of core/live_pulses.py
 
 
 class RankEvidence(Struct, frozen=True, kw_only=True):
@@ -252,15 +262,9 @@ def _of_rank(one: RankEvidence, excess: float, ranks: int) -> tuple[Why, float]:
     """What of a rank's own grew most, and by how much. ranks: of so many, among which one may stand out by chance."""
     if one.garbage_ms >= _PART * excess:
         return Why.GARBAGE, one.garbage_ms
-    grew = {
-        Why.INPUT: one.grew_ms.get("input", 0.0),
-        Why.CHECKPOINT: one.grew_ms.get("checkpoint", 0.0),
-        Why.EVALUATION: one.grew_ms.get("evaluation", 0.0),
-        Why.COMPILING: one.grew_ms.get("compiling", 0.0),
-        Why.HOST: one.grew_ms.get("own", 0.0) + one.grew_ms.get("optimizer", 0.0),
-    }
+    grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _KINDS_OF.items()}
     why = max(grew, key=grew.__getitem__)
-    if grew[why] < (_SIGMA + _SIGMA_RANKS * log(ranks)) * _noise(one, grew[why]):
+    if grew[why] < (_SIGMA + _SIGMA_RANKS * log(ranks)) * _noise(one, _KINDS_OF[why]):
         grew[why] = 0.0
     cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
     if one.faults >= 1.0 and grew[why] >= _PART * excess:
@@ -270,33 +274,44 @@ def _of_rank(one: RankEvidence, excess: float, ranks: int) -> tuple[Why, float]:
     return why, grew[why]
 
 
-def _noise(one: RankEvidence, grew: float) -> float:
-    """How far what a kind of work grew by may be off, ms: the shares are of so many looks, which weigh unlike."""
-    now = min(max(grew / one.now_ms, 0.1), 0.9)
-    return one.now_ms * sqrt(sum(now * (1 - now) / max(looks / _WEIGHTS, 1.0) for looks in one.looks))
+def _noise(one: RankEvidence, kinds: Sequence[str]) -> float:
+    """How far what some kinds of work grew by may be off, ms: their shares are of so many looks, which weigh unlike."""
+    then = sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds)
+    now = then + sum(one.grew_ms.get(kind, 0.0) for kind in kinds)
+    apart = 0.0
+    for part, ms, looks in (
+        (then / one.before_ms, one.before_ms, one.looks[0]),
+        (now / one.now_ms, one.now_ms, one.looks[1]),
+    ):
+        part = min(max(part, 0.05), 0.95)
+        apart += ms * ms * part * (1 - part) / max(looks / _WEIGHTS, 1.0)
+    return sqrt(apart)
 
 
 def _is_more_work(ranks: Sequence[RankEvidence], excess: float) -> bool:
     """Whether every rank does more of all that it did, as with longer sequences or larger batches."""
     own = [one.grew_ms.get("own", 0.0) for one in ranks]
     backward = [sum(one.grew_ms.get(kind, 0.0) for kind in _WAITING) for one in ranks]
-    if min(fmean(own), fmean(backward)) < 0.1 * excess:
+    then = [[sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for one in ranks] for kinds in (_OWN, _WAITING)]
+    factors = [fmean(grew) / max(fmean(before), 1e-3) for grew, before in zip((own, backward), then, strict=True)]
+    if min(fmean(own), fmean(backward)) < 0.1 * excess or min(factors) < _EVERYONE * max(factors):
         return False
     for one, grew, waits in zip(ranks, own, backward, strict=True):
         before = one.before_kinds_ms
         if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
             return False
-        if one.ran_ms is not None and one.ran_ms < 0.5 * grew - _noise(one, grew):
+        if one.ran_ms is not None and one.ran_ms < 0.5 * grew - _noise(one, _OWN):
             return False
         if not before.get("own") or not before.get("backward"):
             return False
         # Each rank grows as all do, but for chance.
-        if any(part + _noise(one, part) < _EVERYONE * fmean(parts) for part, parts in ((grew, own), (waits, backward))):
+        if grew + _noise(one, _OWN) < _EVERYONE * fmean(own):
+            return False
+        if waits + _noise(one, _WAITING) < _EVERYONE * fmean(backward):
             return False
         usual = one.now_ms / one.before_ms
         if any(
-            line.ms > max(0.2 * excess, 2 * _noise(one, line.ms))
-            and line.ms > _ALIKE * usual * max(line.before_ms, 0.1)
+            line.ms > max(0.2 * excess, 2 * _noise(one, _OWN)) and line.ms > _ALIKE * usual * max(line.before_ms, 0.1)
             for line in one.lines[:1]
         ):
             return False

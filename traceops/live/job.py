@@ -35,6 +35,7 @@ from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
+_NOTED_PCT = 10.0
 _FEW = 10
 _LEAST = 1.08  # times the usual step, where a cause is named
 _CLOSE, _ENOUGH = 5, 40  # looks in half a second, and in all, that count without the others
@@ -223,9 +224,9 @@ class Job:
             self._sources.closer()
             return []
         found = []
-        if not episode.noted:
+        percent = 100 * (median(change.now_ms / change.before_ms for change in changes.values()) - 1)
+        if not episode.noted and percent >= _NOTED_PCT:
             episode.noted = True
-            percent = 100 * (median(change.now_ms / change.before_ms for change in changes.values()) - 1)
             noted = Changed(ranks=tuple(changes), step=episode.step, percent=percent)
             found.append(Detection(claim=noted, since_ns=episode.since_ns, seen_ns=now_ns, page=False))
         return found + self._causes(changes, episode, now_ns)

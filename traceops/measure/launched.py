@@ -44,6 +44,7 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     counted = (step >= 0) & (step < len(steps))
     occupied = union(activity.start[counted], activity.end[counted]).total
     host = steps.host_end - steps.host_start
+    held = activity.host.held_up(_LONG_CALL_NS)
     return Launched(
         events,
         activity.row[kept],
@@ -53,25 +54,25 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
         nesting.parent,
         optimizing,
         host,
-        np.maximum(host - _waited(events, activity, steps), 0),
+        np.maximum(host - _waited(events, held, steps), 0),
         occupied / len(steps),
         len(steps),
-        _schedule(events, activity, steps, kept),
+        _schedule(events, activity, steps, kept, held),
         *module_places(frames, nesting),
     )
 
 
-def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int) -> Schedule:
+def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, held: Int) -> Schedule:
     """The middle step, as host and device went through it. kept: the activities that `Launched` has, in its order."""
     typical = len(steps) // 2
     mine = activity.by_launch[steps.of_activity[activity.by_launch] == typical]
     begin, over = (int(side[typical]) if len(side) else 0 for side in (steps.host_start, steps.host_end))
     launched = np.maximum.accumulate(np.clip(activity.launched[mine], begin, over))
-    held = activity.host.held_up(_LONG_CALL_NS)
     waited = union(events.ts[held], events.end[held])
     edges = np.concatenate(([begin], launched, [over]))
     host = np.maximum(np.diff(edges - waited.covered_before(edges)), 0)
-    calls = np.sort(np.concatenate((events.ts[activity.host.operators], events.ts[activity.host.launches])))
+    calls = np.concatenate((events.ts[activity.host.operators], events.ts[activity.host.launches]))
+    calls = np.sort(calls[(calls >= begin) & (calls < over)])
     counted = np.diff(np.searchsorted(calls, edges))
     position = np.full(len(activity.row), -1, dtype=np.int64)
     position[kept] = np.arange(len(kept))
@@ -106,9 +107,8 @@ def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs
     operator[lost[hit]] = theirs[found[hit]]
 
 
-def _waited(events: Events, activity: Activity, steps: StepBounds) -> Int:
+def _waited(events: Events, calls: Int, steps: StepBounds) -> Int:
     """Time of each step's calls in which the host waited for the device."""
-    calls = activity.host.held_up(_LONG_CALL_NS)
     step = np.searchsorted(steps.host_start, events.ts[calls], side="right") - 1
     inside = (step >= 0) & (events.ts[calls] < steps.host_end[np.maximum(step, 0)])
     waited: Int = np.bincount(step[inside], events.dur[calls][inside], minlength=len(steps)).astype(np.int64)

@@ -116,6 +116,4 @@ def run_pipeline(
 
 def load_reduce() -> None:
     """Import what follows the map; best done while workers are at it, who need none of it."""
-    import numpy.ma  # noqa: F401 np.median imports it when it is called first
-
     import traceops.pipeline.conclude  # noqa: F401

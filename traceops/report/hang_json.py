@@ -24,6 +24,7 @@ from traceops.report.hang_rows import MergedWait, merged_waits
 from traceops.report.hang_seen import seen_events
 from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, shown_path, unknown_ranks
 from traceops.report.run import MOST_MISSING
+from traceops.report.write import copied
 
 MOST_WAITS = 2000  # after merging
 MOST_SEEN = 200
@@ -66,59 +67,17 @@ def hang_json(diagnosis: Diagnosis) -> HangJson:
         notes=diagnosis.notes,
         not_evaluated=diagnosis.not_evaluated,
         seen=tuple(
-            SeenLine(
-                file=shown_path(diagnosis, event.path),
-                line=event.line,
-                rank=event.rank,
-                kind=event.kind,
-                text=event.text,
-            )
+            copied(SeenLine, event, file=shown_path(diagnosis, event.path))
             for event in seen_events(diagnosis)[:MOST_SEEN]
         ),
     )
 
 
 def _root(root: Root) -> RootJson:
-    return RootJson(
-        rule=root.rule,
-        ranks=root.ranks,
-        confidence=root.confidence,
-        message=root.message,
-        waiting=root.waiting,
-        cause=root.cause,
-        group=root.group,
-        group_ranks=root.group_ranks,
-        op=root.op,
-        sequence=root.sequence,
-        bytes=root.bytes,
-        where=root.where,
-        doing=root.doing,
-        carries=_carries(root),
-        evidence=tuple(RootEvidence(what, value) for what, value in root.evidence),
-    )
-
-
-def _carries(root: Root) -> CarriedJson | None:
-    told = root.carried
-    if told is None:
-        return None
-    return CarriedJson(
-        what=told.what,
-        elements=told.elements,
-        names=told.names,
-        count=told.count,
-        alike=told.alike,
-        shape=told.shape,
-        model=told.model,
-    )
+    evidence = tuple(RootEvidence(what, value) for what, value in root.evidence)
+    carries = None if root.carried is None else copied(CarriedJson, root.carried)
+    return copied(RootJson, root, carries=carries, evidence=evidence)
 
 
 def _wait(wait: MergedWait) -> WaitJson:
-    return WaitJson(
-        ranks=wait.ranks,
-        on=wait.on,
-        why=WAIT_REASONS[wait.reason],
-        group=wait.group,
-        op=wait.op,
-        sequence=wait.sequence,
-    )
+    return copied(WaitJson, wait, why=WAIT_REASONS[wait.reason])

@@ -1,15 +1,24 @@
-"""JSON as our files hold it."""
+"""Rows and JSON as our files hold them."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 # Control characters that JSON need not escape, and that steer a terminal all the same.
 _LATE_CONTROL = re.compile("[\x7f-\x9f]")
+
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+def copied(kind: type[Row], record: Any, **more: Any) -> Row:
+    """A row of `kind` with what `record` calls by the same names, and more."""
+    shared = {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}
+    return kind(**(shared | more))
 
 
 def json_text(document: Any) -> str:

@@ -57,7 +57,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
-    findings = [_finding(loss, compute, rank, len(own)) for loss in compute.losses]
+    findings = [_finding(loss, compute, rank, len(own)) for loss in compute.losses if not _is_other_fix(loss, compute)]
     found = [one for one in findings if one is not None]
     if why := why_unrated(compute):
         found = [] if compute.rates == "assumed" else found
@@ -105,7 +105,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
     return rule.finding(
         severity,
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
-        f"{_headline(loss)} {_of_step(loss, compute)}",
+        f"{_headline(loss)} {_of_step(loss, compute)}{_other_fix(loss, compute)}",
         [
             Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), "ms/step", rank=rank),
             Evidence(Fact.KERNELS_SAVED, stored(saved), "ms/step", rank=rank),
@@ -121,6 +121,20 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
         impact_ms=stored(saved) if compute.bound != "host" else None,
         cause=loss.cause,
     )
+
+
+def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
+    """Whether it is the second of two fixes for the same products, which the first one's finding names."""
+    return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
+
+
+def _other_fix(loss: Loss, compute: RankCompute) -> str:
+    """' With bf16 autocast instead of TF32: …'; '' where there is no such choice."""
+    other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
+    if loss.cause != "float32_products" or other is None:
+        return ""
+    saved, least, most = (ms_text(ns / 1e6) for ns in (other.device_ns, *other.step_after_ns))
+    return f" {texts('compute', 'headlines')['float32_products.bf16'].format(saved=saved, least=least, most=most)}"
 
 
 def _headline(loss: Loss) -> str:

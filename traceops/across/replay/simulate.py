@@ -332,14 +332,14 @@ class SimulatedSteps(Struct, frozen=True):
 
     def fed_ns(self) -> NDArray[np.float64]:
         """The same if loaders keep up: the median over ranks."""
-        steps: NDArray[np.float64] = np.median([np.diff(own) for own in self.edges.values()], axis=0)
+        steps: NDArray[np.float64] = np.median(np.diff(list(self.edges.values()), axis=1), axis=0)
         return steps
 
 
 def measured_step_ns(graph: StepGraph) -> NDArray[np.float64]:
     """Duration of each step as measured, ns: the median over ranks."""
-    own = [np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]
-    steps: NDArray[np.float64] = np.median(own, axis=0)
+    own = [nodes.begin[graph.edges[rank]] for rank, nodes in graph.ranks.items()]
+    steps: NDArray[np.float64] = np.median(np.diff(own, axis=1), axis=0)
     return steps
 
 

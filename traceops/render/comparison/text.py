@@ -41,6 +41,8 @@ VERDICT_LEVEL: dict[ComparisonVerdict, Level] = {
 }  # fmt: skip
 _MOST_NAMES = 2
 KINDS: dict[ChangeKind, tuple[str, str]] = {  # title, one of them
+    "module": ("Modules or phases, GPU time", "module"),
+    "gpu_operator": ("Operators, GPU time", "operator"),
     "kernel": ("Kernels", "kernel"),
     "operator": ("Operators", "operator"),
     "collective": ("Collectives", "collective"),

@@ -48,7 +48,7 @@ from traceops.render.history.text import (
 from traceops.render.report.figures import Figure, dots, escaped, laid_out, line, upright_line
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
-from traceops.report.write import json_text
+from traceops.report.write import copied, json_text
 
 # The plotly figure of one metric over the commits of a key.
 
@@ -393,42 +393,18 @@ def _key(history: KeyHistory) -> KeyJson:
 
 def capture_json(sample: Sample) -> CaptureJson:
     """Where a capture lies, where it came from, and what was measured of it."""
-    entry = sample.entry
-    return CaptureJson(
-        url=redact_text(entry.url),
-        started_ns=entry.started_ns,
-        saved_ns=entry.saved_ns,
-        commit=entry.commit,
-        dirty=entry.dirty,
-        branch=entry.branch,
-        source=entry.source,
-        values=sample.values,
-    )
+    return copied(CaptureJson, sample.entry, url=redact_text(sample.entry.url), values=sample.values)
 
 
 def _trend(trend: Trend) -> TrendJson:
-    return TrendJson(
-        metric=trend.metric,
-        label=trend.label,
-        unit=trend.unit,
-        better=trend.better,
-        values=trend.values,
-        changes=tuple(_change(trend, change) for change in trend.changes),
-    )
+    return copied(TrendJson, trend, changes=tuple(_change(trend, change) for change in trend.changes))
 
 
 def _change(trend: Trend, change: LevelChange) -> LevelChangeJson:
-    return LevelChangeJson(
-        text=change_text(trend, change),
-        position=change.position,
-        since_commit=change.since.commit,
-        since=change.since.date,
-        last_commit_before=change.last.commit,
-        before=change.before,
-        after=change.after,
-        change_pct=change.change_pct,
-        p=change.p,
-        verdict=change.verdict,
+    since, before = change.since, change.last.commit
+    text = change_text(trend, change)
+    return copied(
+        LevelChangeJson, change, text=text, since_commit=since.commit, since=since.date, last_commit_before=before
     )
 
 
