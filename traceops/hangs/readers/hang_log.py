@@ -546,8 +546,9 @@ class _LogReader:
             self._ended[rank] = raised.end
         if before is not None and before.event.line <= self._attempts.begun:
             before = None
-        if before is not None and self._is_again(before.event, raised):
-            return
+        near = before is not None and raised.line - before.event.line <= _PRINTED_AGAIN
+        if before is not None and near and before.event.text == shortened(raised.text):
+            return  # it was printed, and is in an error file too
         if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
             text = with_more(before.event.text, raised.text)
             before.amend(text=text, frames=raised.frames + before.event.frames)
@@ -567,11 +568,6 @@ class _LogReader:
             open_event = self._events.add("error", speaker, raised.line, text, frames=raised.frames)
         if len(self._raised) < _MOST_SPEAKERS:
             self._raised[rank] = open_event
-
-    @staticmethod
-    def _is_again(before: LogEvent, raised: Raised) -> bool:
-        """Whether it was printed, and is in an error file too."""
-        return before.text == shortened(raised.text) and raised.line - before.line <= _PRINTED_AGAIN
 
     def finish(self) -> tuple[tuple[LogEvent, ...], Starts]:
         for label, lines in self._lines.items():
