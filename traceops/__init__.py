@@ -18,14 +18,13 @@ from traceops.version import __version__
 if TYPE_CHECKING:
     from traceops.capture import Schedule, capture
     from traceops.hangs.diagnose import diagnose
-    from traceops.integrations.loaded_run import load
-    from traceops.pipeline.analyze import analyze
+    from traceops.integrations.loaded_run import analyze, load
 
 __all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "live", "load"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
-    "analyze": "traceops.pipeline.analyze",
+    "analyze": "traceops.integrations.loaded_run",
     "capture": "traceops.capture",
     "Schedule": "traceops.capture",
     "live": "traceops.attach",

@@ -25,6 +25,7 @@ from pathlib import Path
 from benchmarks import ROOT
 from benchmarks.harm.programs import DISTRIBUTED, PROGRAMS, SIGNALS, Program, SignalCase
 from traceops.capture import as_script
+from traceops.cli.run import NOTHING_CAPTURED
 from traceops.launch.display import without_chatter
 
 _LIMIT_S = 120
@@ -142,7 +143,11 @@ def _cases(more: int) -> Iterator[tuple[str, Callable[[], list[str]]]]:
 def _of_ranks(program: Program) -> list[str]:
     """Of ranks the order of lines is chance, and who sees a failure first: lines are sorted, and stderr is left out."""
     both = [run(program, start) for start in (torchrun, traceops_run)]
-    alike = [Outcome(min(one.code, 1), b"\n".join(sorted(one.stdout.splitlines())), b"", one.files) for one in both]
+    codes = [0 if one.code == NOTHING_CAPTURED else min(one.code, 1) for one in both]  # the launcher's own code
+    alike = [
+        Outcome(code, b"\n".join(sorted(one.stdout.splitlines())), b"", one.files)
+        for code, one in zip(codes, both, strict=True)
+    ]
     return alike[0].differences(alike[1])
 
 

@@ -150,7 +150,7 @@ def judged(told: Outcome, out: Path, truth: dict[str, Any] | None) -> Outcome:
         after = event["seen_ns"] / 1e9 - began
         told.messages.append(f"{after:+.1f} s{'' if event['page'] else ' (remark)'}: {event['message']}")
         fits = event["kind"] == kind and after > -1 and told.fault not in HEALTHY
-        if event["kind"] == "slower" and told.fault not in HEALTHY and after > -1 and told.seen_s is None:
+        if event["kind"] in ("slower", "changed") and told.fault not in HEALTHY and after >= 0 and told.seen_s is None:
             told.seen_s = after
         if fits:
             told.seen_s = after if told.seen_s is None else told.seen_s

@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from traceops import analyze
 from traceops.core.words import Role
+from traceops.pipeline.analyze import analyze
 from traceops.report.model import Report
 
 

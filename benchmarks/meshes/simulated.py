@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from generated_run import Mesh, SlowCompute, SlowHost, SlowInput, SlowLink, TraceStyle, simulate, write_traces
 from generated_run.faults import Fault
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 from traceops.report.model import Report
 
 _MESHES = (

@@ -21,8 +21,8 @@ from benchmarks.metamorphic.change import Change
 from benchmarks.metamorphic.changes import CHANGES
 from benchmarks.metamorphic.traces import Traces, read_traces
 from benchmarks.metamorphic.verdict import Difference, Verdict, differences, verdict_of
-from traceops import analyze
 from traceops.core.errors import TraceopsError
+from traceops.pipeline.analyze import analyze
 
 
 def half_of(name: str) -> str:

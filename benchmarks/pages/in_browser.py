@@ -94,7 +94,7 @@ def main() -> int:
 
 def _made(out: Path) -> Iterator[tuple[str, Path]]:
     """(name, page) of each report, made in `out`."""
-    from traceops import analyze
+    from traceops.pipeline.analyze import analyze
     from traceops.render import write_report
 
     for number, (name, make) in enumerate(_makers(out / "input").items()):

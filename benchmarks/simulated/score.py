@@ -21,8 +21,8 @@ from benchmarks.simulated.cures import OF_RANKS, Truths
 from benchmarks.simulated.draw import draw
 from benchmarks.simulated.spec import OF_A_RANK, Spec, Trouble
 from benchmarks.simulated.written import write_run
-from traceops import analyze
 from traceops.core.findings import Finding
+from traceops.pipeline.analyze import analyze
 
 MATTERS, NEAR = (0.10, 0.8)  # of the step: a trouble that has to be named; of the best cure's gain: as good as first
 FALSE, FALSE_STEP = 0.4, 0.03  # of what is said, and of the step: a cure that saves less is none

@@ -12,7 +12,6 @@ from generated_run import Compute, HostSync, Size, SlowCompute, SlowHost, SlowLi
 from measured_runs import across, predicted, program, true_step
 from observed_run import usual, write_rank
 
-from traceops import analyze
 from traceops.across.replay.graph import hosts_unknown, is_unseen, lead, leads, uses_up_lead
 from traceops.across.replay.simulate import Scenario, shared_hosts
 from traceops.across.replay.simulate import simulate as replay
@@ -20,6 +19,7 @@ from traceops.across.replay.what_if import rank_change, shared_work
 from traceops.across.run_use import beyond_peers, core_waits, unfair_waits
 from traceops.core.claims import claim_of
 from traceops.measure.program import NEVER
+from traceops.pipeline.analyze import analyze
 from traceops.rules.stragglers_claims import Late
 from traceops.traces.observed import read_observed
 

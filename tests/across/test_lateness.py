@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, program, true_step
 
-from traceops import analyze
 from traceops.across.clocks import with_woken_threads
 from traceops.across.cross_rank import ChargedWaiting, measure_across
 from traceops.across.lateness import CAUSES as NAMES
 from traceops.across.match import match_collectives
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traceops import analyze
 from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.rules.idle_claims import InputBound
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeline
 from tests.drawn import examples
-from traceops import analyze
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.match import GROUPED_SEND_RECEIVE, NO_METADATA, match_collectives
 from traceops.across.pipelines import measure_bubbles
@@ -21,6 +20,7 @@ from traceops.across.replay.what_if import INTERLEAVED, STAGES_EVEN
 from traceops.across.send_receive import NO_END, NO_TRACE, Half, _named
 from traceops.measure.exchanges import FORWARD
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.render.document import TableBlock
 from traceops.render.report.card import card_of
 from traceops.render.report.detail_tables import stages_table

@@ -13,7 +13,6 @@ from generated_run import LateWindow, Size, SlowHost, ddp, fsdp2, simulate, step
 from observed_run import Step, usual, write_rank
 from unmarked import DEVICE, as_is, called, device_only, no_marks, write_unmarked
 
-from traceops import analyze
 from traceops.across.agreed_steps import _rare_in_run, _with_more_work, as_one_window, unlike_steps, with_agreed_steps
 from traceops.across.clocks import FIRST_MEETING
 from traceops.across.cross_rank import measure_across
@@ -22,6 +21,7 @@ from traceops.core.claims import claim_of
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP, spells
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.rules.steps import LongSteps
 from traceops.traces.discover import discover
 from traceops.traces.observed import read_observed

@@ -23,11 +23,11 @@ from generated_run import (
 )
 from measured_runs import CAUSES, across, findings, predicted, program, true_step
 
-from traceops import analyze
 from traceops.across.cross_rank import measure_across
 from traceops.across.match import NO_CALL, match_collectives
 from traceops.across.replay.what_if import rank_change
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules.clocks import judge_clocks
 from traceops.rules.overlap import judge_exposed

@@ -10,11 +10,11 @@ import pytest
 from changed import replace
 from msgspec import UNSET
 
-from traceops import analyze
 from traceops.across.stragglers import best_pace
 from traceops.across.work import compare_work
 from traceops.core.facts import Fact
 from traceops.measure.inventory import KernelStats
+from traceops.pipeline.analyze import analyze
 from traceops.traces.model import CommArgs
 
 DATA = Path(__file__).parents[1] / "data"

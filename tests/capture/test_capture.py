@@ -1,10 +1,12 @@
 import json
+import py_compile
+import signal
 
 import pytest
-from capture_reading import run_json, step_numbers
+from capture_reading import events, run_json, step_numbers
 
 import traceops
-from traceops.capture import CaptureSettings, Schedule
+from traceops.capture import CaptureSettings, Schedule, as_script
 from traceops.capture.environment import environment_that_matters
 from traceops.core.errors import UsageError
 
@@ -104,3 +106,150 @@ def test_secrets_stay_out_of_run_json():
         {"NCCL_DEBUG": "INFO", "WANDB_API_KEY": "x", "TORCH_TOKEN": "x", "HOME": "x", "OMP_NUM_THREADS": "1"}
     )
     assert kept == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+
+
+_SCRIPT = """
+import os, sys
+os.environ["OMP_NUM_THREADS"] = "2"  # before torch is loaded, as scripts do
+assert "torch" not in sys.modules and __name__ == "__main__"
+import torch, helper
+assert torch.get_num_threads() == 2 or os.cpu_count() < 2
+kind = sys.argv[1]
+first, second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+optimizers = [torch.optim.SGD(first.parameters(), lr=0.1)]
+if kind == "gan":
+    optimizers.append(torch.optim.AdamW(second.parameters()))
+if kind == "zero":
+    import torch.distributed as dist
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    optimizers = [ZeroRedundancyOptimizer(first.parameters(), torch.optim.SGD, lr=0.1)]
+step = optimizers[0].step
+if kind == "compiled":
+    step = torch.compile(lambda: optimizers[0].step(), backend="eager")
+def train():
+    first(second(torch.randn(4, 16))).sum().backward()
+    step()
+    for other in optimizers[1:]:
+        other.step()
+if kind == "explicit":
+    import traceops
+    with traceops.capture("elsewhere", schedule=traceops.Schedule(0, 1, 1, 2), total_steps=4) as profiler:
+        for _ in range(4):
+            train(), train()
+            profiler.step()
+elif kind == "profiler":
+    for number in range(16):
+        if number == 11:
+            profiler = torch.profiler.profile()
+            profiler.start()
+        train()
+    profiler.stop()
+    assert any("SGD" in event.key for event in profiler.key_averages())
+else:
+    for _ in range(5 if kind == "short" else 14):
+        train()
+print(sys.argv, helper.VALUE, open("data.txt").read())
+if kind == "message":
+    sys.exit("no good")
+"""
+
+
+@pytest.fixture
+def profiled(python, tmp_path):
+    """Runs the script under a capture of one rank: its process and its run.json."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "script.py").write_text(_SCRIPT)
+    for folder in (tmp_path / "app", tmp_path):  # beside the script; for -m, where we are
+        (folder / "helper.py").write_text("VALUE = 42")
+    (tmp_path / "data.txt").write_text("relative")
+
+    def run(*arguments, compiler=False):
+        env = {"TRACEOPS_CAPTURE": '{"out": "run"}'}
+        done = python(as_script.__file__, *arguments, env=env, compiler=compiler)
+        assert (tmp_path / "run" / "run.json").exists(), done.stderr
+        return done, run_json(tmp_path / "run")
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["plain", "gan", "zero", "compiled"])
+def test_optimizer_steps_drive_the_schedule(profiled, tmp_path, kind):
+    done, run = profiled("app/script.py", kind, compiler=kind == "compiled")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"['app/script.py', '{kind}'] 42 relative\n"
+    (rank,) = run["ranks"]
+    assert (rank["steps"], rank["exit_code"], rank["status"]) == (14, 0, "finished")
+    trace = tmp_path / "run" / rank["traces"][0]
+    assert step_numbers(trace) == [10, 11, 12, 13]
+    if kind == "compiled":
+        return
+    for step, optimizer in zip(
+        events(trace, "ProfilerStep#"), events(trace, "Optimizer.step#")[len(run["ranks"]) - 1 :], strict=False
+    ):
+        assert optimizer["ts"] + optimizer["dur"] <= step["ts"] + step["dur"], "the step cuts its optimizer in two"
+
+
+def test_a_module_and_an_exit_message(profiled):
+    done, run = profiled("-m", "app.script", "message")
+    assert done.returncode == 1 and done.stderr.endswith("no good\n")
+    assert run["ranks"][0]["error"] == "SystemExit: no good"
+    assert "42 relative" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["app/fails.py"], ["app/fails.pyc"], ["-m", "app.fails"], ["app"]])
+def test_an_error_is_shown_as_python_itself_shows_it(profiled, python, tmp_path, words):
+    """A module's came without the two lines of `runpy`, a file of byte code's with some."""
+    for name in ("fails", "__main__"):
+        (tmp_path / "app" / f"{name}.py").write_text("def fails():\n    1 / 0\n\n\nfails()\n")
+    py_compile.compile(str(tmp_path / "app" / "fails.py"), str(tmp_path / "app" / "fails.pyc"))
+    done, _ = profiled(*words)
+    itself = python(*words)
+    assert done.returncode == itself.returncode == 1
+    assert done.stderr.replace(f"{tmp_path}/", "") == itself.stderr.replace(f"{tmp_path}/", "")
+
+
+def test_an_uncaught_ctrl_c_ends_the_rank_by_its_signal(profiled, python, tmp_path):
+    """A parent saw exit code 130 where Python by itself dies of SIGINT."""
+    (tmp_path / "app" / "stops.py").write_text(
+        "import atexit\n\natexit.register(print, 'at the end')\nraise KeyboardInterrupt\n"
+    )
+    done, run = profiled("app/stops.py")
+    itself = python("app/stops.py")
+    assert done.returncode == itself.returncode == -signal.SIGINT
+    assert (done.stdout, done.stderr.replace(f"{tmp_path}/", "")) == (
+        itself.stdout, itself.stderr.replace(f"{tmp_path}/", ""),
+    )  # fmt: skip
+    assert (run["ranks"][0]["exit_code"], run["ranks"][0]["error"]) == (130, "KeyboardInterrupt")
+
+
+def test_a_capture_that_the_script_opens_itself_wins(profiled, tmp_path):
+    done, run = profiled("app/script.py", "explicit")
+    assert done.returncode == 0, done.stderr
+    (rank,) = run["ranks"]
+    assert (rank["steps"], rank["status"], rank["exit_code"], rank["note"]) == (4, "finished", 0, None)
+    assert step_numbers(tmp_path / "run" / rank["traces"][0]) == [2, 3]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_scripts_own_profiler_is_left_alone_and_its_trace_is_adopted(profiled, tmp_path):
+    done, run = profiled("app/script.py", "profiler")
+    assert done.returncode == 0, done.stderr
+    (rank,) = run["ranks"]
+    assert rank["status"] == "finished" and "steps 12 to 15" in rank["note"]
+    assert "own torch.profiler" in rank["note"]
+    assert [(w["steps"], w["complete"]) for w in rank["windows"]] == [([10], False), ([12, 13, 14, 15], True)]
+    assert step_numbers(tmp_path / "run" / rank["traces"][1]) == [12, 13, 14, 15]
+    adopted = tmp_path / "run" / rank["traces"][1]
+    updates = events(adopted, "Optimizer.step")
+    assert len(updates) == 5, "the one in whose step the profiler began, too"
+    for mark, update in zip(events(adopted, "ProfilerStep#"), updates[1:], strict=True):
+        assert (mark["pid"], mark["tid"]) == (update["pid"], update["tid"])
+        assert mark["ts"] <= update["ts"] and update["ts"] + update["dur"] <= mark["ts"] + mark["dur"]
+
+
+def test_a_script_that_ends_too_early_is_told_what_to_pass(profiled):
+    done, run = profiled("app/script.py", "short")
+    assert done.returncode == 0
+    assert "only 5 optimizer steps, the schedule needs 14" in run["ranks"][0]["note"]
+    assert "--skip-first" in done.stderr

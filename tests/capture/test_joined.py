@@ -1,16 +1,23 @@
 """Processes that train as a rank that another process is already: Hogwild, or ranks that torchrun starts again."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from changed import replace
 
+from traceops.capture.environment import environment_that_matters, git_state
 from traceops.capture.folder import is_first, unrecorded
 from traceops.capture.manifest import RankManifest
+from traceops.capture.responder import carried
+from traceops.capture.trace_file import recorded_collectives
+from traceops.core.rank_files import RECORDED_KEY
 from traceops.core.unrecorded_text import unrecorded_sentences
 from traceops.launch.outcome import gone_unseen
+from traceops.report.write import json_text
 
 JOIN = "import sys; from pathlib import Path; from traceops.capture.folder import is_first; "
 JOIN += "print(is_first(Path(sys.argv[1]), 0), flush=True); sys.stdin.read()"
@@ -67,3 +74,130 @@ def test_a_rank_that_was_killed_and_started_again_did_not_finish():
     told = gone_unseen([killed, raised, good], [completed[0], raised, completed[1]], {0, 1})
     assert [(one.status, one.exit_code) for one in told] == [("failed", None), ("failed", None), ("finished", 0)]
     assert told[0].error == "it ended in the middle of its training"
+
+
+SCRIPT = """
+import json, os, torch, torch.distributed as dist
+from torch import nn
+from traceops.capture.responder import carried
+from traceops.capture.responder import _groups
+os.environ.update(RANK="0", WORLD_SIZE="1")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+assert carried(_groups()) == []
+inner = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 64))
+inner[1].bias.requires_grad_(False)
+model = nn.parallel.DistributedDataParallel(inner, bucket_cap_mb=0.02)
+print(json.dumps(carried(_groups())))
+del model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+sharded = nn.Sequential(nn.Linear(64, 30), nn.Linear(30, 5))
+fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+sharded(torch.randn(2, 64)).sum().backward()
+print(json.dumps(carried(_groups())))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_models_of_ddp_and_fsdp(python):
+    done = python("-c", SCRIPT, compiler=True)
+    assert done.returncode == 0, done.stderr
+    (ddp,), (fsdp,) = map(json.loads, done.stdout.splitlines())
+    assert ddp == {
+        "strategy": "ddp",
+        "group": "0",
+        "cap_bytes": int(0.02 * 1024 * 1024),
+        "parameters": [["0.weight", 64_000, 256_000], ["1.weight", 4096, 16384]],
+    }
+    whole = 64 * 30 + 30 + 30 * 5 + 5
+    assert (fsdp["strategy"], fsdp["elements"], fsdp["shard"], fsdp["count"]) == ("fsdp", whole, whole, 4)
+    assert fsdp["names"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_a_torch_that_has_it_otherwise_costs_only_that_model(monkeypatch):
+    module = ModuleType("torch.nn.parallel.distributed")
+
+    class DistributedDataParallel:
+        process_group = "the world"
+        parameters_to_ignore = frozenset({"frozen"})
+
+        def __init__(self, cap):
+            if cap is not None:
+                self.bucket_bytes_cap = cap
+            self.module = SimpleNamespace(named_parameters=lambda: iter(named))
+
+    def parameter(size, trained=True):
+        return SimpleNamespace(requires_grad=trained, numel=lambda: size, element_size=lambda: 4)
+
+    named = [("a", parameter(10)), ("frozen", parameter(5)), ("b", parameter(20, trained=False)), ("c", parameter(30))]
+    module.DistributedDataParallel = DistributedDataParallel
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    models = [DistributedDataParallel(cap) for cap in (100, None)]
+    (row,) = carried({"the world": "0"})
+    assert (row["group"], row["parameters"]) == ("0", [("a", 10, 40), ("c", 30, 120)]) and len(models) == 2
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.org")
+    subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def test_the_branch_is_named_and_where_ci_detached_it_ci_says(tmp_path):
+    assert git_state(tmp_path) is None
+    git(tmp_path, "init", "--quiet", "--initial-branch=topic/a")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "one")
+    github = {"GITHUB_HEAD_REF": "fix", "GITHUB_REF_NAME": "12/merge"}
+    assert git_state(tmp_path, github)["branch"] == "topic/a"
+    git(tmp_path, "checkout", "--quiet", "--detach")
+    assert git_state(tmp_path, {})["branch"] is None
+    assert git_state(tmp_path, github)["branch"] == "fix"
+    assert git_state(tmp_path, {"GITHUB_HEAD_REF": "", "GITHUB_REF_NAME": "main"})["branch"] == "main"
+    assert git_state(tmp_path, {"CI_COMMIT_REF_NAME": "mr"})["branch"] == "mr"
+
+
+def test_a_variable_that_is_no_utf8_can_be_written_as_json():
+    kept = environment_that_matters({"NCCL_SOCKET_IFNAME": "eth\udcff0"})
+    assert kept == {"NCCL_SOCKET_IFNAME": "eth\\udcff0"} and json_text(kept).encode()
+
+
+ENTRY = {
+    "profiling_name": "gloo:all_reduce", "process_group": ["3", "mesh_tp"], "collective_seq_id": 4,
+    "time_created_ns": 99,
+    "input_sizes": [[2, 3], [4]], "output_sizes": [[10]], "input_dtypes": ["Float"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def torch_says(monkeypatch):
+    def say(backend, dumped):
+        here = SimpleNamespace(
+            is_available=lambda: True, is_initialized=lambda: True, get_backend_config=lambda: backend
+        )
+        native = SimpleNamespace(_dump_fr_trace_json=lambda **_: json.dumps(dumped))
+        monkeypatch.setitem(sys.modules, "torch.distributed", here)
+        monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", native)
+
+    return say
+
+
+def test_collectives_of_gloo_are_told(torch_says):
+    torch_says("cpu:gloo,cuda:nccl", {"entries": [ENTRY, {**ENTRY, "profiling_name": "nccl:all_reduce"}]})
+    (row,) = recorded_collectives()
+    assert dict(zip(RECORDED_KEY, row, strict=True)) == {
+        "name": "gloo:all_reduce", "group": "3", "description": "mesh_tp", "sequence": 4, "elements_in": 10,
+        "elements_out": 10, "dtype": "Float", "created_ns": 99,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dumped", [{}, {"entries": [{"profiling_name": "gloo:barrier"}]}])
+def test_a_record_of_another_kind_is_left(torch_says, dumped):
+    torch_says("cpu:gloo", dumped)
+    assert recorded_collectives() == []
+
+
+def test_nothing_is_asked_of_nccl(torch_says, monkeypatch):
+    torch_says("cuda:nccl", {"entries": [ENTRY]})
+    assert recorded_collectives() == []
+    monkeypatch.delitem(sys.modules, "torch._C._distributed_c10d")
+    assert recorded_collectives() == []

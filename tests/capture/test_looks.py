@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from everywhere import PLACES, PLACES_OF_TORCH
 
 from traceops.capture.observing import observer
 from traceops.capture.observing.observer import Observer
@@ -267,3 +268,37 @@ def test_an_observer_knows_whether_its_looks_come_late(tmp_path, monkeypatch, ma
     own = Observer(tmp_path, 0)
     own.close()
     assert own.late is late
+
+
+MOST_ROUNDS, LOOKS = 10_000, 30
+
+
+def looked_at(place, true):
+    made, stacks = native.Looks(LongWay()), Stacks(threading.get_ident())
+
+    def look():
+        while not made.wait(0.0001, True):
+            stacks.sample(0, 1, made.take())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(MOST_ROUNDS):
+            assert place() == true
+            if stacks.count >= LOOKS:
+                break
+    finally:
+        made.end()
+        thread.join()
+    assert stacks.count  # on a busy machine 10,000 rounds had 26
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_it_does_the_same(place):
+    looked_at(place, place())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("place", PLACES_OF_TORCH, ids=lambda place: place.__name__)
+def test_it_does_the_same_in_numpy_and_torch(place):
+    looked_at(place, place())

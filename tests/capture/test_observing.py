@@ -2,8 +2,10 @@
 
 import gc
 import json
+import linecache
 import signal
 import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -14,11 +16,11 @@ import pytest
 from traceops.capture.observing import step_clock
 from traceops.capture.observing import step_clock as signs
 from traceops.capture.observing.observer import Observer, Pace
-from traceops.capture.observing.stacks import Stacks
+from traceops.capture.observing.stacks import Stacks, without_gradients
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import our_threads
 from traceops.core.rank_files import EVENT, RECORD, RECORDED, SKIPPED, SPAN
-from traceops.traces.observed import read_observed
+from traceops.traces.observed import _read_lines, read_observed
 
 
 @pytest.fixture
@@ -387,3 +389,85 @@ def test_waking_up_to_find_slow_steps_leaves_half_for_looking_at_them():
         looks += 1
     assert looks == pytest.approx(7.5e6 / 200_000, abs=2)
     assert pace.has_left(int(60e9)) and pace.has_left(int(60e9), to_find=True), "time brings more"
+
+
+SCRIPT = """
+for batch in loader:  # trains
+    loss = model(batch)  # trains
+    if step % 10 == 0:
+        with torch.no_grad():  # header
+            # a comment
+            for batch in test:
+                total += model(  # without
+                    batch,  # without
+                )
+
+                with torch.enable_grad():
+                    probe(model)  # trains
+        model.train()  # trains
+    with open("log") as file, torch.inference_mode():
+        model(batch)  # without
+    with torch.inference_mode(mode=False):
+        model(batch)  # trains
+    with torch.set_grad_enabled(False):
+        model(batch)  # without
+    with torch.set_grad_enabled(training):
+        model(batch)  # trains
+
+with no_grad():
+    model(batch)  # without
+
+    def later():
+        model(batch)  # trains
+
+class Net:
+    def forward(self):
+        with no_grad(): teacher(x)
+        return x  # trains
+"""
+
+
+def test_each_line_of_a_script():
+    lines = SCRIPT.splitlines(keepends=True)
+    for number, text in enumerate(lines, 1):
+        for said, expected in (("# without", True), ("# trains", False), ("# header", False)):
+            if text.rstrip().endswith(said):
+                assert without_gradients(lines, number) == expected, text
+
+
+@pytest.mark.parametrize("line", [-1, 0, 10_000])
+def test_a_line_that_is_not_there(line):
+    assert not without_gradients(SCRIPT.splitlines(), line)
+    assert not without_gradients([], line)
+
+
+def test_tabs_are_as_wide_as_python_has_them():
+    assert without_gradients(["with torch.no_grad():", "\tx = 1", "        model(x)"], 3)
+
+
+def test_a_look_tells_of_the_line_that_it_fell_on(tmp_path):
+    """The reader joins what is told to the frames, whichever batch of lines they came in."""
+    path = tmp_path / "train.py"
+    source = textwrap.dedent(
+        """\
+        class no_grad:
+            def __enter__(self): pass
+            def __exit__(self, *error): pass
+        look()
+        with no_grad():
+            look()
+        """
+    )
+    path.write_text(source)
+    linecache.clearcache()
+    stacks, told = Stacks(threading.get_ident()), []
+
+    def look():
+        stacks.sample(0, 10)
+        told.extend(stacks.take())
+
+    exec(compile(source, str(path), "exec"), {"look": look})
+    read = _read_lines("\n".join(json.dumps(line) for line in told).encode())
+    own = [(frame.line, frame.no_grad) for frame in read["frames"] if frame.file == str(path)]
+    assert own == [(4, False), (6, True)]
+    assert sum(frame.no_grad for frame in read["frames"]) == 1

@@ -1,7 +1,10 @@
 """What a newcomer types first: no command, --help, demo, explain, open, completion."""
 
+import os
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import traceops
 from traceops.cli import COMMANDS, build_parser, main
 from traceops.cli.open import page_of, serve
 from traceops.cli.parser import Parser
@@ -132,3 +136,26 @@ def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -
     assert main(["show", "reports/x/summary.html", "-q"]) == 0
     assert main(["analyze", "profile/xx"]) == 3
     assert "did you mean profile/x?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_verbose_and_quiet(name: str) -> None:
+    assert {"-v", "--verbose", "-q", "--quiet"} <= set(SUBPARSERS[name]._option_string_actions)
+
+
+def test_with_verbose_an_error_says_where_it_was_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "nowhere"]) == 3 and "Traceback" not in capsys.readouterr().err
+    assert main(["analyze", "nowhere", "-v"]) == 3 and "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_during_imports_ends_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    root = str(Path(traceops.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "traceops", "analyze", "nowhere"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), root))}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")

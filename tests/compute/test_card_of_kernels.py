@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 
 DATA = Path(__file__).parents[1] / "data" / "compute"

@@ -1,5 +1,8 @@
 """However the launcher ends, no process of the run is left: a stopped one, a deaf one, nor one that lost its parent."""
 
+from __future__ import annotations
+
+import errno
 import fcntl
 import json
 import os
@@ -14,12 +17,14 @@ import pytest
 from hang_run import left_behind as left
 from started import environment
 
+from traceops.capture import as_script
 from traceops.capture.progress import Progress
-from traceops.cli import build_parser
+from traceops.cli import build_parser, main
 from traceops.cli.run import decide, take_folder
+from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, FolderInUse, Launcher, RunLock, held, hold, in_use, launcher_state
-from traceops.launch import process, supervise
+from traceops.launch import process, session, supervise
 from traceops.launch.folder import clear, free_folder
 from traceops.launch.signals import Received, held_signals
 from traceops.traces.run_manifest import read_run_manifest
@@ -323,3 +328,118 @@ def test_what_became_of_a_launcher(tmp_path):
     assert Launcher.of({"pid": 1 << 70, "host": us.host}).alive() is False
     RunLock(None).release()
     assert not (tmp_path / LOCK).exists()
+
+
+OPTIONS = ("run", "--nproc", "2", "--out")
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where run.json is written, and the disk is full behind it; there is a script."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+
+    def full(out: Path) -> None:
+        (out / f".reserve.{session.host()}").write_bytes(b"")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session, "Reserve", full)
+    return tmp_path
+
+
+@pytest.mark.torch
+def test_a_full_disk_leaves_no_folder(full_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*OPTIONS, "profile/mine", "--", "train.py"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert [path.name for path in full_disk.iterdir()] == ["train.py"]
+
+
+@pytest.mark.torch
+def test_what_others_have_in_the_folder_stays(full_disk: Path) -> None:
+    (full_disk / "mine" / "logs").mkdir(parents=True)
+    (full_disk / "mine" / "logs" / "a.log").write_text("a")
+    assert main([*OPTIONS, "mine", "--", "train.py"]) == 2
+    assert sorted(path.relative_to(full_disk).as_posix() for path in (full_disk / "mine").rglob("*")) == [
+        "mine/logs", "mine/logs/a.log",
+    ]  # fmt: skip
+
+
+def test_a_folder_of_one_s_own_that_is_empty_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    hold(tmp_path / "there").take_back()
+    hold(tmp_path / "new" / "er").take_back()
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_folder_that_cannot_hold_a_lock_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("traceops.core.run_lock.os.open", full)
+    with pytest.raises(UsageError, match="No space left"):
+        hold(tmp_path / "new" / "er")
+    assert not list(tmp_path.iterdir())
+
+
+NAMES = ("queue", "random", "logging", "json", "platform", "signal", "pathlib", "traceback", "time", "dataclasses")
+BAD = "raise SystemExit('the file of the working folder was executed: ' + __file__)\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with files named like modules of Python and torch, and a program in a folder below."""
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(BAD)
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(BAD)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "train.py").write_text("import json, queue, sys\nprint(sys.path[0], json.dumps(1))\n")
+    return tmp_path
+
+
+def run(*words, cwd, **more):
+    env = {**environment(compiler=True), "TRACEOPS_CAPTURE": '{"out": "run"}', **more}
+    return subprocess.run([sys.executable, *words], cwd=cwd, env=env, text=True, capture_output=True)
+
+
+@pytest.mark.parametrize("words", [["mcp", "--help"], ["memory", "--help"], ["doctor", "--help"], ["--version"]])
+def test_commands_execute_nothing_of_the_folder_in_which_they_are_called(project, words):
+    done = run("-m", "traceops", *words, cwd=project)
+    assert (done.returncode, "was executed" in done.stdout + done.stderr) == (0, False), done.stderr
+
+
+def test_processes_of_ours_execute_nothing_of_it_either(project):
+    done = subprocess.run(
+        [*command_of("traceops"), "analyze", "nothing"], cwd=project, env=environment(compiler=True),
+        text=True, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 3 and "nothing" in done.stderr, done.stderr
+
+
+def test_a_rank_has_the_path_that_python_gives_its_script(project):
+    theirs, ours = (run(*start, "app/train.py", cwd=project) for start in ([], [as_script.__file__]))
+    assert (ours.returncode, ours.stdout) == (0, theirs.stdout), ours.stderr
+
+
+@pytest.mark.parametrize("words", [["app/own.py"], ["-m", "own"]])
+def test_a_program_finds_its_own_modules_whose_names_we_have_loaded(tmp_path, words):
+    """It got Python's json and queue, which the capture had loaded before."""
+    folder = tmp_path if words[0] == "-m" else tmp_path / "app"
+    folder.mkdir(exist_ok=True)
+    for name in ("json", "queue", "dataclasses"):
+        (folder / f"{name}.py").write_text(f"WHOSE = 'own {name}'\n")
+    (folder / "own.py").write_text(
+        "import dataclasses, json, queue\nprint(json.WHOSE, queue.WHOSE, dataclasses.WHOSE)\n"
+    )
+    theirs, ours = (run(*start, *words, cwd=tmp_path) for start in ([], [as_script.__file__]))
+    assert theirs.stdout == "own json own queue own dataclasses\n", theirs.stderr
+    assert (ours.returncode, ours.stdout) == (0, theirs.stdout), ours.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_training_under_torchrun_runs_in_such_a_folder(project):
+    (project / "app" / "train.py").write_text("import torch, queue\ntorch.ones(1)\nprint('trained')\n")
+    options = ["run", "--nproc", "2", "--hang-timeout", "0", "--all-ranks", "--out", "runs", "--", "app/train.py"]
+    done = run("-m", "traceops", *options, cwd=project, TRACEOPS_CAPTURE="")
+    assert done.returncode == 3 and done.stdout.count("trained") == 2, done.stderr

@@ -1,15 +1,25 @@
 """What is shown of the ranks' output, in a log and on a terminal."""
 
+from __future__ import annotations
+
 import os
+import random
 import re
+import subprocess
 import sys
+import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from started import environment
 
-from traceops.launch import display, forward
+from traceops.capture.pipes import make_pipes, print_to_launcher
+from traceops.capture.progress import Progress
+from traceops.launch import display, forward, supervise
 from traceops.launch.display import LineSource, Screen
-from traceops.launch.forward import PIECE_BYTES, Forwarder, Shown
+from traceops.launch.forward import PIECE_BYTES, Forwarder, Shown, TerminalRows
+from traceops.launch.process import StepRate
 from traceops.launch.telling import show_end
 
 NEVER = lambda: False  # noqa: E731
@@ -321,3 +331,212 @@ def test_of_a_rank_that_failed_unseen_the_end_is_shown(tmp_path, capfdbinary):
     show_end(Screen(), log, LineSource(b"[rank 3] ", error=True))
     lines = capfdbinary.readouterr().err.splitlines()
     assert len(lines) == 20 and lines[-1] == b"[rank 3] ValueError: planted" and lines[0] == b"[rank 3] line 81"
+
+
+UP = b"\x1b[A"
+OUTER, INNER = b"outer 50%|##", b"inner 33%|#"
+# As tqdm writes two bars, one below the other: down, the lower one, and up again.
+NESTED = b"\router  0%|\n\rinner  0%|" + UP + b"\n\r" + INNER + UP + b"\r" + OUTER
+
+
+def final(data, sizes=None):
+    """What is passed on of `data` when it comes in pieces of these sizes."""
+    rows, at, passed = TerminalRows(), 0, b""
+    draw = random.Random(7)
+    while at < len(data):
+        size = draw.randint(*sizes) if sizes else len(data)
+        passed += rows.feed(data[at : at + size], 0.0)
+        at += size
+    return passed + rows.end()
+
+
+@pytest.mark.parametrize("sizes", [None, (1, 1), (1, 4), (5, 9)])
+@pytest.mark.parametrize(
+    ("data", "passed"),
+    [
+        (b"a\nb\n", b"a\nb\n"),
+        (b"a\r\n\r\nb\r\n", b"a\n\nb\n"),
+        (b"no end", b"no end"),
+        (b"\n\n", b"\n\n"),
+        ("é€𝄞\n".encode() * 3, "é€𝄞\n".encode() * 3),
+        (b"\xff\xfe\x80\n", b"\xff\xfe\x80\n"),
+        (b"\x1b[32mgreen\x1b[0m\n", b"\x1b[32mgreen\x1b[0m\n"),
+        (b"\r 10%|\r 50%|\r100%|\n", b"100%|\n"),
+        (b"before\n\r 10%|\r100%|\nafter\n", b"before\n100%|\nafter\n"),
+        (b"\r 10%|\r      \r", b""),  # tqdm(leave=False)
+        (b"\r 10%|\r      \rtold\n\r 20%|\n", b"told\n 20%|\n"),  # tqdm.write
+        (NESTED + b"\n\r" + b" " * 30 + b"\r" + UP + b"\r100%|\n", b"100%|\n"),
+        (NESTED + b"\n\n", OUTER + b"\n" + INNER + b"\n"),
+        (b"\x1b[2K\r 10%|\x1b[2K\r 60%|\x1b[2K\rlast\n", b"last\n"),
+    ],
+)  # fmt: skip
+def test_lines_pass_and_of_a_bar_the_last_state(data, passed, sizes):
+    assert final(data, sizes) == passed
+
+
+def test_a_bar_can_be_seen_before_it_is_final():
+    rows = TerminalRows()
+    assert rows.feed(NESTED, 0.0) == b"" and rows.draws and rows.live == OUTER
+    rows.feed(b"\n\r" + INNER + b"\x1b[1mx" + UP, 0.0)
+    assert rows.live == INNER + b"x"
+    assert rows.settle(10.0, partial=True) == b"", "the program may go back to its bars after any time"
+    assert rows.end() == OUTER + b"\n" + INNER + b"\x1b[1mx"
+
+
+def test_a_bar_is_final_once_the_program_stays_below_it():
+    rows = TerminalRows()
+    assert rows.feed(b"\r100%|\n", 1.0) == b"" == rows.settle(1.2, partial=True)
+    assert rows.settle(2.0, partial=True) == b"100%|\n" and not rows.draws
+
+
+def test_a_line_without_its_end_is_shown_after_a_while_where_nobody_sees_it_grow():
+    rows = TerminalRows()
+    assert rows.feed(b"..", 1.0) == b"" == rows.settle(1.5, partial=True) == rows.settle(9.0, partial=False)
+    assert rows.settle(9.0, partial=True) == b".."
+    assert rows.feed(b".\n", 9.5) == b".\n"
+
+
+@pytest.mark.parametrize("before", [b"", b"\r 10%|\n"], ids=["plain", "below a bar"])
+def test_a_line_of_megabytes_passes_in_pieces_and_is_not_kept(before):
+    """20 MB without a newline took 56 s: everything that had come was searched again with each piece."""
+    rows = TerminalRows()
+    text = "é".encode() * (PIECE_BYTES // 2 + 3)
+    rows.feed(before, 0.0)
+    passed = b""
+    for piece in (text[at : at + 1000] for at in range(0, len(text), 1000)):
+        passed += rows.feed(piece, 0.0)
+        assert sum(len(row.text) for row in rows._rows) < PIECE_BYTES + len(before)
+    assert passed.endswith("é".encode()), "cut between two characters"
+    assert passed + rows.end() == before.lstrip(b"\r") + text
+
+
+def test_bars_that_go_down_and_never_up_are_not_kept():
+    rows = TerminalRows()
+    passed = rows.feed(b"".join(b"\rbar %d\n" % number for number in range(1000)), 0.0)
+    assert len(rows._rows) < 20
+    assert passed + rows.end() == b"".join(b"bar %d\n" % number for number in range(1000))
+
+
+DEADLOCK_S = 120
+TRAINING = """
+import os, subprocess, sys
+for number in range(20):
+    print("out", number)
+    print("err", number, file=sys.stderr)
+os.system("echo from a shell > /dev/stdout")
+print("behind it")
+code = "import time; time.sleep(4); open('uploaded', 'w'); print('uploaded', flush=True); open('printed', 'w')"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+print("pid", os.getpid())
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_what_a_rank_prints_and_what_it_leaves_running(tmp_path):
+    (tmp_path / "train.py").write_text(TRAINING)
+    command = [sys.executable, "-m", "traceops", "run", "--nproc", "1", "--no-prefix", "--out", "run", "--", "train.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 3, done.stdout  # which trains nothing
+    told = [line for line in done.stdout.splitlines() if not line.startswith("traceops: ")]
+    expected = [f"{name} {number}" for number in range(20) for name in ("out", "err")]
+    assert told[:-1] == [*expected, "from a shell", "behind it"]
+    log = tmp_path / "run" / "logs" / "rank_0.output.log"
+    assert log.read_text().splitlines() == told, "a file was truncated by the shell"
+    assert not (tmp_path / "uploaded").exists(), "the run waits for nothing"
+    deadline = time.monotonic() + DEADLOCK_S
+    while not (tmp_path / "printed").exists():
+        assert time.monotonic() < deadline, "what was to outlive the run was killed, or died of what it printed"
+        time.sleep(0.1)
+    while "uploaded" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    sessions = {int(told[-1].split()[1])}
+    left = [pid for pid, _ in supervise._parents() if supervise._session(pid) in sessions]
+    assert left == [], "a helper in the rank's own session ends with it"
+
+
+@pytest.mark.parametrize("log", ["/dev/full", "file/below"])
+def test_a_full_disk_fails_no_print(tmp_path, log):
+    (tmp_path / "file").write_text("")
+    ((_, pipe),) = make_pipes(tmp_path, 1, one_place=True)
+    read, write = os.pipe()
+    settings = supervise.SupervisorSettings(read, outputs=[(str(pipe), str(tmp_path / log))])
+    code = f"import sys; sys.stdout = open({str(pipe)!r}, 'w'); print('kept', flush=True); sys.stdout.close()"
+    done = subprocess.run(
+        supervise.command_line(settings, [sys.executable, "-c", code]), pass_fds=[read], capture_output=True, text=True
+    )
+    os.close(read)
+    os.close(write)
+    assert (done.returncode, done.stdout) == (0, "kept\n")
+    assert done.stderr.startswith("traceops: 5 bytes of the ranks' output are not in their logs (")
+
+
+@pytest.mark.parametrize("one_place", [False, True])
+def test_a_process_prints_into_the_pipes_that_there_are(tmp_path, one_place):
+    pipes = [pipe for _, pipe in make_pipes(tmp_path, 2, one_place=one_place)][-1 if one_place else -2 :]
+    reading = [os.open(pipe, os.O_RDWR | os.O_NONBLOCK) for pipe in pipes]
+    pid = os.fork()
+    if not pid:
+        print_to_launcher(Path(tmp_path), {"LOCAL_RANK": "1"})
+        os.write(1, b"out")
+        os.write(2, b"err")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert [os.read(one, 100) for one in reading] == ([b"outerr"] if one_place else [b"out", b"err"])
+    for one in reading:
+        os.close(one)
+
+
+@pytest.mark.parametrize(
+    ("phases", "alive", "told"),
+    [
+        (("active", "active"), 2, "2/2 ranks alive"),
+        (("ended", "ended"), 2, "2/2 ranks alive"),
+        (("ended", "ended"), 0, "2/2 ranks have ended"),
+        (("ended", "active"), 1, "1/2 ranks alive"),
+        (("active", "active"), 1, "1/2 ranks alive"),
+    ],
+)
+def test_ranks_that_ended_are_not_told_as_dead(phases: tuple[str, ...], alive: int, told: str) -> None:
+    records = [Progress(rank, 1, phase, 30, None, 0) for rank, phase in enumerate(phases)]
+    assert StepRate(2).line(records, alive).endswith(f" · {told}")
+
+
+def test_of_several_nodes_the_line_says_whose_ranks_it_counts() -> None:
+    records = [Progress(rank, 1, "active", 30, None, 0) for rank in range(2)]
+    assert StepRate(2, "gpu-12").line(records, 2).endswith("2/2 ranks alive on gpu-12")
+    assert StepRate(2, "gpu-12").line([], 0) == "before the first step · 0/2 ranks alive on gpu-12"
+
+
+class Clock:
+    """Seconds since the start, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def told_in_a_log(screen: Screen, clock: Clock, seconds: range, line: str, capfd: pytest.CaptureFixture[str]) -> int:
+    for second in seconds:
+        clock.now = float(second)
+        screen.progress(line.format(second))
+    return capfd.readouterr().err.count("traceops: ")
+
+
+def test_a_log_of_a_day_has_one_line_of_progress_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It had 17,280, from each node, and 'before the first step' every five seconds."""
+    clock = Clock()
+    monkeypatch.setattr(display, "time", clock)
+    screen = Screen()
+    assert told_in_a_log(screen, clock, range(100), "step {}", capfd) == 19, "soon, whether it goes on"
+    assert told_in_a_log(screen, clock, range(3_600, 7_200), "step {}", capfd) == 60
+    assert told_in_a_log(Screen(), clock, range(7_200, 7_320), "before the first step", capfd) == 2, "5 s, 65 s"
+    assert told_in_a_log(Screen(tells_progress=False), clock, range(100), "step {}", capfd) == 0

@@ -249,3 +249,32 @@ def test_torchrun_takes_no_option_of_the_scripts():
     parsed = parse_args(words[words.index("torch.distributed.run") + 1 :])
     assert parsed.training_script == str(RANK)
     assert parsed.training_script_args == script
+
+
+def test_settings_name_the_schedule_and_the_folder_and_options_win(empty_folder, capsys):
+    (empty_folder / "traceops.toml").write_text('[run]\nfolder = "runs"\nskip_first = 20\nactive = 8\n')
+    assert traceops_run("--dry-run", "--active", "3", "--", "train.py") == 0
+    printed = capsys.readouterr().out
+    assert f'"out": "{empty_folder}/runs/train"' in printed
+    assert '"schedule": {"skip_first": 20, "active": 3}' in printed
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ("active = 0", r"traceops.toml: run: --active 0"),
+        ("activ = 3", "did you mean active"),
+        ("folder = 3", "run.folder must be a folder"),
+    ],
+)
+def test_settings_that_cannot_work_are_named_with_their_file(table, reason, empty_folder):
+    (empty_folder / "traceops.toml").write_text(f"[run]\n{table}\n")
+    with pytest.raises(UsageError, match=reason):
+        traceops_run("--dry-run", "--", "train.py")
+
+
+def test_only_an_active_run_can_be_stopped(empty_folder):
+    with pytest.raises(UsageError, match="no run is active in profile/x"):
+        traceops_run("--stop", "profile/x")
+    with pytest.raises(UsageError, match=r"traceops run --stop -- train\.py"):
+        traceops_run("--stop", "train.py")

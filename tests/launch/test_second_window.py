@@ -188,10 +188,10 @@ dist.destroy_process_group()
 """
 _RUN = """
 import sys
-from traceops.launch import second_window
+from traceops.launch import on_demand
 from traceops.cli import main
 
-second_window._SETTLED = 100  # whatever else the machine does
+on_demand._SETTLED = 100  # whatever else the machine does
 sys.exit(main(["run", "--nproc", "2", "--out", "run", "--", "train.py"]))
 """
 

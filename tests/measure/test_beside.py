@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from events_builder import build, kernel, step
 
-from traceops import analyze
 from traceops.core.arrays import spread_before
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.breakdown import _quartiles, measure_beside
 from traceops.measure.steps import find_steps
+from traceops.pipeline.analyze import analyze
 
 UNEVEN = Path(__file__).parents[1] / "data" / "uneven_batch2"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"

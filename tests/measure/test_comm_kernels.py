@@ -80,7 +80,7 @@ def test_settings_that_make_no_sense_name_the_file(tmp_path, text, said):
 
 
 def test_a_kernel_of_ones_own_counts_as_communication(tmp_path, monkeypatch):
-    from traceops import analyze
+    from traceops.pipeline.analyze import analyze
 
     kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"stream": 7, "correlation": 1}}
     rows = [{**kernel, "name": name, "ts": 100.0 * at, "dur": 50.0} for at, name in enumerate(("mm", "my_ring_kernel"))]

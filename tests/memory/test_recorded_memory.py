@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from changed import replace
 
-from traceops import analyze
 from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.core.step_words import STEP
 from traceops.measure.step_memory import KINDS, measure_step_memory
 from traceops.memory.run_memory import read_run
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.memory import describe_ran_out
 from traceops.render.report.html import describe

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 DATA = Path(__file__).parents[1] / "data"
 

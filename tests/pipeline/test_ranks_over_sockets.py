@@ -6,8 +6,8 @@ import shutil
 import pytest
 from fault_runs import unpacked
 
-from traceops import analyze
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.bandwidth import LowBandwidth

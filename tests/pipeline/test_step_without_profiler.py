@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from observed_run import usual, write_rank
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.run_info import without_profiler_ms
 from traceops.render.document import Facts
 from traceops.render.report.html import describe

@@ -2,7 +2,7 @@
 
 import json
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.coverage import unjudged_sentence
 
 

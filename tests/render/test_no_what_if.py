@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from changed import replace
 
-from traceops import analyze
 from traceops.across.send_receive import NO_END
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.coverage import NO_REPLAY, to_match
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary

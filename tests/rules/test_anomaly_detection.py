@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
+from traceops.pipeline.analyze import analyze
 from traceops.rules.idle_claims import BlockedOnDevice
 
 PLAIN = Path(__file__).parents[1] / "data" / "plain_profiler"

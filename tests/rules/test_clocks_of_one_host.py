@@ -4,7 +4,7 @@ import json
 
 from fault_runs import unpacked
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 
 def said(folder):

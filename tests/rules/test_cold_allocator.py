@@ -2,8 +2,8 @@
 
 import json
 
-from traceops import analyze
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.rules.steps import LongSteps
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 COPIES = Path(__file__).parents[1] / "data" / "copies"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from changed import replace
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.idle_claims import BlockedOnDevice

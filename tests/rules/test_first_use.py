@@ -5,9 +5,9 @@ import json
 import pytest
 from observed_run import usual, write_rank
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
+from traceops.pipeline.analyze import analyze
 from traceops.rules.steps import LongSteps
 
 STEP_MS = 40.0

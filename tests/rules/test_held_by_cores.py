@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from observed_run import BEGAN_NS, usual, write_machine, write_rank
 
-from traceops import analyze
 from traceops.across.run_use import MachineUse
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules import whole_run_machine
 

@@ -8,11 +8,11 @@ import pytest
 from changed import replace
 from generated_run import HostWork, Size, ddp, simulate, write_traces
 
-from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
 from traceops.core.claims import claim_of
 from traceops.core.step_words import WINDOW
 from traceops.pipeline import conclude
+from traceops.pipeline.analyze import analyze
 from traceops.rules.idle_claims import HostBound
 
 DATA = Path(__file__).parents[1] / "data"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.rules.idle_claims import Held, HostBound

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Finding
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.idle_claims import HostBound, InputBound

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
 from traceops.measure.ledger import BUCKETS
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 

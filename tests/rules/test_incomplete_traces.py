@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 DATA = Path(__file__).parents[1] / "data"
 COMPARED = ("TO-B", "TO-C", "TO-I", "TO-O", "TO-S")

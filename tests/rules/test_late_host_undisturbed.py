@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from light_run import write_light
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 DATA = Path(__file__).parents[1] / "data" / "stacks_late2"
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

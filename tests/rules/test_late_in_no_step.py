@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 PIPELINE = Path(__file__).parents[1] / "data" / "pipeline_uneven2"
 

@@ -10,11 +10,11 @@ from generated_run import SlowHost, ddp, simulate
 from measured_runs import across, program
 from observed_run import BEGAN_NS, Step, usual, write_loader, write_rank
 
-from traceops import analyze
 from traceops.across.host_difference import Longer
 from traceops.core.claims import claim_of
 from traceops.measure.host_places import CodePlace
 from traceops.measure.loader_work import loader_work
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules.idle_claims import InputBound
 from traceops.rules.whole_run_hosts import _as_replayed, _only

@@ -11,13 +11,13 @@ from generated_run import ddp, simulate
 from measured_runs import across, program
 from observed_run import usual, write_loader, write_rank
 
-from traceops import analyze
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.step_words import step_words
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.cross_sections import replay_sentence
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from observed_run import usual, write_loader, write_rank
 
-from traceops import analyze
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.rules.idle_claims import InputBound
 
 RUN = Path(__file__).parents[1] / "data" / "starved_loader2"

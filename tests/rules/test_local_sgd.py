@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops import analyze
 from traceops.measure.phases import AFTER, UPDATED
+from traceops.pipeline.analyze import analyze
 from traceops.rules.validity import judge_backward_sync
 
 

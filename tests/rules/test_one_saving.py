@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of, told_first
 from traceops.render.report.lead import lead_finding
 from traceops.report.model import Report

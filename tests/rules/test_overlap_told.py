@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from traceops import analyze
 from traceops.across.roles import of_gradients
 from traceops.core.claims import claim_of
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.phases import AFTER
 from traceops.measure.summary import summarize
+from traceops.pipeline.analyze import analyze
 from traceops.rules.overlap_claims import Exposed, StartsLate
 from traceops.traces.discover import discover
 

@@ -9,7 +9,7 @@ import re
 from generated_run import SlowInput, ddp, simulate, write_traces
 from measured_runs import program
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 from traceops.render.finding_blocks import evidence_lines
 from traceops.render.report.card import card_of
 from traceops.render.report.html import describe

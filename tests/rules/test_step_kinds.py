@@ -8,8 +8,8 @@ import pytest
 from changed import replace
 from generated_run import Size, SlowHost, SlowInput, ddp, simulate, write_traces
 
-from traceops import analyze
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
 from traceops.rules.steps import LongSteps

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fault_runs import unpacked
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 
 FAULTS = Path(__file__).parents[1] / "data" / "faults"
 # DDP on 2 H200: 67 ms a step; with 45 ms in the loading of every rank and 20 ms of products on rank 1: 92.7 ms.

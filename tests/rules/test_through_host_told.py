@@ -7,9 +7,9 @@ from changed import replace
 from generated_run import Mesh, Size, SlowInput, ddp, simulate, write_traces
 from measured_runs import across
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.rank_files import COLLECTIVES
+from traceops.pipeline.analyze import analyze
 from traceops.rules.bandwidth import ThroughHost, judge_low, judge_through_host
 
 

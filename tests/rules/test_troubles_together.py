@@ -8,10 +8,10 @@ from changed import replace
 from generated_run import SlowCompute, SlowHost, SlowInput, ddp, simulate, step_durations, write_traces
 from measured_runs import across, program
 
-from traceops import analyze
 from traceops.across.replay.what_if import WORK_SHARED, Prediction
 from traceops.across.work import WorkCompared
 from traceops.core.claims import claim_of
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules.idle_claims import HiddenLoading
 from traceops.rules.stragglers import judge_stragglers

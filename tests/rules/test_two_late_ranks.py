@@ -9,11 +9,11 @@ from changed import replace
 from generated_run import SlowCompute, SlowHost, fsdp2, simulate
 from measured_runs import across, program
 
-import traceops
 from traceops.across import work as own_times
 from traceops.across.run_use import CoreWaits
 from traceops.core.claims import claim_of
 from traceops.pipeline import conclude
+from traceops.pipeline.analyze import analyze
 from traceops.rules import overlap_gain, pipeline
 from traceops.rules.pipeline import without_loading
 from traceops.rules.steps import LongSteps, causes_of_unlike
@@ -35,7 +35,7 @@ def measured(name):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conclude, "measure_across", keep)
-        report = traceops.analyze(str(DATA / name))
+        report = analyze(str(DATA / name))
     return report, kept[0]
 
 
@@ -117,7 +117,7 @@ def test_how_many_steps_ranks_made_is_known_once_all_have_finished():
 
 def test_a_long_step_names_the_rank_that_the_others_wait_for_in_the_next_one():
     """Rank 0 collects garbage at the end of steps 9 and 14; the stages behind it wait in steps 10 and 15."""
-    report = traceops.analyze(str(DATA / "pipeline_gc_gloo3"))
+    report = analyze(str(DATA / "pipeline_gc_gloo3"))
     [found] = of(report, "TO-T001")
     assert (found.steps, found.cause) == ((10, 15), "host")
     claim = claim_of(found, LongSteps)
@@ -137,14 +137,14 @@ def test_late_sends_are_a_remark_where_senders_may_have_had_no_core(middle, monk
 
 def test_a_host_that_takes_far_longer_than_all_its_peers_is_not_the_slowest_by_nature():
     """It writes for 110 ms a step outside of any operator: 'one of them is the slowest by nature'."""
-    [found] = of(traceops.analyze(str(DATA / "diary_gloo2")), "TO-S001")
+    [found] = of(analyze(str(DATA / "diary_gloo2")), "TO-S001")
     assert (found.severity, found.ranks, found.cause) == ("error", (0,), "host")
     assert "by nature" not in found.message
 
 
 def test_who_is_late_for_no_cause_may_have_had_no_core():
     """A healthy run on cores that others used too: 'Rank 1 is late: no single cause explains it', an error."""
-    report = traceops.analyze(str(DATA / "recommender_even_gloo2"))
+    report = analyze(str(DATA / "recommender_even_gloo2"))
     assert not of(report, "TO-S001")
     [check] = [check for check in report.checks if check.rule == "TO-S001"]
     assert check.status == "not_evaluated" and "the replay is off by up to 8 %" in check.reason
@@ -152,7 +152,7 @@ def test_who_is_late_for_no_cause_may_have_had_no_core():
 
 def test_of_two_ranks_both_are_named_where_each_is_late_in_a_place_of_its_own():
     """Rank 0's loader sleeps 150 ms a step, rank 1 80 ms in forward: only the loader was told."""
-    late = of(traceops.analyze(str(DATA / "tp_late_gloo2")), "TO-S001")
+    late = of(analyze(str(DATA / "tp_late_gloo2")), "TO-S001")
     assert [(found.ranks, found.cause) for found in late] == [((0,), "input"), ((1,), "host")]
     assert [found.impact_ms for found in late] == [pytest.approx(150, rel=0.1), pytest.approx(80, rel=0.1)]
     assert [found.severity for found in late] == ["error", "error"]

@@ -10,10 +10,10 @@ from light_run import write_light
 from msgspec import UNSET, structs
 from observed_run import Step, usual, write_rank
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE
+from traceops.pipeline.analyze import analyze
 from traceops.render import write_report
 from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import first_screen

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from observed_run import Step, usual, write_rank
 
-from traceops import analyze
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.measure.ledger import BUCKETS
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules.steps import LongSteps
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from traceops import analyze
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.coverage import unjudged_time

@@ -12,8 +12,8 @@ from fault_runs import unpacked
 from msgspec import UNSET
 from observed_run import Step, usual, write_loader, write_machine, write_rank
 
-from traceops import analyze
 from traceops.core.facts import Fact
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
 from traceops.render import write_report
 from traceops.render.report.card import card_of

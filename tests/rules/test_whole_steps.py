@@ -9,9 +9,9 @@ from generated_run import Size, SlowInput, ddp, simulate
 from shown_texts import texts
 from unmarked import as_is, write_unmarked
 
-from traceops import analyze
 from traceops.cli import main
 from traceops.core.capture_failure import shorter_schedule
+from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from json_reference import loaded_rows
 from trace_text import document, event
 
-from traceops import analyze
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
+from traceops.pipeline.analyze import analyze
 from traceops.traces.event import decode_events
 from traceops.traces.kineto import load_trace
 from traceops.traces.scan import MORE

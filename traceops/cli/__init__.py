@@ -7,9 +7,11 @@ import contextlib
 import errno
 import gc
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TextIO
 
@@ -76,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_EXAMPLES + parser.format_help() if not words else asked_parser(parser, words).format_help(), end="")
         return 2
     try:
-        args = build_parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
+        with _quiet_interrupts():
+            args = build_parser(words[:1] if words[0] in COMMANDS else COMMANDS).parse_args(words)
     except SystemExit:  # behind --help, for one
         _forget_output()
         raise
@@ -90,7 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_paths(args)
         _take_folders(args)
-        code: int = import_module(f"traceops.cli.{args.command}").main(args)
+        with _quiet_interrupts():
+            command = import_module(f"traceops.cli.{args.command}")
+        code: int = command.main(args)
         sys.stdout.flush()
     except TraceopsError as error:
         if args.verbose:
@@ -101,18 +106,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
         return 130
     except Exception as error:  # Python's own exit code for it would be 1, which means findings or a regression
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            what = f"{error.filename} cannot" if error.filename else "its output cannot all"
-            print(f"traceops {args.command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
-            _forget_output()
-            return 3
-        if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
-            _say_error(f"traceops {args.command}: {error.filename}: {error.strerror}")
-            return 3
-        traceback.print_exc()
-        print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
-        return 70
+        return _code_of(error, args.command)
     return code
+
+
+def _code_of(error: Exception, command: str) -> int:
+    """The exit code for an error that no command expects, which is reported: of the disk, of a path, or ours."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        what = f"{error.filename} cannot" if error.filename else "its output cannot all"
+        print(f"traceops {command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
+        _forget_output()
+        return 3
+    if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
+        _say_error(f"traceops {command}: {error.filename}: {error.strerror}")
+        return 3
+    traceback.print_exc()
+    print(f"traceops {command}: this is a mistake in traceops; please report it", file=sys.stderr)
+    return 70
+
+
+@contextlib.contextmanager
+def _quiet_interrupts() -> Iterator[None]:
+    """Inside the block Ctrl-C ends the process at once, without a word: an import that it broke off would say more."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _check_paths(args: argparse.Namespace) -> None:

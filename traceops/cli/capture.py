@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import in_use
-from traceops.launch.folder import short_path
+from traceops.launch.folder import run_defaults, short_path
 from traceops.launch.on_demand import Recorded, Request, answer_to, recorded, request_window
 
 _POLL_S = 0.2
@@ -26,7 +26,10 @@ def main(args: argparse.Namespace) -> int:
     request_window(out, request)
     window = answer_to(out, request)
     first = window.start + window.warmup
-    print(f"window {window.number} of {short_path(out)}: {window.active} steps, from step {first} on", file=sys.stderr)
+    if not args.quiet:
+        print(
+            f"window {window.number} of {short_path(out)}: {window.active} steps, from step {first} on", file=sys.stderr
+        )
     if args.no_wait:
         return 0
     seen = _wait(out, window.number)
@@ -35,10 +38,9 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(
             f"the run in {short_path(out)} or its capture ended before step {window.start}; run.json says why"
         )
-    print(
-        f"window {window.number}: steps {steps[0]} to {steps[-1]} of {len(seen.steps)} of {seen.ranks} ranks\n"
-        f"next: traceops analyze {short_path(out)}"
-    )
+    print(f"window {window.number}: steps {steps[0]} to {steps[-1]} of {len(seen.steps)} of {seen.ranks} ranks")
+    if not args.quiet:
+        print(f"next: traceops analyze {short_path(out)}")
     return 0 if len(seen.steps) == seen.ranks else _ENDED_WITHOUT
 
 
@@ -46,13 +48,14 @@ def _folder(args: argparse.Namespace) -> Path:
     if args.path is not None and args.job is not None:
         raise UsageError("give a folder or --job, not both")
     if args.job is not None:
-        return Path("profile", args.job).absolute()
+        return Path(run_defaults().folder, args.job).absolute()
     if args.path is not None:
         return Path(args.path).absolute()
-    going_on = [path for path in Path("profile").glob("*") if in_use(path)]
+    runs = run_defaults().folder
+    going_on = [path for path in runs.glob("*") if in_use(path)]
     if len(going_on) != 1:
         found = "no run is active" if not going_on else f"{len(going_on)} runs are active"
-        raise UsageError(f"{found} below profile/; give a run's folder, or --job NAME")
+        raise UsageError(f"{found} below {short_path(runs)}/; give a run's folder, or --job NAME")
     return going_on[0].absolute()
 
 

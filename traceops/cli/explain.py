@@ -35,18 +35,18 @@ def main(args: argparse.Namespace) -> int:
         print("\n".join(f"{rule.id}  {rule.title}" for rule in found))
         return 0
     width = min(width_of(sys.stdout) or _WIDTH, _WIDTH)
-    for line in _lines(found[0]):
+    for line in _lines(found[0], whole=args.verbose):
         print("\n".join(broken_at_words(line, width, 2)))
     return 0
 
 
-def _lines(rule: Rule) -> Iterator[str]:
+def _lines(rule: Rule, *, whole: bool) -> Iterator[str]:
     yield f"{rule.id}: {rule.title}"
     yield ""
     if rule.judged_by is JudgedBy.NOBODY:
         yield "The id is reserved; no command judges this yet."
         return
-    first = ". ".join(rule.fires.split(". ")[:_SENTENCES]).removesuffix(".")
+    first = ". ".join(rule.fires.split(". ")[: None if whole else _SENTENCES]).removesuffix(".")
     yield f"When: {first}.{'' if len(first) + 1 >= len(rule.fires) else ' All conditions: docs/rules.md.'}"
     yield ""
     yield f"What to do: {rule.advice}"

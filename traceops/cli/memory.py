@@ -16,7 +16,7 @@ from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, est
 from traceops.memory.model import MemoryEstimate, capacity_of, size_of
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.assemble_whole import memory_rows
-from traceops.render.memory import describe_estimate, describe_run, describe_snapshots
+from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows
 from traceops.report.write import json_bytes
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("--device cpu: traceops memory estimates GPU memory; leave the option out")
     capacity = size_of(args.capacity) if args.capacity else capacity_of(args.gpu) if args.gpu else None
     if words:
-        return _shown(estimate_script(_asked_script(args, words, capacity)), args.json)
+        return _shown(estimate_script(_asked_script(args, words, capacity)), args.json, quiet=args.quiet)
     if args.rank is not None:
         raise UsageError(
             "--rank is for scripts; of a built-in strategy all ranks that differ are estimated: leave it out"
@@ -57,11 +57,14 @@ def main(args: argparse.Namespace) -> int:
     else:
         with worker() as helper:
             found = estimate(asked, helper, changes=not args.no_changes)
-    return _shown(found, args.json)
+    return _shown(found, args.json, quiet=args.quiet)
 
 
-def _shown(found: MemoryEstimate, path: Path | None) -> int:
-    write_terminal(describe_estimate(found), sys.stdout, captions=True)
+def _shown(found: MemoryEstimate, path: Path | None, *, quiet: bool) -> int:
+    if quiet:
+        print(headline(found))
+    else:
+        write_terminal(describe_estimate(found), sys.stdout, captions=True)
     if path:
         write_whole(path, json_bytes(found))
     return 0

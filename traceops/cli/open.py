@@ -47,12 +47,15 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--port {args.port}: {error.strerror}; leave it out for a free one") from error
     port = server.server_address[1]
-    print(f"{page} at {server.address}", flush=True)
-    if "SSH_CONNECTION" in os.environ:
+    print(server.address if args.quiet else f"{page} at {server.address}", flush=True)
+    if args.quiet:
+        pass
+    elif "SSH_CONNECTION" in os.environ:
         print(f"On your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}")
     elif not args.no_browser and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
         webbrowser.open(server.address)
-    print("Ctrl-C ends it.", flush=True)
+    if not args.quiet:
+        print("Ctrl-C ends it.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
     server.server_close()

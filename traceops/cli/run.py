@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
+import signal
 import sys
+import time
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +16,20 @@ from typing import Any
 
 from msgspec import Struct
 
+from traceops.capture.environment import host
 from traceops.capture.light.window import NEEDED
+from traceops.capture.manifest import readable_ranks
 from traceops.capture.schedule import Schedule
 from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.errors import UsageError
 from traceops.core.installation import bundled, gpu_count, gpus_shown, require_torch
-from traceops.core.run_lock import RunLock, hold
+from traceops.core.regular_file import read_regular
+from traceops.core.run_lock import Launcher, RunLock, hold, in_use
 from traceops.launch import schedulers
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.display import Screen
-from traceops.launch.folder import clear, free_folder, of_this_machine, refuse
+from traceops.launch.folder import clear, free_folder, of_this_machine, refuse, run_defaults
 from traceops.launch.forward import Shown
 from traceops.launch.gather.meeting import meeting_of
 from traceops.launch.launchers import (
@@ -42,6 +48,8 @@ from traceops.launch.session import launch
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
+NOTHING_CAPTURED = 3  # exit code of a training that ended well
+_POLL_S = 0.1
 _OF_TORCHRUN = (
     "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "against", "fallback",
 )  # fmt: skip
@@ -60,15 +68,18 @@ class Decided(Struct, frozen=True):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Launch the run, or the series of runs of --against; returns the training's own exit code.
+    """Launch the run, or the series of runs of --against; returns the training's own exit code, 3 without a trace.
 
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
+    if args.stop and not args.script:
+        return stop_run(Path(args.stop))
     if args.slurm or args.submit:
         return _write_batch_script(args)
     decided = decide(args)
     plan, series = decided.plan, decided.series
-    for line in (*decided.told, *([] if series is None else [_power_of(series)])):
+    told = () if args.quiet else (*decided.told, *([] if series is None else [_power_of(series)]))
+    for line in (*told, *([(series or plan).shell(os.environ)] if args.verbose and not args.dry_run else [])):
         Screen().say(line)
     if args.dry_run:
         print((series or plan).shell(os.environ))
@@ -77,9 +88,26 @@ def main(args: argparse.Namespace) -> int:
     try:
         if decided.series is not None:
             return run_series(decided.series)
-        return launch(decided.plan, lock=lock)
+        code = launch(decided.plan, lock=lock)
+        captured = any(rank.traces for rank in readable_ranks(decided.plan.out)[0])
+        return code if code or captured else NOTHING_CAPTURED
     finally:
         lock.release()
+
+
+def stop_run(out: Path) -> int:
+    """End the run that is active in `out` and wait for its end; what was captured is kept. Raises UsageError."""
+    if not in_use(out):
+        hint = f"; to run a script, put it after --: traceops run --stop -- {out}" if out.is_file() else ""
+        raise UsageError(f"no run is active in {out}{hint}")
+    launcher = Launcher.of(json.loads(read_regular(out / "run.json")).get("launcher"))
+    if launcher is None or launcher.host != host() or not launcher.alive():
+        where = "another machine" if launcher is None else launcher.host
+        raise UsageError(f"the launcher of {out} runs on {where}; stop it there")
+    os.kill(launcher.pid, signal.SIGTERM)
+    while in_use(out):
+        time.sleep(_POLL_S)
+    return 0
 
 
 def _power_of(series: Series) -> str:
@@ -148,8 +176,9 @@ def make_room(decided: Decided) -> None:
 
 def decide(args: argparse.Namespace) -> Decided:
     """The plan of a run, from its options. Raises UsageError for everything that cannot work."""
-    given = _schedule_options(args)
+    defaults, given = run_defaults(), _schedule_options(args)
     repeat = None if args.against is None else given.pop("repeat", DEFAULT_REPEAT)
+    given = {name: n for name, n in defaults.schedule.items() if repeat is None or name != "repeat"} | given
     schedule = replace(Schedule(), **given)
     config = config_from(args)
     trains = _words(args)
@@ -165,11 +194,11 @@ def decide(args: argparse.Namespace) -> Decided:
     schedulers.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
     if own:
         _check_alone(args, trains, schedule)
-        refuse_training_options(config)
     elif trains:
         check_script(trains)
-        refuse_training_options(config)
         told += _doubts(trains)
+    if own or trains:
+        refuse_training_options(config)
     ours = {**(applied.set if applied else {}), **extra_env}
     gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
     fallback, cluster = None, Cluster(1)
@@ -186,31 +215,21 @@ def decide(args: argparse.Namespace) -> Decided:
     name = args.name or _default_name(trains, config) + ("" if fallback is None else "-single")
     name = schedulers.name_in_slurm(name, os.environ, given=args.name is not None)
     settings = _capture_settings(args, given)
-    if args.global_batch_size is not None:
-        if fallback is not None:
-            raise UsageError("--global-batch-size: not with --fallback, which keeps the samples a step itself")
-        if trains:
-            settings["samples_per_step"] = args.global_batch_size
-        else:
-            config = with_global_batch(config, args.global_batch_size, cluster.world_size)
+    if args.global_batch_size is not None and fallback is not None:
+        raise UsageError("--global-batch-size: not with --fallback, which keeps the samples a step itself")
+    if trains and args.global_batch_size is not None:
+        settings["samples_per_step"] = args.global_batch_size
     if not trains:
         settings["first_window"] = False  # its number of steps is known
-        trains = _strategy(config, schedule, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light)
-    if args.out is not None:
-        out = Path(args.out).absolute()
-    elif args.name is None and not args.overwrite and cluster.nnodes == 1:
-        out = free_folder(name)
-    else:
-        out = Path("profile", name).absolute()
-    # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
-    init_s = 0.0 if own else args.init_timeout
-    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s, kills=args.kill_on_hang)
+        trains = _strategy(args, config, schedule, cluster.world_size, "cuda" if gpus else "cpu")
+    out = _run_folder(args, name, defaults.folder, cluster)
     plan = Plan(
-        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
+        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, _limits(args, own),
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
-        beside=schedulers.tells_beside(cluster, os.environ),
+        beside=schedulers.tells_beside(cluster, os.environ), quiet=args.quiet,
+        stop_at=None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
@@ -218,6 +237,27 @@ def decide(args: argparse.Namespace) -> Decided:
     told += [part.line() for part in (applied, fallback) if part is not None]
     told += [] if fallback is None else fallback.table()
     return Decided(plan, series, tuple(told), args.overwrite)
+
+
+def _run_folder(args: argparse.Namespace, name: str, below: Path, cluster: Cluster) -> Path:
+    """Where the run goes: as asked for, else by its name; the next free one if neither was given."""
+    if args.out is not None:
+        return Path(args.out).absolute()
+    if args.name is None and not args.overwrite and cluster.nnodes == 1:
+        return free_folder(name, below)
+    return Path(below, name).absolute()
+
+
+def _limits(args: argparse.Namespace, own: bool) -> HangTimeouts | None:
+    """When the ranks count as hung. own: the command starts them, so none is known before it ends a step."""
+    if args.hang_timeout == 0:
+        return None
+    return HangTimeouts(args.hang_timeout, 0.0 if own else args.init_timeout, kills=args.kill_on_hang)
+
+
+def _last_step(schedule: Schedule, *, light: bool) -> int:
+    """Steps after which a capture is complete."""
+    return schedule.total_steps + (NEEDED if light else 0)
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -321,11 +361,15 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
         check_script(trains)
 
 
-def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool) -> list[str]:
+def _strategy(
+    args: argparse.Namespace, config: TrainConfig, schedule: Schedule, world_size: int, device: str
+) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
+    if args.global_batch_size is not None:
+        config = with_global_batch(config, args.global_batch_size, world_size)
     if config.steps is None:
-        light = light and device == "cuda" and config.device != "cpu"
-        config = replace(config, steps=schedule.total_steps + (NEEDED if light else 0))
+        light = not args.no_light and device == "cuda" and config.device != "cpu"
+        config = replace(config, steps=_last_step(schedule, light=light))
     assert config.steps is not None
     schedule.check(config.steps)
     if config.step_unit == "batch":

@@ -15,8 +15,9 @@ from traceops.cli.training_options import run_parser
 from traceops.cli.trainings import Trainings, report_all
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
+from traceops.core.text import printable
 from traceops.launch.display import Screen
-from traceops.launch.folder import short_path
+from traceops.launch.folder import run_defaults, short_path
 from traceops.launch.session import launch
 from traceops.render.runs.sweep import print_sweep, write_sweep
 from traceops.runs.sweep import Point, SweepSearch, axes_of, halve, points_of, script_words, sweep_document, try_all
@@ -50,7 +51,10 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget
     reports, rows = report_all(trainings.folder, found.trials)
     document = sweep_document(trainings.folder.name, trainings.state, points, found, rows)
     written = write_sweep(document, reports)
-    print_sweep(document, sys.stdout, written[0])
+    if args.quiet:
+        print(printable(str(written[0])))
+    else:
+        print_sweep(document, sys.stdout, written[0])
     if trainings.ended:
         return trainings.ended
     return 0 if document.best is not None else 1
@@ -69,7 +73,7 @@ def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
     if not script and any(axis.of_script for axis, _ in points[0].settings):
         raise UsageError("--vary-arg is for the options of a script; give the script after --")
     name = args.name or ("sweep" if args.out is None else Path(args.out).name)
-    folder = Path("profile", name).absolute() if args.out is None else Path(args.out).absolute()
+    folder = Path(run_defaults().folder, name).absolute() if args.out is None else Path(args.out).absolute()
     plans = [_decided(args, point, script, folder, name) for point in points]
     shared = tuple(
         f"--{key.replace('_', '-')}={value}"

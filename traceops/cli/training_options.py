@@ -99,6 +99,10 @@ _LAUNCH = Group("launch", (
         "profile/NAME/base_1, head_1, head_2, base_2, …",
     ),
     flag("--dry-run", help="print the command (with --against: all commands) and exit"),
+    option(
+        "--stop", nargs="?", const="", metavar="DIR",
+        help="end the training once the capture is complete; with DIR and no script: end the run that is active there",
+    ),
 ))  # fmt: skip
 
 _HANGS = Group("hangs", (
@@ -156,7 +160,7 @@ _GLOBAL_BATCH = option(
 )  # fmt: skip
 RUN_OPTIONS = (_LAUNCH, _HANGS, _CAPTURE, _GLOBAL_BATCH)  # all but the script; those of the built-in training follow
 _SCRIPT = option("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
-_NOT_IN_A_SERIES = {"--against": {"help": argparse.SUPPRESS}, "--summarize": {"help": argparse.SUPPRESS}}
+_NOT_IN_A_SERIES = {name: {"help": argparse.SUPPRESS} for name in ("--against", "--summarize", "--stop")}
 
 RUN = Command(
     help="Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS.",
@@ -178,6 +182,8 @@ RUN = Command(
             option("--account", metavar="NAME", help="Slurm account"),
         ), """Write a script for sbatch that runs this command as one task a node. Without --slurm or --submit these
 options do nothing. Inside a job, srun --ntasks-per-node=1 traceops run ... needs none of them."""),
+        flag("-v", "--verbose", help="also print the command and the environment of the ranks"),
+        flag("-q", "--quiet", help="no progress, and of the end only what went wrong"),
         _SCRIPT,
     ),
     extend=add_training_arguments,

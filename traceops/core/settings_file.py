@@ -11,7 +11,7 @@ from traceops.core.errors import UsageError
 from traceops.core.regular_file import read_regular
 
 FILE = "traceops.toml"
-TABLES = ("analyze", "compare", "baselines")
+TABLES = ("analyze", "compare", "baselines", "run")
 _MOST_BYTES = 1 << 24
 
 

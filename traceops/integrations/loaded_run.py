@@ -35,6 +35,7 @@ from traceops.core.files import write_whole
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import printable
+from traceops.pipeline.analyze import analyze as analyze_traces
 from traceops.render.document import Document, soft
 from traceops.render.report.card import headline
 from traceops.render.report.html import describe
@@ -60,17 +61,27 @@ _NOT_WHOLE = (
 )
 
 
-def load(path: str | os.PathLike[str] | Report, *, jobs: int | None = None) -> LoadedRun:
+def load(path: str | os.PathLike[str] | Report | LoadedRun, *, jobs: int | None = None) -> LoadedRun:
     """A run for a notebook: a run folder, a folder of traces, one trace, a report folder, report.json, or a Report.
 
     Traces are analysed, `jobs` ranks at a time (one a core if None); nothing is written. torch is never imported,
     pandas and plotly only for frames and figures. Raises InputError naming the file that cannot be read.
     """
+    if isinstance(path, LoadedRun):
+        return path
     return LoadedRun(opened(path) if isinstance(path, Report) else open_run(path, jobs=jobs))
 
 
+def analyze(path: str | os.PathLike[str], **options: Any) -> LoadedRun:
+    """Analyse the traces under `path` as ``traceops analyze`` does; `load`, but a report that lies there is not read.
+
+    options: as of `traceops.pipeline.analyze.analyze`: jobs, progress, with_hta, cache, executor, evidence.
+    """
+    return LoadedRun(opened(analyze_traces(path, **options)))
+
+
 class LoadedRun:
-    """A run that was analysed: made by `traceops.load`.
+    """A run that was analysed: made by `traceops.load` and `traceops.analyze`.
 
     Frames have a row a rank, step and so on; names of columns end in their unit, and ``frame.attrs["columns"]`` says
     what they mean. In a notebook a run shows the first screen of its page.

@@ -68,9 +68,6 @@ def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | 
         exit_code=None if run is None else run.code,
         failed_rank=None if run is None or run.failure is None else run.failure.rank,
         failures=() if run is None else run.told,
-    )
-    document = replace(
-        document,
         settings=None if plan.settings is None else msgspec.to_builtins(plan.settings),
         fallback=None if plan.fallback is None else msgspec.to_builtins(plan.fallback),
         signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,
@@ -93,14 +90,15 @@ def how_it_ended(
 ) -> EndedRun:
     """`last`: what the ranks' records said when torchrun had ended."""
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
-    silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal or ended.hung else None
+    by_us = bool(ended.signal) or ended.hung or ended.completed
+    silent = 0 if ended.returncode == 0 else -signal.SIGTERM if by_us else None
     readable, unreadable = readable_ranks(plan.out)
     for problem in unreadable:
         screen.say(problem)
     known = with_last_steps(with_failures(readable, told), last)
     ranks = with_exit_codes(known, reported, default=silent)
     ranks = gone_unseen(known, ranks, {one.rank for one in unrecorded_here(plan, known) if one.restarted})
-    own_end = ended.returncode != 0 and not ended.signal and not ended.hung
+    own_end = ended.returncode != 0 and not by_us
     failure = first_failure(ranks, reported) if own_end else None
     code = exit_code(ended, failure)
     if failure is not None and (leaver := left_early(ranks, ended.gone, failure, reported)) is not None:
@@ -116,6 +114,8 @@ def exit_code(ended: TorchrunResult, failure: Failure | None) -> int:
         return HUNG
     if ended.signal is not None:
         return 128 + ended.signal
+    if ended.completed:
+        return 0
     if ended.returncode and failure is not None:
         return failure.exit_code
     return shell_code(ended.returncode)
@@ -132,7 +132,7 @@ def cut_short(
     records: where the ranks of this machine were last. Those that a signal ended are left out: they did not do it.
     by_torchrun: it tells of each rank that ended with another code than 0; a command of the user's does not.
     """
-    if ended.signal is not None or ended.hung:
+    if ended.signal is not None or ended.hung or ended.completed:
         return []
     reported = reported_codes(ended.torchrun_log)
     running = {rank.rank for rank in ranks if rank.status == "running" and rank.failure is None}

@@ -11,20 +11,50 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest
+from traceops.capture.schedule import Schedule
 from traceops.capture.settings import holds_traces
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, held, in_use
+from traceops.core.settings_file import only, read_settings
 from traceops.launch.aside import reason
 
 STALLS = "stalls"  # what ranks did that seemed to hang and went on
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
 
 
-def free_folder(name: str) -> Path:
-    """``profile/<name>``, or the first of ``<name>-2``, ``<name>-3``, … that holds no run yet."""
-    candidates = (Path("profile", name if n == 1 else f"{name}-{n}") for n in count(1))
+class RunDefaults(Struct, frozen=True):
+    """What [run] of traceops.toml says. folder: where runs go, each by its name. schedule: numbers of the schedule."""
+
+    folder: Path = Path("profile")
+    schedule: dict[str, int] = field(default_factory=dict)
+
+
+def run_defaults() -> RunDefaults:
+    """Of the settings for the working folder. Raises UsageError naming the file and the key that is wrong."""
+    table, source = read_settings() or ({}, "")
+    own, where = table.get("run", {}), f"{source}: run"
+    if not isinstance(own, dict):
+        raise UsageError(f"{where} must be a table")
+    numbers = tuple(Schedule.__dataclass_fields__)
+    only(own, ("folder", *numbers), where)
+    folder = own.get("folder", "profile")
+    if not isinstance(folder, str) or not folder:
+        raise UsageError(f"{where}.folder must be a folder, in quotes")
+    schedule = {name: value for name, value in own.items() if name in numbers}
+    try:
+        Schedule(**schedule)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return RunDefaults(Path(source).parent / folder if "folder" in own else Path(folder), schedule)
+
+
+def free_folder(name: str, below: Path = Path("profile")) -> Path:
+    """``below/<name>``, or the first of ``<name>-2``, ``<name>-3``, … that holds no run yet."""
+    candidates = (below / (name if n == 1 else f"{name}-{n}") for n in count(1))
     return next(path for path in candidates if not holds_traces(path) and not in_use(path)).absolute()
 
 

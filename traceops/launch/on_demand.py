@@ -90,28 +90,32 @@ def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> WindowD
     Known it is only when the steps have settled: for a while they have taken as long, and none was compiled.
     """
     own = [step for step in steps if step.number in window]
-    before = [step for step in steps if 0 < step.number < min(window) and not step.recorded][-_NEAR:]
-    behind = [step for step in steps if step.number > max(window) and not step.recorded][-_BEHIND:]
-    if len(own) < len(window) or len(behind) < _BEHIND:
+    plain = [step for step in steps if not step.recorded]
+    behind = [step for step in plain if step.number > max(window)]
+    later = _settled_us(behind)
+    if len(own) < len(window) or later is None:
         return None
-    halves = [median(step.us for step in half) for half in (behind[: _BEHIND // 2], behind[_BEHIND // 2 :])]
-    later = halves[1]
-    if max(halves) > _SETTLED * min(halves) or any(map(_compiles, behind[_BEHIND // 2 :])):
-        return None
-    every = [step for step in steps if step.number > max(window) and not step.recorded]
-    usual = median(step.us for step in own)
-    odd = max(step.us for step in own)
-    settled = every[-max(len(every) // 2, _BEHIND) :]  # slow steps at the start are not of what comes again
+    settled = behind[-max(len(behind) // 2, _BEHIND) :]  # slow steps at the start are not of what comes again
     rhythm = _rhythm(settled, (later + max(step.us for step in settled)) / 2, later)
     if any(map(_compiles, own)):
         return WindowDue(Why.COMPILED, rhythm)
-    slow = [step.us for step in before]
+    slow = [step.us for step in plain if 0 < step.number < min(window)][-_NEAR:]
     if len(slow) == _NEAR and median(slow) >= _SLOWER * later and min(slow) >= _EACH_SLOWER * later:
         return WindowDue(Why.SLOWER, rhythm)
-    again = _rhythm(every, later + (odd - usual) / 2, later)
+    usual, odd = median(step.us for step in own), max(step.us for step in own)
+    again = _rhythm(behind, later + (odd - usual) / 2, later)
     if again is not None and any(again.has(step.number) and step.us >= _ODD * usual for step in own):
         return WindowDue(Why.INTERRUPTED, again)
     return None
+
+
+def _settled_us(behind: Sequence[TimedStep]) -> float | None:
+    """How long the latest steps take; None as long as they change, are compiled, or are few."""
+    first, last = behind[-_BEHIND : -_BEHIND // 2], behind[-_BEHIND // 2 :]
+    if len(behind) < _BEHIND or any(map(_compiles, last)):
+        return None
+    halves = [median(step.us for step in half) for half in (first, last)]
+    return halves[1] if max(halves) <= _SETTLED * min(halves) else None
 
 
 def _compiles(step: TimedStep) -> bool:

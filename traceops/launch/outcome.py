@@ -89,14 +89,17 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
     if root is not None and ended and (_echoes_only(raised, root) or _nobody_failed(raised, reported)):
         return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
     if raised:
-        by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
-        first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
-        assert first.exit_code is not None
-        return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
-    for rank, code in reversed(reported.items()):
-        if code not in (0, -signal.SIGTERM):
-            return Failure(rank, shell_code(code), f"exit code {code}")
-    return None
+        return _first_raised(raised)
+    others = ((rank, code) for rank, code in reversed(reported.items()) if code not in (0, -signal.SIGTERM))
+    return next((Failure(rank, shell_code(code), f"exit code {code}") for rank, code in others), None)
+
+
+def _first_raised(raised: Sequence[RankManifest]) -> Failure:
+    """Of ranks that raised, the first that torchrun did not end."""
+    by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
+    first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
+    assert first.exit_code is not None
+    return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
 
 
 def _nobody_failed(raised: Sequence[RankManifest], reported: Mapping[int, int]) -> bool:
@@ -168,16 +171,17 @@ def settle(out: Path, logs: Path | None) -> None:
     if begun.get("status") != "running":  # the launcher had written it before
         return
     ranks = with_exit_codes(readable_ranks(out)[0], {}, default=-signal.SIGTERM)
+    kept = ("name", "command", "argv", "environment", "git", "world_size", "nnodes", "started_ns")
+    own: dict[str, Any] = {key: begun[key] for key in kept}
+    own |= {key: begun.get(key) for key in ("settings", "fallback", "launcher")}
     merged = merge(
         ranks,
-        **{key: begun[key] for key in ("name", "command", "argv", "environment", "git", "world_size", "nnodes")},
+        **own,
         versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
-        started_ns=begun["started_ns"],
         ended_ns=time.time_ns(),
         status=CUT_SHORT,
         notes=["the launcher was killed, and its ranks were ended with it"],
     )
-    kept: dict[str, Any] = {key: begun.get(key) for key in ("settings", "fallback", "launcher")}
-    write_json(out / "run.json", asdict(replace(merged, **kept)))
+    write_json(out / "run.json", asdict(merged))
     if logs is not None:
         collect_logs(out, logs, ranks, host())

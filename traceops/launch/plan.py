@@ -240,7 +240,8 @@ class Plan(Struct, frozen=True):
     settings: the doctor's. fallback: where one rank stands in for many. gpus: whether the ranks run on them.
     shown: what of their output. gather: on several nodes whether the others' files come to the first one's folder;
     gather_port: at which of its ports, None beside the rendezvous's. beside: another launcher tells of the run in the
-    same output, and this one only of what happens to its own ranks.
+    same output, and this one only of what happens to its own ranks. quiet: only what goes wrong is reported.
+    stop_at: the training ends once every rank has done so many steps and written its traces; None lets it go on.
     """
 
     name: str
@@ -261,6 +262,8 @@ class Plan(Struct, frozen=True):
     gather: bool = False
     gather_port: int | None = None
     beside: bool = False
+    quiet: bool = False
+    stop_at: int | None = None
 
     @property
     def evidence(self) -> Path:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from traceops.capture.pipes import make_pipes
 from traceops.capture.progress import Progress, read_progress
+from traceops.capture.schedule import Phase
 from traceops.capture.settings import ENV
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
@@ -138,6 +139,7 @@ class TorchrunResult(Struct, frozen=True):
 
     hung: we ended it because its ranks hung, or were about to. gone: ranks whose processes we saw end while torchrun
     knew of no failure yet, in this order. saved: what ranks that seemed to hang were doing, before the user ended them.
+    completed: we ended it because all was captured.
     """
 
     returncode: int
@@ -146,6 +148,7 @@ class TorchrunResult(Struct, frozen=True):
     hung: bool = False
     gone: tuple[int, ...] = ()
     saved: bool = False
+    completed: bool = False
 
 
 class LauncherGuard(Struct, frozen=True):
@@ -175,13 +178,15 @@ def run(
     shown: Shown = ALL_SHOWN,
     on_demand: OnDemand | None = None,
     node: str = "",
+    stop_at: int | None = None,
 ) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
     machine, where that is known. logs, rank_of, shown: see `Forwarder`. received: the signals that came, see
     `held_signals`.
-    on_demand: asks the ranks for windows while they run. node: this machine's name, where there are several.
+    on_demand: asks the ranks for windows while they run. node: this machine's name, where there are several. stop_at:
+    steps after which the command is ended, with all traces written.
     A signal that ends the run goes to torchrun, which passes it on and waits for its ranks as it always does; so does
     SIGTERM at a hang that is to end it. SIGKILL follows for what is left and works no more, or on a second signal.
     """
@@ -192,68 +197,143 @@ def run(
     process, control = _start(command, env, folder, guard, outputs)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
-    pace, tree, looked, hung = StepRate(ranks, node), ProcessTree(process, env), 0.0, False
-    stopping: _Stopping | None = None
-    heard = 0  # signals that came before we said what another Ctrl-C would do
-    gone: list[int] = []
-    failed = saving = False
-    records: list[Progress] = []
-    while process.poll() is None:
-        now = time.monotonic()
-        with aside("watching the ranks"):
-            records = read_progress(progress)
-            if stopping is None and not saving:
-                ended = [record.rank for record in records if not is_alive(record)]
-                screen.progress(pace.line(records, len(records) - len(ended)))
-                if not output.failure_told:
-                    gone += [rank for rank in ended if rank not in gone]
-                if hangs is not None and (hangs.stall is not None or not output.failure_told):
-                    hung = hangs.observe(records) and not received
-                elif hangs is not None and not failed:
-                    failed = True
-                    hangs.rank_failed(records)
-        with aside("asking for a window"):
-            asked = bool(received.others) and received.pass_on(tree.command(), records)
-            if on_demand is not None and stopping is None and not saving:
-                if asked:
-                    on_demand.signalled()
-                on_demand.look(records)
-        with aside("saving what the ranks are doing"):
-            if hangs is not None and received == [signal.SIGINT] and stopping is None and not saving and not hung:
-                saving, heard = hangs.interrupted(records), len(received)
-        saving = saving and hangs is not None and len(received) == heard and hangs.saves()
-        ending = stopping is None and not saving and (hung or bool(received))
-        if now - looked > _LOOK_EVERY_S or ending:
-            with aside("looking for the run's processes"):
-                tree.refresh()
-            looked = now
-        if ending:
-            if received:
-                with aside("telling of it"):
-                    screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
-            output.mute()
-            number = received.for_ranks(records) if received else signal.SIGTERM
-            _stop(process, control, number, whole_group=ranks is None)
-            stopping, heard = _Stopping(process.pid, now, patient=not hung), heard or len(received)
-        if stopping is not None and (received.again(heard) or stopping.is_over(now)):
-            break
-        time.sleep(_POLL_S)
-    _kill(process, control)
-    if not sys.platform.startswith("linux") or (process.poll() or 0) < 0:  # else the supervisor has ended them
-        with aside("ending the run's processes"):
-            tree.end()
+    running = _Running(process, control, output, ProcessTree(process, env), progress, ranks, screen, aside, received)
+    running.hangs, running.on_demand, running.stop_at = hangs, on_demand, stop_at
+    running.until_it_ends(StepRate(ranks, node))
     heard = len(received)
     with aside("passing the output on"):
         output.finish(_IMPATIENCE_S if received else _PATIENCE_S, lambda: len(received) > heard)
+    hung = running.hung
     if hangs is not None:
         with aside("explaining the hang"):
             hangs.finish(hurried=bool(received), well=process.poll() == 0 and not received)
         hung = hangs.kills and hangs.stall is not None and (hung or not received)
     for pipe in held:
         os.close(pipe)
-    signalled = received[0] if received and not hung else None
-    saved = hangs is not None and hangs.saved
-    return TorchrunResult(process.wait(), signalled, output.own_words(), hung, tuple(gone), saved)
+    return TorchrunResult(
+        process.wait(), received[0] if received and not hung else None, output.own_words(), hung, tuple(running.gone),
+        saved=hangs is not None and hangs.saved,
+        completed=running.complete and running.is_stopped and not received and not hung,
+    )  # fmt: skip
+
+
+class _Running:
+    """The command while it runs: who is looked at again and again, and when it is to end.
+
+    hangs, on_demand, stop_at: as of `run`. gone, hung, complete: what was seen; `complete`: all that was asked for is
+    captured.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        control: int,
+        output: Forwarder,
+        tree: ProcessTree,
+        progress: Path,
+        ranks: int | None,
+        screen: Screen,
+        aside: Aside,
+        received: Received,
+    ) -> None:
+        self._process, self._control, self._output, self._tree = process, control, output, tree
+        self._progress, self._ranks = progress, ranks
+        self._screen, self._aside, self._received = screen, aside, received
+        self.hangs: HangWatch | None = None
+        self.on_demand: OnDemand | None = None
+        self.stop_at: int | None = None
+        self.gone: list[int] = []
+        self.hung = self.complete = False
+        self._records: list[Progress] = []
+        self._failed = self._saving = False
+        self._stopping: _Stopping | None = None
+        self._heard = 0  # signals that came before we said what another Ctrl-C would do
+        self._looked = 0.0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping is not None
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._stopping is None and not self._saving
+
+    def until_it_ends(self, pace: StepRate) -> None:
+        """Wait for the end of all its processes, however they end."""
+        aside, received = self._aside, self._received
+        while self._process.poll() is None:
+            now = time.monotonic()
+            with aside("watching the ranks"):
+                self._records = read_progress(self._progress)
+                if self._goes_on:
+                    self._look(pace)
+            with aside("asking for a window"):
+                self._ask_for_windows()
+            with aside("saving what the ranks are doing"):
+                self._save_before_the_end()
+            saves = self.hangs is not None and len(received) == self._heard and self.hangs.saves()
+            self._saving = self._saving and saves
+            ending = self._goes_on and (self.hung or self.complete or bool(received))
+            if now - self._looked > _LOOK_EVERY_S or ending:
+                with aside("looking for the run's processes"):
+                    self._tree.refresh()
+                self._looked = now
+            if ending:
+                self._end(now)
+            if self._stopping is not None and (received.again(self._heard) or self._stopping.is_over(now)):
+                break
+            time.sleep(_POLL_S)
+        _kill(self._process, self._control)
+        if (
+            not sys.platform.startswith("linux") or (self._process.poll() or 0) < 0
+        ):  # else the supervisor has ended them
+            with aside("ending the run's processes"):
+                self._tree.end()
+
+    def _look(self, pace: StepRate) -> None:
+        """Where the ranks are, which are gone, whether they hang, and whether all is captured."""
+        records, told = self._records, self._output.failure_told
+        ended = [record.rank for record in records if not is_alive(record)]
+        self._screen.progress(pace.line(records, len(records) - len(ended)))
+        if not told:
+            self.gone += [rank for rank in ended if rank not in self.gone]
+        if self.hangs is not None and (self.hangs.stall is not None or not told):
+            self.hung = self.hangs.observe(records) and not self._received
+        elif self.hangs is not None and not self._failed:
+            self._failed = True
+            self.hangs.rank_failed(records)
+        if self.stop_at is not None:  # one that writes a trace is not done
+            done = (one.step >= self.stop_at and one.phase in (Phase.DONE.value, "ended") for one in records)
+            self.complete = len(records) >= (self._ranks or 1) and all(done)
+
+    def _ask_for_windows(self) -> None:
+        asked = bool(self._received.others) and self._received.pass_on(self._tree.command(), self._records)
+        if self.on_demand is not None and self._goes_on:
+            if asked:
+                self.on_demand.signalled()
+            self.on_demand.look(self._records)
+
+    def _save_before_the_end(self) -> None:
+        """At the first Ctrl-C, of ranks that seem to hang."""
+        if self.hangs is not None and self._received == [signal.SIGINT] and self._goes_on and not self.hung:
+            self._saving, self._heard = self.hangs.interrupted(self._records), len(self._received)
+
+    def _end(self, now: float) -> None:
+        """Ask the command to end, and say why."""
+        received, why = self._received, ""
+        if received:
+            why = "stopping the ranks; what was captured is kept (again to kill them at once)"
+        elif self.complete:
+            why = f"capture complete at step {self._records[0].step}; ending the training (--stop)"
+        if why:
+            with self._aside("telling of it"):
+                self._screen.say(why)
+        self._output.mute()
+        number = received.for_ranks(self._records) if received else signal.SIGTERM
+        _stop(self._process, self._control, number, whole_group=self._ranks is None)
+        self._stopping = _Stopping(self._process.pid, now, patient=not self.hung)
+        self._heard = self._heard or len(received)
 
 
 def _outputs(

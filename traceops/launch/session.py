@@ -127,7 +127,7 @@ def _expected(plan: Plan) -> int | None:
 
 
 def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None], advise: bool) -> int:
-    screen = Screen(tells_progress=not plan.beside)
+    screen = Screen(tells_progress=not (plan.beside or plan.quiet))
     aside = Aside(screen)
     started = time.time_ns()
     with writable(plan.out):
@@ -157,7 +157,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             write_run(plan, env, started)
             reserve = Reserve(plan.out)
         with aside("telling of the run"):
-            if not plan.beside:
+            if not (plan.beside or plan.quiet):
                 screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
         fabric: FabricEvidence | None = None
         with aside("saving the machine's topology"):
@@ -177,7 +177,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
             guard=LauncherGuard(lock, outcome.settle_command(plan.out, plan.rank_logs), Path(progress)),
             hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
-            on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "",
+            on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "", stop_at=plan.stop_at,
         )  # fmt: skip
         with aside("asking for a window"):
             on_demand.close()
@@ -246,7 +246,7 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
     with aside("telling how the run ended"):
         advise = advise and (gathering is None or gathering.first)
         own = run.failure is not None and run.failure.rank in {rank.rank for rank in here}
-        if own or not plan.beside:
+        if own or (not plan.beside and (run.code or not plan.quiet)):
             tell(screen, plan, run, aside, advise)
     return run.code
 

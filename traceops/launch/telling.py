@@ -133,26 +133,9 @@ def tell(screen: Screen, plan: Plan, run: EndedRun, aside: Aside, advise: bool) 
 
 def _tell_end(screen: Screen, plan: Plan, run: EndedRun, aside: Aside) -> None:
     """How the training ended, where it did not by itself."""
-    ended, failure = run.ended, run.failure
-    if failure is not None:
-        found, repeated = None, False
-        with aside("finding the cause"):
-            found = find_cause(plan)
-            repeated = says(found, failure)
-        where = next((f" on {rank.host}" for rank in run.ranks if rank.rank == failure.rank), "")
-        what = "failed" if failure.exit_code else "ended"
-        code_words = f"exit code {failure.exit_code}"
-        reason = "" if failure.reason == code_words or repeated else f": {failure.reason}"
-        screen.say(f"rank {failure.rank}{where} {what} first, {code_words}{reason}")
-        logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
-        log = next((path for path in logs if path.exists()), plan.out)
-        if log.is_file() and not plan.shown.shows(failure.rank, failure.rank):
-            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        if log.is_file():
-            screen.say(f"its output is in {short_path(log)}")
-        with aside("telling the cause"):
-            if found is not None:
-                tell_cause(plan, screen, found)
+    ended = run.ended
+    if run.failure is not None:
+        _tell_failure(screen, plan, run, run.failure, aside)
     elif ended.hung:
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
@@ -169,6 +152,27 @@ def _tell_end(screen: Screen, plan: Plan, run: EndedRun, aside: Aside) -> None:
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
+
+
+def _tell_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, aside: Aside) -> None:
+    """Which rank failed first and with what, where its output is, and the cause."""
+    found, repeated = None, False
+    with aside("finding the cause"):
+        found = find_cause(plan)
+        repeated = says(found, failure)
+    where = next((f" on {rank.host}" for rank in run.ranks if rank.rank == failure.rank), "")
+    what = "failed" if failure.exit_code else "ended"
+    code_words = f"exit code {failure.exit_code}"
+    reason = "" if failure.reason == code_words or repeated else f": {failure.reason}"
+    screen.say(f"rank {failure.rank}{where} {what} first, {code_words}{reason}")
+    logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
+    if (log := next((path for path in logs if path.is_file()), None)) is not None:
+        if not plan.shown.shows(failure.rank, failure.rank):
+            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
+        screen.say(f"its output is in {short_path(log)}")
+    with aside("telling the cause"):
+        if found is not None:
+            tell_cause(plan, screen, found)
 
 
 def _tell_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
@@ -203,7 +207,12 @@ def _tell_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> Non
             f"{elsewhere} ranks left nothing in this folder. If the nodes do not share it, --gather sends their files "
             "to the first node"
         )
-    if not traced and (shorter := would_fit(ranks)) is not None:
+    _tell_next(screen, plan, run, advise, traced)
+
+
+def _tell_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
+    """What to type next. traced: ranks with a whole step."""
+    if not traced and (shorter := would_fit(run.ranks)) is not None:
         screen.say(f"next: run it again with {shorter.flags}")
     if run.failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")

@@ -48,7 +48,8 @@ _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
-_GROWS_S, _GROWS_MIN = 20.0, 60.0
+_GROWS_AFTER_S, _GROWS_PULSES = 40.0, 16  # of a job, and in a while
+_GROWS_S, _GROWS_MIN = (24.0, 90.0, 300.0), 60.0  # whiles, and minutes until it is full
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
 _LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
 _LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
@@ -417,30 +418,33 @@ class Job:
         return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=page)]
 
     def _grows(self, state: RankState) -> MemoryGrows | None:
+        """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
-        if pulse is None or state.steps < 30 or pulse.number % 2:
+        pulses = [one for one in state.pulses if one.steps > 2 * _FIRST]
+        if pulse is None or pulse.number % 2 or not pulses:
             return None
-        recent = [one for one in list(state.pulses)[-180:] if one.steps > 2 * _FIRST]
-        if len(recent) < 2 * _GROWS_S:
+        if pulse.time_ns - pulses[0].time_ns < _GROWS_AFTER_S * 1e9:
             return None
-        for where, size, limit in (
-            ("gpu", [one.held for one in recent], pulse.total),
-            ("host", [one.resident for one in recent], 0),
-        ):
-            grown = growth(size)
-            if grown is None:
+        for seconds in _GROWS_S:
+            recent = [one for one in pulses if pulse.time_ns - one.time_ns <= seconds * 1e9]
+            if len(recent) < _GROWS_PULSES or pulse.time_ns - pulses[0].time_ns < seconds * 1e9:
                 continue
-            minutes = (recent[-1].time_ns - recent[0].time_ns) / 60e9
-            per_minute = grown / minutes
-            room = (limit or self._host_limit(state.rank)) - size[-1]
-            left = room / per_minute if room > 0 else 0.0
-            if left <= _GROWS_MIN:
-                return MemoryGrows(
-                    ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
-                )
+            for where, sizes, limit in (
+                ("gpu", [one.held for one in recent], pulse.total),
+                ("host", [one.resident for one in recent], self._host_limit()),
+            ):
+                grown = growth(sizes)
+                if grown is None:
+                    continue
+                per_minute = grown / ((recent[-1].time_ns - recent[0].time_ns) / 60e9)
+                left = max(limit - sizes[-1], 0) / per_minute
+                if left <= _GROWS_MIN:
+                    return MemoryGrows(
+                        ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
+                    )
         return None
 
-    def _host_limit(self, rank: int) -> float:
+    def _host_limit(self) -> float:
         return float(getattr(self._sources, "host_bytes", 64 << 30))
 
     def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:

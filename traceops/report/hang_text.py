@@ -298,15 +298,20 @@ def _nobody(diagnosis: Diagnosis) -> str:
         return f"{idle.text}: the model is not trained ({place})."
     if diagnosis.evidence.lone and not any(event.kind not in ("monitor", "outlived", "passed") for event in seen):
         return lone_text(diagnosis)
-    if seen and all(event.kind == "inspector" for event in seen):
+    return _seen_text(diagnosis, seen) if seen else _unseen_text(diagnosis)
+
+
+def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> str:
+    """What logs show of failures where none of them is a cause."""
+    if all(event.kind == "inspector" for event in seen):
         more = f" (and {len(seen) - 1} more, below)" if len(seen) > 1 else ""
         return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
-    if seen and all(map(was_logged_only, seen)):
+    if all(map(was_logged_only, seen)):
         several = len(seen) > 1
         lines = f"{len(seen)} line{'s' if several else ''}"
         first = f"{'the first: ' if several else ''}{quoted_line(diagnosis, seen[0], ())}"
         return f"{lines} with an error, after which its logger goes on: {first}. Read: {read_text(diagnosis)}."
-    if seen and all(event.kind == "outlived" for event in seen):
+    if all(event.kind == "outlived" for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         went_on = "of trouble, after which the log goes on with steps, in a later start or to the program's own end"
         last = quoted_line(diagnosis, max(seen, key=lambda event: event.line), ())
@@ -314,15 +319,18 @@ def _nobody(diagnosis: Diagnosis) -> str:
             "they ended an earlier start at most; the last:" if len(seen) > 1 else "it ended an earlier start at most;"
         )
         return f"{lines} {went_on}: {ended} {last}. See below. Read: {read_text(diagnosis)}."
-    if seen and all(event.kind in ("outlived", "passed") for event in seen):
+    if all(event.kind in ("outlived", "passed") for event in seen):
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         return f"{lines} of trouble that passed, as the log shows. See below. Read: {read_text(diagnosis)}."
-    if seen:
-        groups = seen_groups(seen)
-        below = ("", "; the other is below", "; the others are below")[min(len(groups), 3) - 1]
-        quoted = quoted_line(diagnosis, *most_telling(groups))
-        lines = "1 error message; its cause is" if len(groups) == 1 else f"{len(groups)} error messages; their cause is"
-        return f"{lines} not in this log: {quoted}{below}. Read: {read_text(diagnosis)}."
+    groups = seen_groups(seen)
+    below = ("", "; the other is below", "; the others are below")[min(len(groups), 3) - 1]
+    quoted = quoted_line(diagnosis, *most_telling(groups))
+    lines = "1 error message; its cause is" if len(groups) == 1 else f"{len(groups)} error messages; their cause is"
+    return f"{lines} not in this log: {quoted}{below}. Read: {read_text(diagnosis)}."
+
+
+def _unseen_text(diagnosis: Diagnosis) -> str:
+    """That nothing was seen, and what is missing to see more."""
     unknown = unknown_ranks(diagnosis)
     text = f"No rank waits for another one. Read: {read_text(diagnosis)}."
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):

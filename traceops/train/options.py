@@ -25,34 +25,24 @@ def add_mesh_arguments(add: Callable[..., Any]) -> None:
     """Add a flag for each of these options with `add`, the add_argument of a parser."""
     default = TrainConfig()
     add(
-        "--replicas",
-        type=int,
-        default=default.replicas,
-        metavar="N",
+        "--replicas", type=int, default=default.replicas, metavar="N",
         help="pytorch_tp, pytorch_pp, pytorch_cp, expert_parallel: copies of the model that share the batch; the "
         "ranks of a copy have consecutive numbers (%(default)s)",
-    )
+    )  # fmt: skip
     add(
-        "--pp-schedule",
-        choices=PP_SCHEDULES,
-        default=default.pp_schedule,
+        "--pp-schedule", choices=PP_SCHEDULES, default=default.pp_schedule,
         help="pytorch_pp: order of micro-batches; interleaved has two stages a rank (%(default)s)",
-    )
+    )  # fmt: skip
     add(
-        "--micro-batches",
-        type=int,
-        default=default.micro_batches,
-        metavar="N",
+        "--micro-batches", type=int, default=default.micro_batches, metavar="N",
         help="pytorch_pp: micro-batches of a batch (%(default)s)",
-    )
+    )  # fmt: skip
     add("--stage-layers", metavar="N,N,…", help="pytorch_pp: blocks of each stage (the same number each)")
     add("--experts", type=int, metavar="N", help="expert_parallel: experts of a block (one for each rank of a copy)")
     add(
-        "--skew",
-        type=float,
-        metavar="SHARE",
+        "--skew", type=float, metavar="SHARE",
         help="expert_parallel: send this share of the tokens to the last expert, such as 0.75 (the router decides)",
-    )
+    )  # fmt: skip
 
 
 def stage_layers_of(config: TrainConfig) -> tuple[int, ...]:
@@ -126,10 +116,9 @@ def add_loader_arguments(add: Any) -> None:
     """Add the flags to a group whose ``add_argument`` is `add`; but for ``--workers``, which has sizes by device."""
     add("--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker loads ahead (2)")
     add(
-        "--pin-memory",
-        action=argparse.BooleanOptionalAction,
+        "--pin-memory", action=argparse.BooleanOptionalAction,
         help="put batches in page-locked memory, which copies to a GPU while it computes (on cuda)",
-    )
+    )  # fmt: skip
     add(
         "--persistent-workers",
         action="store_true",
@@ -137,11 +126,9 @@ def add_loader_arguments(add: Any) -> None:
         help="keep the DataLoader's workers from epoch to epoch; see --epoch-steps",
     )
     add(
-        "--epoch-steps",
-        type=int,
-        metavar="N",
+        "--epoch-steps", type=int, metavar="N",
         help="profiler steps in an epoch; then the data and the DataLoader start over (all steps are one epoch)",
-    )
+    )  # fmt: skip
 
 
 def check_loader(config: TrainConfig, device: str) -> None:
@@ -189,17 +176,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--strategy", choices=NAMES, default=default.strategy, help="how ranks share the work (%(default)s)")
     add(
-        "--model",
-        default=default.model,
-        metavar="gpt|hf:NAME",
+        "--model", default=default.model, metavar="gpt|hf:NAME",
         help="built-in GPT, or a causal LM by name or local folder through transformers (%(default)s)",
-    )
+    )  # fmt: skip
     add(
-        "--data",
-        default=default.data,
-        metavar="random|hf:NAME",
+        "--data", default=default.data, metavar="random|hf:NAME",
         help="random tokens, or text by dataset name or local file through datasets (%(default)s)",
-    )
+    )  # fmt: skip
     add("--layers", type=int, metavar="N", help=_by_device("blocks of the GPT", "layers"))
     add("--dim", type=int, metavar="N", help=_by_device("width of the GPT", "dim"))
     add("--heads", type=int, metavar="N", help=_by_device("attention heads", "heads"))
@@ -207,58 +190,43 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seq-len", type=int, metavar="N", help=_by_device("tokens a sample", "seq_len"))
     add("--batch-size", type=int, metavar="N", help=_by_device("samples per rank and batch", "batch_size"))
     add(
-        "--precision",
-        choices=PRECISIONS,
-        default=default.precision,
-        metavar="TYPE",
+        "--precision", choices=PRECISIONS, default=default.precision, metavar="TYPE",
         help=f"{', '.join(PRECISIONS)}: bf16 and fp16 keep fp32 weights, bf16-params has them in bf16 too; fp16 scales "
         "the loss (%(default)s)",
-    )
+    )  # fmt: skip
     add(
-        "--grad-accum",
-        type=int,
-        default=default.grad_accum,
-        metavar="N",
+        "--grad-accum", type=int, default=default.grad_accum, metavar="N",
         help="micro-batches an optimizer step (%(default)s)",
-    )
+    )  # fmt: skip
     add("--activation-checkpointing", action="store_true", help="recompute each block in backward")
     add("--workers", type=int, metavar="N", help=_by_device("DataLoader worker processes", "workers"))
     add_loader_arguments(add)
     add("--bucket-mb", type=float, metavar="MB", help=_by_device("gradient bucket, MiB", "bucket_mb"))
     add(
-        "--shard-group-size",
-        type=int,
-        metavar="N",
+        "--shard-group-size", type=int, metavar="N",
         help="pytorch_hsdp: ranks that share one copy of the model (a node, or half of a single node)",
-    )
+    )  # fmt: skip
     add_mesh_arguments(add)
     add(
-        "--find-unused-parameters",
-        action="store_true",
+        "--find-unused-parameters", action="store_true",
         help="pytorch_ddp, pytorch_zero1: the model leaves parameters out of some steps",
-    )
+    )  # fmt: skip
     add("--lr", type=float, default=default.lr, help="learning rate (%(default)s)")
     add(
-        "--optimizer",
-        choices=OPTIMIZERS,
-        default=default.optimizer,
+        "--optimizer", choices=OPTIMIZERS, default=default.optimizer,
         help="sgd has momentum 0.9; adamw8bit keeps its state in 8 bits (torchao, the extra lowbit) (%(default)s)",
-    )
+    )  # fmt: skip
     add(
-        "--offload",
-        choices=OFFLOADS,
-        default=default.offload,
+        "--offload", choices=OFFLOADS, default=default.offload,
         help="cpu: FSDP2 keeps parameters, gradients and optimizer state in the host's memory (%(default)s)",
-    )
+    )  # fmt: skip
     add("--seed", type=int, default=default.seed, help="of weights and data (%(default)s)")
     add("--device", choices=DEVICES, default=default.device, help="auto: cuda where there is one (%(default)s)")
     add("--backend", choices=BACKENDS, default=default.backend, help="auto: nccl on cuda, gloo on cpu (%(default)s)")
     add(
-        "--step-unit",
-        choices=STEP_UNITS,
-        default=default.step_unit,
+        "--step-unit", choices=STEP_UNITS, default=default.step_unit,
         help="one profiler step is an optimizer step or a micro-batch (%(default)s)",
-    )
+    )  # fmt: skip
     add("--steps", type=int, metavar="N", help="profiler steps to train (as many as the capture schedule needs)")
 
 
