@@ -315,12 +315,8 @@ def test_a_slow_host_under_a_slow_profiler_is_a_remark():
     assert found.confidence == "medium"
     assert measured.replay is not None
     [late] = measured.replay.stragglers.found
-    unknown = replace(
-        measured,
-        replay=replace(
-            measured.replay, stragglers=replace(measured.replay.stragglers, found=(replace(late, cause="unknown")))
-        ),
-    )
+    stragglers = replace(measured.replay.stragglers, found=(replace(late, cause="unknown"),))
+    unknown = replace(measured, replay=replace(measured.replay, stragglers=stragglers))
     [found] = findings(unknown, 2.4)
     assert (found.severity, found.confidence, found.cause) == ("info", "low", "unknown")
     [found] = findings(unknown, 1.0)

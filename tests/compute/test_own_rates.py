@@ -58,6 +58,13 @@ def test_kept_rates_are_used_for_the_gpu_of_that_name_alone(name):
     assert gpu_of("NVIDIA H200") == other
 
 
+def test_of_the_kind_of_gpu_that_ships_measured_no_rate_falls_below_what_programs_attained():
+    keep("NVIDIA H200", replace(H200, memory={**H200.memory, "softmax": 1.3, "norm": 3.0}))
+    gpu = gpu_of("NVIDIA H200")
+    assert gpu.source == "own" and gpu.rates.memory["softmax"] == H200.memory["softmax"]
+    assert gpu.rates.memory["norm"] == 3.0
+
+
 def test_a_table_with_a_hole_or_of_no_speeds_is_passed_over():
     assert is_usable(H200)
     for broken in (

@@ -86,7 +86,7 @@ def test_an_empty_frame_has_its_columns(tmp_path: Path) -> None:
     value |= {"what_if": [], "findings": [], "inventory": None}
     (tmp_path / "report.json").write_text(json.dumps(value))
     run = traceops.load(tmp_path)
-    assert run.replay.what_if.empty and "saved_pct" in run.replay.what_if.columns
+    assert run.what_if.empty and "saved_pct" in run.what_if.columns
     assert run.kernels.empty and str(run.kernels["ms_per_step"].dtype) == "float64"
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from random import Random
 
 import pytest
 
 from benchmarks.live.generated import START_NS, Scene, StepParts, played
+from traceops.capture.observing.observer import Observer
 from traceops.core.errors import UsageError
-from traceops.core.live_pulses import KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
+from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
 from traceops.live.findings import Detection, Lags, RankEvidence, Slower, Stuck, Why, causes_of
 from traceops.live.measures import Pace, growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, address_of, metrics_text
-from traceops.live.stream import LineTime
+from traceops.live.stream import LineTime, RankReader
 
 
 def pulse(number: int, steps: int = 0) -> Pulse:
@@ -179,3 +181,34 @@ def test_a_folder_has_to_be_there(tmp_path, monkeypatch):
         watched_folder(None)
     with pytest.raises(UsageError):
         watched_folder("none")
+
+
+@pytest.mark.parametrize("error", [OSError("full"), RuntimeError("gone"), MemoryError()])
+def test_pulses_that_fail_end_alone(tmp_path, monkeypatch, error):
+    """Steps are timed on, and the training hears nothing of it."""
+
+    def fails(*arguments: object, **more: object) -> bool:
+        raise error
+
+    observer = Observer(tmp_path, 0, live=True)
+    assert (tmp_path / "live.bin").stat().st_size
+    monkeypatch.setattr("traceops.capture.observing.observer.Pulses.write", fails)
+    for _ in range(20):
+        observer.step_ended(recorded=False)
+        observer.step_begins(recorded=False)
+    observer.close()
+    assert observer.trouble is None
+    look = RankReader(tmp_path, 0).look()
+    assert look is not None and len(look.steps) == 20
+
+
+def test_a_rank_writes_where_its_thread_is_seen(tmp_path):
+    observer = Observer(tmp_path, 3, live=True)
+    for _ in range(30):
+        time.sleep(0.05)
+        observer.step_ended(recorded=False)
+        observer.step_begins(recorded=False)
+    observer.close()
+    pulses = read_pulses(tmp_path / "live.bin")
+    assert pulses[-1].steps == 30 and pulses[-1].flags == ENDED and pulses[-1].resident > 1 << 20
+    assert sum(pulses[-1].seen_us) > 0 and pulses[-1].looks > 0

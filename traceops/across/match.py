@@ -60,7 +60,7 @@ class Collective(Struct, frozen=True):
     wait_ns: tuple[int, ...]  # in the order of `members`
     links: tuple[tuple[int, int], ...] = ()  # of sends and receives: sender and receiver, places in `members`
     came_last: int | None = None  # by the clock, where that was asked
-    needs: tuple[tuple[int, ...], ...] = ()  # of rooted operations: whom each member needs, itself too (rooted.py)
+    needs: tuple[tuple[int, ...], ...] = ()  # of rooted operations: whom each member needs, itself too (clocks.py)
 
     @property
     def is_rooted(self) -> bool:

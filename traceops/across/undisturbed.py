@@ -290,12 +290,8 @@ def undisturbed(
     own = {light.rank: light for light in lights}
     if not own or plain is None or plain.ms <= 0:
         return None, None if not own else "no step was timed without recording"
-    steps = {light.steps for light in own.values()}
-    if len(steps) > 1:
-        return None, "the ranks' light windows are not of the same steps"
-    if len({light.source for light in own.values()}) > 1:
-        torch = [rank for rank, light in sorted(own.items()) if light.source == "torch"]
-        return None, f"it is CUPTI's on some ranks and torch's, which disturbs more, on {who(torch)}"
+    if (unlike := _unlike_ranks(own)) is not None:
+        return None, unlike
     source = next(iter(own.values())).source
     first = light_window(own, summaries)
     windows = [
@@ -315,14 +311,28 @@ def undisturbed(
             f"steps behind the recorded ones take {plain.near_ms:.1f} ms, and {plain.ms:.1f} before them: whether the "
             "profiler made them longer or the training itself is not known"
         )
-    step_ms = plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms
-    if not plain.all_count:
-        # The profiler may be in the longer ones: a light step that is shorter is one all the same.
-        step_ms = min(step_ms, light_ms)
+    step_ms = _step_beside(plain, light_ms, by_host=by_host)
     brought = tuple(_brought_to(one, step_ms, copies_ms or {}) for one in ranks)
     behind_ms, before = (plain.behind_ms, plain.before) if by_host else (None, None)
     steps_taken, looks = sum(window.count for window in windows), tuple(window.look for window in windows)
     return Undisturbed(step_ms, light_ms, source, steps_taken, brought, behind_ms, before, looks), None
+
+
+def _unlike_ranks(own: Mapping[int, LightActivity]) -> str | None:
+    """Why the ranks' light windows are no one window; None where they are."""
+    if len({light.steps for light in own.values()}) > 1:
+        return "the ranks' light windows are not of the same steps"
+    if len({light.source for light in own.values()}) > 1:
+        torch = [rank for rank, light in sorted(own.items()) if light.source == "torch"]
+        return f"it is CUPTI's on some ranks and torch's, which disturbs more, on {who(torch)}"
+    return None
+
+
+def _step_beside(plain: PlainStep, light_ms: float, *, by_host: bool) -> float:
+    """What a step takes without recording, ms. by_host: whether hosts alone may be what made light steps longer."""
+    step_ms = plain.ms if by_host else plain.near_ms if plain.far_apart else plain.whole_ms
+    # The profiler may be in the longer ones: a light step that is shorter is one all the same.
+    return step_ms if plain.all_count else min(step_ms, light_ms)
 
 
 def _alike(

@@ -221,21 +221,7 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
         for name, key in _VERSIONS
         if (was := getattr(before, key)) and (value := getattr(now, key)) and was != value
     ]
-    old, new = settings(base[0]), settings(head[0])
-    if old and new:
-        found += [
-            f"setting {key}: base {_text(old.get(key))}, head {_text(new.get(key))}"
-            for key in sorted((old.keys() | new.keys()) - _WORKLOAD_KEYS - _NO_SETTING - {"strategy"})
-            if old.get(key) != new.get(key)
-        ]
-    commands = [c[0].run.command for c in (base, head)]
-    if (not old or not new) and all(commands):  # the same command is the same job, as far as it says
-        if commands[0] != commands[1]:
-            words = [" ".join(command or ())[:200] for command in commands]
-            found.append(f"command: base {words[0]}, head {words[1]}")
-    elif not old or not new:
-        side = "neither side says" if not old and not new else "base does not say" if not old else "head does not say"
-        found.append(said("unknown_training", side=side))
+    found += _trainings(base[0], head[0])
     hosts = [sorted({host for c in side for host in c.run.hosts}) for side in (base, head)]
     if all(hosts) and hosts[0] != hosts[1]:
         found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
@@ -249,6 +235,27 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
     found += [said("may_be_that", why=one.why, cure=one.cure) for one in unlike]
     if not any(one.metrics is EVERY for one in unlike) and all(map(windows_unlike, (base, head))):
         found.append(said("both_unlike_later"))
+    return found
+
+
+def _trainings(base: ComparedCapture, head: ComparedCapture) -> list[str]:
+    """Settings that differ between the trainings, and commands where the settings of a side are not known."""
+    old, new = settings(base), settings(head)
+    found = list[str]()
+    if old and new:
+        found = [
+            f"setting {key}: base {_text(old.get(key))}, head {_text(new.get(key))}"
+            for key in sorted((old.keys() | new.keys()) - _WORKLOAD_KEYS - _NO_SETTING - {"strategy"})
+            if old.get(key) != new.get(key)
+        ]
+    commands = [one.run.command for one in (base, head)]
+    if (not old or not new) and all(commands):  # the same command is the same job, as far as it says
+        if commands[0] != commands[1]:
+            words = [" ".join(command or ())[:200] for command in commands]
+            found.append(f"command: base {words[0]}, head {words[1]}")
+    elif not old or not new:
+        side = "neither side says" if not old and not new else "base does not say" if not old else "head does not say"
+        found.append(said("unknown_training", side=side))
     return found
 
 

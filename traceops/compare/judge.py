@@ -373,10 +373,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
 def _exact(
     metric: Metric, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], threshold: float | None
 ) -> MetricChange:
-    """A count, mean over steps: it changed where the steps of one side lie beyond those of the other.
-
-    Of four steps or more the lowest and the highest of a side may lie elsewhere: windows begin and end askew.
-    """
+    """A count, mean over steps: it changed where the steps of one side lie beyond those of the other."""
     values = [[s for c in side if len(s := metric.series(c))] for side in (base, head)]
     means = [float(np.mean(np.concatenate(side))) if side else None for side in values]
     old, new = means
@@ -387,8 +384,16 @@ def _exact(
         _empty(metric, threshold, old, new), change=new - old, change_pct=100.0 * (new - old) / old if old else None,
         samples=Samples(*(sum(map(len, side)) for side in values)),
     )  # fmt: skip
-    low, high = (np.sort(np.concatenate(side)) for side in values)
-    if len(set(low.tolist()) | set(high.tolist())) == 1:
+    return _of_count(metric, row, old, new, *(np.sort(np.concatenate(side)) for side in values))
+
+
+def _of_count(metric: Metric, row: MetricChange, old: float, new: float, before: Float, after: Float) -> MetricChange:
+    """Whether a count with these means changed. before, after: all values of base and of head, sorted.
+
+    Of four steps or more the lowest and the highest of a side may lie elsewhere: windows begin and end askew.
+    """
+    threshold = row.threshold_pct
+    if len(set(before.tolist()) | set(after.tolist())) == 1:
         return replace(row, outcome="unchanged", reason=said("same"))
     small = row.change_pct is not None and abs(row.change_pct) < (threshold or 0.0)
     if threshold is not None and small:
@@ -397,7 +402,7 @@ def _exact(
     if metric.per_capture and min(row.samples.base, row.samples.head) < _LEAST_CAPTURES:
         return replace(row, outcome=_open(threshold), reason=said("differs_between_launches"))
     room = 0.5 * (threshold or 0.0) / 100.0 * abs(old) if metric.per_capture else 0.0
-    spans = [(side[1], side[-2]) if len(side) >= 4 else (side[0], side[-1]) for side in (low, high)]
+    spans = [(side[1], side[-2]) if len(side) >= 4 else (side[0], side[-1]) for side in (before, after)]
     if not (spans[1][0] > spans[0][1] + room or spans[1][1] < spans[0][0] - room):
         which = "launch to launch" if metric.per_capture else "step to step"
         return replace(row, outcome=_open(threshold), reason=said("varies", which=which))

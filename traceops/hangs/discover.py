@@ -243,29 +243,34 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         if not alone and (packing is not None or is_tar(head)) and is_archive(str(path)):
             found.problems.append((str(path), f"it is an archive: traceops diagnose {path}"))
             return
-        if is_dressed(head, path.name):
-            head = text_head(str(path), _HEAD)
-        if path.suffix == ".json" and read_run_file(path, found):
-            found.files.append(str(path))
-        elif is_ras(head):
-            _read_ras(path, found)
-            if head.lstrip()[:1] == b"{":
-                found.logs.append(path)
-            else:  # a log of the job may hold it too
-                _read_text(path, head, found, alone=alone)
-                found.log = [event for event in found.log if event.path != str(path) or event.kind != "trouble"]
-        elif head[:2] == b'{"' and is_inspector(head):
-            found.texts.append(path)
-        elif packing is None and is_dump(head):
-            _read_dump(path, found)
-        else:
-            _read_text(path, head, found, alone=alone)
+        _read_kind(path, head, packing, found, alone=alone)
         if packing is not None and (what := damage(str(path))) is not None:
             found.problems.append((str(path), f"{what}: what comes before that is used"))
     except InputError as error:
         if alone:
             raise
         found.problems.append((str(path), problem_of(error)))
+
+
+def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, alone: bool) -> None:
+    """Read a file as what its name and its beginning say that it is."""
+    if is_dressed(head, path.name):
+        head = text_head(str(path), _HEAD)
+    if path.suffix == ".json" and read_run_file(path, found):
+        found.files.append(str(path))
+    elif is_ras(head):
+        _read_ras(path, found)
+        if head.lstrip()[:1] == b"{":
+            found.logs.append(path)
+        else:  # a log of the job may hold it too
+            _read_text(path, head, found, alone=alone)
+            found.log = [event for event in found.log if event.path != str(path) or event.kind != "trouble"]
+    elif head[:2] == b'{"' and is_inspector(head):
+        found.texts.append(path)
+    elif packing is None and is_dump(head):
+        _read_dump(path, found)
+    else:
+        _read_text(path, head, found, alone=alone)
 
 
 def _read_ras(path: Path, found: Found) -> None:
@@ -307,30 +312,31 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
         _add_stacks(read_stacks(str(path), rank), found)
     elif kind is None and alone and head.strip():
         found.problems.append((str(path), "it is no text and no flight recorder's dump"))
-    elif kind == "log":
-        if _OURS.match(head) is not None:  # it quotes what it was told of
-            return
+    elif kind == "log" and _OURS.match(head) is None:  # our own quotes what it was made of
         if is_newest_first(head):
             raise FileError(path, NEWEST_FIRST)
-        found.logs.append(path)
-        events, earlier = read_last_start(str(path), rank)
-        said = last_line(str(path), rank) if rank is not None else ()
-        if any(event.kind == "timeout" for event in events):
-            known = {event.rank for event in events}
-            said = said or last_lines(str(path))
-            events += tuple(one for one in said if one.rank not in known)
-        found.last_lines.update({one.rank: one for one in said if one.rank is not None})
-        events += tuple(filter(None, [mismatched_calls(str(path))]))
-        if not any(map(says_why, events)):
-            events += tuple(filter(None, [idle_training(path)]))
-        if (dumped := stacks_in_log(str(path), rank)) is not None:
-            _add_stacks(dumped, found)
-        if events:
-            found.log += events
-            found.earlier += earlier
-            found.files.append(str(path))
-            if (progress := read_progress(str(path), rank)) is not None:
-                found.progress.append(progress)
+        _read_log(path, rank, found)
+
+
+def _read_log(path: Path, rank: int | None, found: Found) -> None:
+    found.logs.append(path)
+    events, earlier = read_last_start(str(path), rank)
+    said = last_line(str(path), rank) if rank is not None else ()
+    if any(event.kind == "timeout" for event in events):
+        known = {event.rank for event in events}
+        said = said or last_lines(str(path))
+        events += tuple(one for one in said if one.rank not in known)
+    found.last_lines.update({one.rank: one for one in said if one.rank is not None})
+    events += tuple(filter(None, [mismatched_calls(str(path))]))
+    if not any(map(says_why, events)):
+        events += tuple(filter(None, [idle_training(path)]))
+    if (dumped := stacks_in_log(str(path), rank)) is not None:
+        _add_stacks(dumped, found)
+    if events:
+        found.log += events
+        found.earlier += earlier
+        found.files.append(str(path))
+        found.progress += filter(None, [read_progress(str(path), rank)])
 
 
 def _add_stacks(stacks: RankStacks, found: Found) -> None:

@@ -38,7 +38,7 @@ class RankProgram(Struct, frozen=True):
     `unheld` is exposed communication that did not hold the rank up: its own host had not launched what comes next, or
     that began while the communication went on.
     Of spell k, from `spell_start[k]` to `spell_end[k]`, a rank alone does not tell whether a thread waited for its
-    collective `spell_comm[k]`: it went on long before that ended (`across/arrivals.py` asks the other ranks).
+    collective `spell_comm[k]`: it went on long before that ended (`across/clocks.py` asks the other ranks).
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
     collective's launch, then of the launch of what ends each step edge, NEVER where there is none;
     `host_input` how much of it the host had spent in data loading. `syncs` are the calls in which the host waited for

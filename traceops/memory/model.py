@@ -143,7 +143,7 @@ def size_of(text: str) -> int:
     return size
 
 
-# What of the script was left out or done otherwise; words for it are in script.py.
+# What of the script was left out or done otherwise; words for it are in estimate.py.
 Note = Literal["compiled", "saved", "workers", "network", "ended_early", "hooked"]
 # Why it could not be run: a shape that depends on values, an operator without a fake kernel, data that is not there,
 # the network, no GPU used, no step of an optimizer, the script's own end, no code to run, another error.

@@ -279,7 +279,7 @@ class Observer:
         self._write()
         try:
             return self._pulses is not None and self._pulses.write(self._device, ended=ended)
-        except OSError:
+        except Exception:  # a full disk, a device that is gone
             self._pulses = None
             return False
 

@@ -19,6 +19,7 @@ from traceops.hangs.readers.messages import (
     RESTARTS,
     WORDS,
     Speakers,
+    Told,
     ToldFields,
     rank_in_message,
     timed_out_rank,
@@ -336,6 +337,18 @@ def _is_its_object(before: LogEvent, ended: int, raised: Raised) -> bool:
     return is_behind and not raised.link and before.kind == "error" and before.text.endswith(":")
 
 
+def _fields(told: Told, group: re.Match[str] | None, frames: tuple[Frame, ...]) -> ToldFields:
+    """What a line, its group and the traceback that it ends tell together."""
+    fields: ToldFields = {**told.fields}
+    if group is not None:
+        fields["group"], fields["group_description"] = group["group"], group["description"] or None
+    if frames:
+        fields["frames"] = frames
+        if "op" not in fields and told.kind in ("timeout", "connection"):
+            fields["op"] = operation_in(frames)
+    return fields
+
+
 class _LogReader:
     """Goes through the lines; what takes several lines is kept apart by speaker."""
 
@@ -417,49 +430,49 @@ class _LogReader:
         told = told_by(body) if may_tell else None
         if may_tell and (late := timed_out_rank(body)) is not None:
             self._timed_out(late, number, body)
-        if told is not None and not frames and self._unexplained.survived(told.kind, number, rank, body):
-            return None
         if told is None:
-            self._unexplained.look_for_step(body)
-        if told is None and self._events.says_nothing:
-            self._unexplained.take(number, rank, body)
-        bare = bare_exception(body) if told is None else None
-        if bare is not None and not bare.startswith(NOT_THE_CAUSE):
-            before = self._bare.get(rank)
-            if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
-                self._bare[rank] = (number, bare)
+            self._unknown(number, rank, body)
+            return None
+        if not frames and self._unexplained.survived(told.kind, number, rank, body):
             return None
         group = GROUP.search(body) if "[PG " in body else None
-        if group is not None and told is not None and told.kind != "status":
+        if group is not None and told.kind != "status":
             self._name_group(rank, group, None)
-        if told is None:
-            return None
-        if rank is None:
-            rank = rank_in_message(body, group)
-        fields: ToldFields = {**told.fields}
-        if group is not None:
-            fields["group"], fields["group_description"] = group["group"], group["description"] or None
-        if frames:
-            fields["frames"] = frames
-            if "op" not in fields and told.kind in ("timeout", "connection"):
-                fields["op"] = operation_in(frames)
+        rank = rank_in_message(body, group) if rank is None else rank
+        fields = _fields(told, group, frames)
         if any(words in body for words in _ECHOES) and self._is_echo(told.kind, rank, fields):
             return None
         if told.kind == "status" and group is not None:
             self._name_group(rank, group, fields["completed"])
-        if told.kind == "timeout" and (known := self._same_timeout(rank, fields)) is not None:
-            known.amend(**{name: value for name, value in fields.items() if value is not None})
+        if (known := self._said_before(told.kind, rank, fields)) is not None:
             return known
-        if told.kind in ("mismatch", "missing"):
-            same = self._events.recent(told.kind, rank, lambda event: event.accused == fields.get("accused", ()))
-            if same is not None:  # logged first, raised then
-                if frames and not same.event.frames:
-                    same.amend(frames=frames)
-                return same
         open_event = self._events.add(told.kind, rank, number, told.text, **fields)
         if told.pid is not None:
             self._attempts.killed(told.pid, open_event)
         return open_event
+
+    def _unknown(self, number: int, rank: int | None, body: str) -> None:
+        """A line that no rule knows."""
+        self._unexplained.look_for_step(body)
+        if self._events.says_nothing:
+            self._unexplained.take(number, rank, body)
+        bare = bare_exception(body)
+        if bare is not None and not bare.startswith(NOT_THE_CAUSE):
+            before = self._bare.get(rank)
+            if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
+                self._bare[rank] = (number, bare)
+
+    def _said_before(self, kind: LogKind, rank: int | None, fields: ToldFields) -> OpenEvent | None:
+        """The event of the same failure, with what this line adds to it: logged first, raised then."""
+        if kind == "timeout" and (known := self._same_timeout(rank, fields)) is not None:
+            known.amend(**{name: value for name, value in fields.items() if value is not None})
+            return known
+        if kind not in ("mismatch", "missing"):
+            return None
+        same = self._events.recent(kind, rank, lambda event: event.accused == fields.get("accused", ()))
+        if same is not None and "frames" in fields and not same.event.frames:
+            same.amend(frames=fields["frames"])
+        return same
 
     def _timed_out(self, rank: int, number: int, body: str) -> None:
         """A rank whose collective timed out, as another says that only dumps: once, where it says nothing itself."""
@@ -533,8 +546,9 @@ class _LogReader:
             self._ended[rank] = raised.end
         if before is not None and before.event.line <= self._attempts.begun:
             before = None
-        if before is not None and self._is_again(before.event, raised):
-            return
+        near = before is not None and raised.line - before.event.line <= _PRINTED_AGAIN
+        if before is not None and near and before.event.text == shortened(raised.text):
+            return  # it was printed, and is in an error file too
         if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
             text = with_more(before.event.text, raised.text)
             before.amend(text=text, frames=raised.frames + before.event.frames)
@@ -554,11 +568,6 @@ class _LogReader:
             open_event = self._events.add("error", speaker, raised.line, text, frames=raised.frames)
         if len(self._raised) < _MOST_SPEAKERS:
             self._raised[rank] = open_event
-
-    @staticmethod
-    def _is_again(before: LogEvent, raised: Raised) -> bool:
-        """Whether it was printed, and is in an error file too."""
-        return before.text == shortened(raised.text) and raised.line - before.line <= _PRINTED_AGAIN
 
     def finish(self) -> tuple[tuple[LogEvent, ...], Starts]:
         for label, lines in self._lines.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypedDict
 
 from msgspec import Struct
@@ -179,39 +179,11 @@ def canonical_op(name: str) -> str:
 
 def told_by(body: str) -> Told | None:
     """What a line without its prefixes tells; None if nothing."""
-    if "Watchdog caught" in body or "WorkNCCL(" in body:
-        work = WORK.search(body)
-        if work is not None:
-            return Told("timeout", body, _operation(work))
-        cut = " ran for " in body or "Watchdog caught" in body  # or it is of another torch
-        if "WorkNCCL(" in body and cut and (told := _LOOSE_WORK.search(body)) is not None:
-            number = _SEQUENCE.search(body)
-            fields: ToldFields = {"op": canonical_op(told["op"])}
-            if number is not None:
-                fields["sequence"] = int(number[1])
-            return Told("timeout", body, fields)
-        if "Watchdog caught collective operation timeout" in body:  # cut off within the operation
-            return Told("timeout", body, {})
-    if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
-        enqueued, completed = (max(int(status[name]), 0) for name in ("enqueued", "completed"))  # -1: none yet
-        return Told("status", body, {"enqueued": enqueued, "completed": completed})
-    if "mismatch between collectives" in body:
-        return _mismatch(body)
-    if "monitoredBarrier" in body:
-        return _barrier(body)
-    if (stalled := stalled_ranks(body)) is not None:
-        return Told("missing", body, {"accused": stalled})
-    if _NCCL_WARNING in body:
-        return _nccl_warning(body)
-    if _NCCL_NOTE in body:  # healthy jobs have them: a connection refused and tried again, closed at the end
-        return None
-    if "imed out waiting" in body and _GLOO_WAIT.search(body) is not None:
-        return Told("timeout", body, {})
-    if "Killed process" in body and ("ut of memory" in body or "oom" in body):
-        killed = _KILLED.search(body)
-        return Told("memory", body, {}, None if killed is None else int(killed[1]))
-    if "Xid (" in body and _XID.search(body) is not None:
-        return Told("cuda", body, {})
+    for message in _MESSAGES:
+        if any(map(body.__contains__, message.words)):
+            told = message.read(body)
+            if told is not None or message.is_last:
+                return told
     for kind, needle, exceptions in LINES:
         if needle in body and not any(map(body.__contains__, exceptions)) and not only_said(body, needle):
             return Told(kind, body, {})
@@ -221,6 +193,46 @@ def told_by(body: str) -> Told | None:
     if end is None:
         return None
     return Told("error", f"{end} ({last_words(body)})", {}) if end else Told("exit", in_short(body), {})
+
+
+def _timeout(body: str) -> Told | None:
+    if (work := WORK.search(body)) is not None:
+        return Told("timeout", body, _operation(work))
+    cut = " ran for " in body or "Watchdog caught" in body  # or it is of another torch
+    if "WorkNCCL(" in body and cut and (told := _LOOSE_WORK.search(body)) is not None:
+        fields: ToldFields = {"op": canonical_op(told["op"])}
+        if (number := _SEQUENCE.search(body)) is not None:
+            fields["sequence"] = int(number[1])
+        return Told("timeout", body, fields)
+    # Cut off within the operation.
+    return Told("timeout", body, {}) if "Watchdog caught collective operation timeout" in body else None
+
+
+def _status(body: str) -> Told | None:
+    if (status := STATUS.search(body)) is None:
+        return None
+    enqueued, completed = (max(int(status[name]), 0) for name in ("enqueued", "completed"))  # -1: none yet
+    return Told("status", body, {"enqueued": enqueued, "completed": completed})
+
+
+def _stalled(body: str) -> Told | None:
+    stalled = stalled_ranks(body)
+    return None if stalled is None else Told("missing", body, {"accused": stalled})
+
+
+def _gloo_wait(body: str) -> Told | None:
+    return Told("timeout", body, {}) if _GLOO_WAIT.search(body) is not None else None
+
+
+def _killed(body: str) -> Told | None:
+    if "ut of memory" not in body and "oom" not in body:
+        return None
+    killed = _KILLED.search(body)
+    return Told("memory", body, {}, None if killed is None else int(killed[1]))
+
+
+def _xid(body: str) -> Told | None:
+    return Told("cuda", body, {}) if _XID.search(body) is not None else None
 
 
 # What Ray says of a process that ended, and does not know why.
@@ -293,6 +305,32 @@ def _nccl_warning(body: str) -> Told:
     return Told("nccl", body, {})
 
 
+class _Message(Struct, frozen=True):
+    """Lines that hold one of `words`, and what such a line tells. is_last: no other rule knows them."""
+
+    words: tuple[str, ...]
+    read: Callable[[str], Told | None]
+    is_last: bool = False
+
+
+def _nothing(_body: str) -> None:
+    """Healthy jobs have such lines: a connection refused and tried again, closed at the end."""
+
+
+_MESSAGES = (
+    _Message(("Watchdog caught", "WorkNCCL("), _timeout),
+    _Message(("ast enqueued",), _status),
+    _Message(("mismatch between collectives",), _mismatch, is_last=True),
+    _Message(("monitoredBarrier",), _barrier, is_last=True),
+    _Message((_STALL, BY_RANK, " ranks: "), _stalled),
+    _Message((_NCCL_WARNING,), _nccl_warning, is_last=True),
+    _Message((_NCCL_NOTE,), _nothing, is_last=True),
+    _Message(("imed out waiting",), _gloo_wait),
+    _Message(("Killed process",), _killed),
+    _Message(("Xid (",), _xid),
+)
+
+
 # Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
 RESTARTS = (
     "slurmstepd: error: *** JOB ",
@@ -303,8 +341,8 @@ RESTARTS = (
 
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 WORDS = Words(
-    b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
-    b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
+    *(word.encode() for message in _MESSAGES if message.read not in (_nothing, _stalled) for word in message.words),
+    b"[PG ", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
     b" first, exit code ", b" died from signal ", b" crashed with exit code ", b" exit with status code ",
     b"terminated with ", b"exitcode ", b"terminate called after", b"Process name: ",

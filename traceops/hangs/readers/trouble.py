@@ -125,14 +125,17 @@ _OF_ALL = re.compile(r"(?<=\d)/\d")
 _DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
 
 
+_Line = tuple[int, int | None, str]  # number, who says it, text
+
+
 class Failures:
     """The first few such lines, each message once; those that passed are left out."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, int | None, str]] = {}
-        self._waits: dict[str, tuple[int, int | None, str]] = {}
-        self._store: dict[str, tuple[int, int | None, str]] = {}
-        self._late: deque[tuple[int, int | None, str]] = deque(maxlen=_MOST)
+        self._found: dict[str, _Line] = {}
+        self._waits: dict[str, _Line] = {}
+        self._store: dict[str, _Line] = {}
+        self._late: deque[_Line] = deque(maxlen=_MOST)
         self._last = 0  # line that says anything
         self._done = False
 
@@ -164,7 +167,7 @@ class Failures:
         """An exception that a logger calls a warning, or less: nothing, unless the log ends there."""
         self._late.append((number, rank, text))
 
-    def found(self) -> Iterable[tuple[int, int | None, str]]:
+    def found(self) -> Iterable[_Line]:
         """Line number, who says it, text."""
         store = () if self._done else self._store.values()
         late = [one for one in self._late if self._last - one[0] < _AT_END]
@@ -177,7 +180,7 @@ def _may_be_done(head: str) -> bool:
     return any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
 
 
-def _keep(found: dict[str, tuple[int, int | None, str]], number: int, rank: int | None, body: str) -> None:
+def _keep(found: dict[str, _Line], number: int, rank: int | None, body: str) -> None:
     alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
     if len(found) < _MOST:
         found.setdefault(alike, (number, rank, body.strip()))
@@ -307,7 +310,7 @@ class Suspects:
     """The first few such lines, each message once."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, int | None, str]] = {}
+        self._found: dict[str, _Line] = {}
         self._unfinished: str | None = None  # a message that ends in a colon or a bracket: the next line has more
         self._cell: str | None = None  # IPython's traceback, whose frames come
         self._inside = 0  # the last line of a drawn traceback's head or frames
@@ -351,7 +354,7 @@ class Suspects:
             place = (frame["file"] or frame["of"]).replace('", line ', ":")
             self._found[""] = at, who, as_of_library(f"{_HEAD} … {inside} ({place}) …")
 
-    def found(self) -> Iterable[tuple[int, int | None, str]]:
+    def found(self) -> Iterable[_Line]:
         """Line number, who says it, text."""
         return self._found.values()
 
@@ -426,7 +429,7 @@ class Unfinished:
 
     def __init__(self) -> None:
         self._before = ""
-        self._found: tuple[int, int | None, str] | None = None
+        self._found: _Line | None = None
 
     def take(self, number: int, line: str) -> None:
         """A line as it stands in the log, with the bars in it."""
@@ -441,7 +444,7 @@ class Unfinished:
         elif not gone and line.strip():
             self._before = line.rstrip()[-_BEFORE:]
 
-    def found(self, last: int) -> Iterable[tuple[int, int | None, str]]:
+    def found(self, last: int) -> Iterable[_Line]:
         """Line number, who says it, text. last: the log's last line."""
         if self._found is not None and last - self._found[0] <= _BAR_AT_END:
             yield self._found
@@ -514,19 +517,14 @@ class Unexplained:
             one for one in suspects if (one[1] is not None or not of_several) and self._loggers.went_on(one[0], last)
         ]
         lines = [*self._retried.found(last), *(one for one in suspects if one not in survived)]
-        cut_off = self._suspects.cut_off(last)
         cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
         torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
-        if torn and not lines:  # what failed before it comes first
-            lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
-        lines += [one for one in torn if one[2] != HEAD_ONLY] or torn
-        cut_off = cut_off or bool(torn)
+        cut_off = self._suspects.cut_off(last) or bool(torn)
+        lines = self._with_torn(lines, torn)
         if not lines and not ends:
             lines = [*self.failures.found(), *self._unfinished.found(last)]
         if not lines and last <= _PASTE:
-            # In a whole log they may be a stack that the program printed.
-            loose = ((rank, one.without_ends()) for rank, one in tracebacks)
-            lines = [(found[0], rank, found[1]) for rank, found in loose if found is not None]
+            lines = _without_ends(tracebacks)
             cut_off = cut_off or bool(lines)
         for number, rank, text in survived:
             events.add("outlived", rank, number, text, was="trouble")
@@ -534,3 +532,15 @@ class Unexplained:
             events.add("trouble", rank, number, text, cut_off=cut_off)
         for number, rank, text in self._warned.found(last):
             events.add("trouble", rank, number, text)
+
+    def _with_torn(self, lines: list[_Line], torn: list[_Line]) -> list[_Line]:
+        """With tracebacks that are cut off; alone, behind what failed before them."""
+        if torn and not lines:
+            lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
+        return [*lines, *([one for one in torn if one[2] != HEAD_ONLY] or torn)]
+
+
+def _without_ends(tracebacks: Collection[tuple[int | None, Tracebacks]]) -> list[_Line]:
+    """Frames of a paste whose exception is missing; in a whole log they may be a stack that the program printed."""
+    loose = ((rank, one.without_ends()) for rank, one in tracebacks)
+    return [(found[0], rank, found[1]) for rank, found in loose if found is not None]
