@@ -19,7 +19,7 @@ from traceops.compare import CompareConfig, compare
 from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
-from traceops.core.step_words import STEP
+from traceops.core.words import STEP
 from traceops.doctor.checkup import check_files
 from traceops.doctor.document import read_checkup
 from traceops.hangs.diagnose import diagnose

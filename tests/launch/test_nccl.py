@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from traceops.core.installation import gpu_count
+from traceops.core.torch_here import gpu_count
 from traceops.hangs.discover import find_evidence
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress
 from traceops.cli import run as command
 from traceops.cli.training_options import RUN
-from traceops.core import installation as torch_here
+from traceops.core import torch_here
 from traceops.core.errors import UsageError, reported_codes
 from traceops.launch.ended import with_last_steps
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes

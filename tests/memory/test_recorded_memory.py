@@ -13,7 +13,7 @@ from changed import replace
 from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
-from traceops.core.step_words import STEP
+from traceops.core.words import STEP
 from traceops.measure.step_memory import KINDS, measure_step_memory
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.analyze import analyze

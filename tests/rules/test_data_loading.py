@@ -17,7 +17,7 @@ from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
-from traceops.core.step_words import step_words
+from traceops.core.words import step_words
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import loader_work
 from traceops.pipeline.analyze import analyze

@@ -18,7 +18,7 @@ from traceops.across.agreed_steps import as_one_window
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Finding
-from traceops.core.step_words import WINDOW
+from traceops.core.words import WINDOW
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
 from traceops.pipeline import conclude

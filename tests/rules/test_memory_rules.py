@@ -10,7 +10,7 @@ from changed import replace
 
 from traceops.across.run_use import MemoryUse, growth
 from traceops.core.claims import claim_of
-from traceops.core.step_words import STEP
+from traceops.core.words import STEP
 from traceops.pipeline.analyze import analyze
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge

@@ -40,8 +40,7 @@ from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_group
 from traceops.across.stragglers import Straggler, Stragglers, best_pace, late_behind_loading, measure_stragglers
 from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int, Intervals, intersect, subtract, union
-from traceops.core.step_words import StepWords, step_words
-from traceops.core.words import NoReplay, StepsBy, Unit
+from traceops.core.words import NoReplay, StepsBy, StepWords, Unit, step_words
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary

@@ -30,9 +30,9 @@ from traceops.answers.model import (
 )
 from traceops.core.findings import Finding
 from traceops.core.rank_text import first_steps_text, ranks_text
-from traceops.core.step_words import STEP, WINDOW, StepWords
 from traceops.core.text import short_name
 from traceops.core.units import UNKNOWN, fixed_text, percent_text, size_text
+from traceops.core.words import STEP, WINDOW, StepWords
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, build_table, number
 from traceops.render.document import Block, Span, TableBlock, soft, text

@@ -14,9 +14,9 @@ from pathlib import Path
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Severity
-from traceops.core.installation import require_torch
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.text import json_for, printable
+from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup

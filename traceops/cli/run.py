@@ -23,9 +23,10 @@ from traceops.capture.schedule import Schedule
 from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.errors import UsageError
-from traceops.core.installation import bundled, gpu_count, gpus_shown, require_torch
+from traceops.core.installation import bundled
 from traceops.core.regular_file import read_regular
 from traceops.core.run_lock import Launcher, RunLock, hold, in_use
+from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import schedulers
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.display import Screen

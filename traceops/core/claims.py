@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who, who_first
-from traceops.core.step_words import STEP, WINDOW
 from traceops.core.text import short_name
 from traceops.core.units import (
     count_text,
@@ -25,7 +24,7 @@ from traceops.core.units import (
     size_range_text,
     size_text,
 )
-from traceops.core.words import ROLES
+from traceops.core.words import ROLES, STEP, WINDOW
 from traceops.words.catalogue import sections
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from traceops.capture.environment import printable
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
-from traceops.core.installation import gpu_count
 from traceops.core.rule import Verdict
+from traceops.core.torch_here import gpu_count
 from traceops.doctor.candidates import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions, judge_measured

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity
-from traceops.core.step_words import STEP, StepWords
+from traceops.core.words import STEP, StepWords
 from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import Machine, Measured, Quote, Reference
 from traceops.fabric.nccl import GraphBandwidth, NcclLog

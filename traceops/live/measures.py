@@ -1,9 +1,9 @@
 """Numbers that are followed while a job runs: each rank's pace, what grows, and where the job's time goes.
 
-Pace: whether a rank's steps take longer than they did, by a robust cumulative sum (CUSUM). Of each step, what is known
-to be no slowdown is subtracted first: compilation, evaluation, checkpoints. A running median over five steps keeps
-single odd ones out. What is left is measured in robust deviations (median absolute deviation) from the rank's usual
-step, and summed up as long as it stays above it. A change counts from both a significance (the sum) and a size on.
+Pace: whether a rank's steps take longer than they did, by a robust cumulative sum (CUSUM). A running median over five
+steps keeps single long ones out, such as an evaluation or a checkpoint. It is measured in robust deviations (median
+absolute deviation) from the rank's usual step, and summed up as long as it stays above it. A change counts from both
+a significance (the sum) and a size on.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from traceops.core.as_module import command_of
 from traceops.core.errors import InputError, UsageError
-from traceops.core.installation import require_torch
+from traceops.core.torch_here import require_torch
 from traceops.memory.model import (
     CONTEXT_BYTES,
     NCCL_BYTES,

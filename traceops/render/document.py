@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from traceops.core.findings import Check, Confidence, Finding
-from traceops.core.step_words import STEP, StepWords
+from traceops.core.words import STEP, StepWords
 from traceops.render.cells import Cell, Table
 
 # How sure a finding is, in words.

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding, count_checks
 from traceops.core.rank_text import who
-from traceops.core.step_words import STEP, StepWords
 from traceops.core.text import short_name
 from traceops.core.units import as_measured
+from traceops.core.words import STEP, StepWords
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
 from traceops.render.document import Checks, FindingBlock, Items, Place, Section, Span, bold, code, items, text
 from traceops.rules.registry import rules_with

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.core.step_words import STEP, WINDOW, StepWords
-from traceops.core.words import NoReplay, StepsBy
+from traceops.core.words import STEP, WINDOW, NoReplay, StepsBy, StepWords
 from traceops.measure.recording import SLOWED
 from traceops.report.rows import NotNegative, Number
 from traceops.report.step_times import BubbleTimes, Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank

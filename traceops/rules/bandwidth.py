@@ -24,9 +24,8 @@ from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Bounds, Verdict, described
-from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
-from traceops.core.words import Role
+from traceops.core.words import WINDOW, Role
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import ends_fit, role_evidence, role_name, role_of
 

@@ -17,8 +17,8 @@ from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict, described
-from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
+from traceops.core.words import WINDOW
 from traceops.rules.compute import of_launches
 from traceops.rules.idle_claims import BlockedOnDevice, HiddenLoading, HostBound, InputBound, WorkersNeeded
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched

@@ -14,9 +14,9 @@ from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
-from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.text import short_name
 from traceops.core.units import stored
+from traceops.core.words import WINDOW, StepWords
 from traceops.measure.copies import CopyKind
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import work_ms

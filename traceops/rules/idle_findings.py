@@ -15,8 +15,8 @@ from traceops.core.claims import restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rule import Rule
-from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
+from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import HeldLaunches
 from traceops.rules.idle_claims import Held, HostBound, Idles, Turns
 from traceops.rules.idle_time import (

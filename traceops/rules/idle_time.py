@@ -18,8 +18,8 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
-from traceops.core.step_words import StepWords
 from traceops.core.units import stored
+from traceops.core.words import StepWords
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
 from traceops.rules.idle_claims import InputBound, WorkersNeeded

@@ -12,8 +12,8 @@ from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Bounds, Verdict, described
-from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
+from traceops.core.words import WINDOW
 from traceops.rules.inputs import Inputs
 
 # What is claimed of memory; words/memory.ini has the sentences. Sizes in bytes.

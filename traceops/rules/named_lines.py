@@ -16,8 +16,8 @@ from traceops.core.claims import Claim, claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
-from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
+from traceops.core.words import WINDOW
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import BUSY_PCT
 from traceops.measure.recording import SLOWED

@@ -18,8 +18,8 @@ from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Bounds, Verdict, described
-from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
+from traceops.core.words import WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
 from traceops.rules.inputs import Inputs, why_incomplete

@@ -14,8 +14,8 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
-from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
+from traceops.core.words import WINDOW, StepWords
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.measure.phases import AFTER, UPDATED
 from traceops.rules.overlap_claims import FreeTransfer, ManyCalls, OneSize, Recorded, Unsized

@@ -16,9 +16,8 @@ from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Bounds, Rule, Verdict, described
-from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
-from traceops.core.words import SCHEDULES
+from traceops.core.words import SCHEDULES, WINDOW, StepWords
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import room_ms
 

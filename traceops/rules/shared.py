@@ -14,9 +14,8 @@ from traceops.across.run_use import MachineUse
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
-from traceops.core.step_words import StepWords
 from traceops.core.units import stored
-from traceops.core.words import ROLES, Role
+from traceops.core.words import ROLES, Role, StepWords
 from traceops.rules.inputs import Inputs
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error

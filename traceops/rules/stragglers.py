@@ -23,8 +23,8 @@ from traceops.core.findings import Confidence, Evidence, Finding, Severity, seve
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
 from traceops.core.shared_place import shared_place
-from traceops.core.step_words import WINDOW
 from traceops.core.units import stored
+from traceops.core.words import WINDOW
 from traceops.measure.steps import spells
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import IMPACT_BOUNDS

@@ -22,9 +22,8 @@ from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule
-from traceops.core.step_words import WINDOW, StepWords
 from traceops.core.units import stored
-from traceops.core.words import ROLES
+from traceops.core.words import ROLES, WINDOW, StepWords
 from traceops.rules.shared import IMPACT_BOUNDS, late_in
 from traceops.rules.stragglers_claims import ComesLast, Doubt, Late
 from traceops.rules.stragglers_conditions import (

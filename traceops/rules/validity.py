@@ -14,9 +14,8 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Verdict, described
-from traceops.core.step_words import StepWords
 from traceops.core.units import clock_text, size_text, stored
-from traceops.core.words import STEPS_FOUND, steps_found_text
+from traceops.core.words import STEPS_FOUND, StepWords, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules.inputs import Inputs, OtherSteps
 from traceops.rules.validity_claims import (

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.step_words import WINDOW
 from traceops.core.text import short_name
 from traceops.core.units import ms_text
+from traceops.core.words import WINDOW
 from traceops.hangs.model import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text

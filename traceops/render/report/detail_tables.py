@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
-from traceops.core.step_words import STEP, StepWords
-from traceops.core.words import ROLES
+from traceops.core.words import ROLES, STEP, StepWords
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, sizes_apart
 from traceops.render.report.terms import COLUMNS, KINDS
 from traceops.report.model import Report

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from traceops.core.step_words import StepWords
+from traceops.core.words import StepWords
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
 from traceops.render.report.terms import TERMS

@@ -8,9 +8,8 @@ from msgspec import UNSET
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
-from traceops.core.step_words import STEP, StepWords
 from traceops.core.units import fixed_text, ms_text
-from traceops.core.words import ROLE_TOLD, ROLES
+from traceops.core.words import ROLE_TOLD, ROLES, STEP, StepWords
 from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.document import Block, Section, TableBlock, soft, text
 from traceops.report.model import Report

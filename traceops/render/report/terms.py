@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
-from traceops.core.step_words import STEP, StepWords
+from traceops.core.words import BUCKETS as BUCKET_WORDS
+from traceops.core.words import STEP, StepWords
 
 
 class BucketTerm(Struct, frozen=True):
