@@ -284,7 +284,7 @@ def test_one_window_in_which_a_peer_is_later_clears_no_host_that_is_seen_to_do_m
         patch("traceops.rules.named_lines.in_each_step", lambda *_: None),
     ):
         [[named]] = [one.findings for one in with_lines([verdict], inputs)]
-    assert named.severity == "error" and "Rank 2 spends 3.00 ms a step in write_metrics" in named.message
+    assert named.severity == "error" and "Rank 2 spends 3.00 ms per step in write_metrics" in named.message
     told = late_all_the_time(found, inputs, 3.0)
     assert (told.severity, told.confidence, told.message) == ("error", "medium", found.message)
     assert late_all_the_time(found, inputs, 1.5).severity == "warning"

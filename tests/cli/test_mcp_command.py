@@ -52,7 +52,7 @@ def test_an_agent_gets_the_answers_of_show_and_errors_that_list_what_there_is() 
                 return done.structured_content
 
             summary = await call("summary")
-            assert summary["headline"]["sentence"].startswith("Rank 1 is late: it waits longer for its input")
+            assert summary["headline"]["sentence"].startswith("Rank 1's input comes late")
             assert (await call("finding", rule="TO-S001"))["rows"][0]["evidence"]
             assert [row["rank"] for row in (await call("ranks", top=2))["rows"]] == [1, 2]
             assert len((await call("collectives", group="data"))["rows"]) == 6

@@ -19,8 +19,12 @@ from traceops.core.errors import InputError
 from traceops.core.files import make_own_folder, write_own
 from traceops.pipeline.analyze import analyze
 
-attain = pytest.importorskip("traceops.doctor.attain")
 A100 = "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.fixture
+def attain():
+    return pytest.importorskip("traceops.doctor.attain")  # imports torch
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,8 @@ def keep(name, rates):
     write_own(path, msgspec.json.encode(KeptRates(name, rates)))
 
 
-def test_what_was_measured_becomes_a_table_and_the_rest_is_scaled():
+@pytest.mark.torch
+def test_what_was_measured_becomes_a_table_and_the_rest_is_scaled(attain):
     found = {"half": [(2.0, 50.0), (0.1, 10.0), (1000.0, 370.0), (100.0, 380.0)], "copy": [(0.0, 1.85)]}
     rates = attain.rates_of(found)
     assert rates.half == ((0.1, 10.0), (2.0, 50.0), (100.0, 380.0), (1000.0, 380.0))  # larger ones are not slower
@@ -89,13 +94,15 @@ def test_the_report_says_which_rates_it_used_and_a_new_table_makes_a_new_summary
     assert after.rates == "own" and after.efficiency_pct > 1.3 * before.efficiency_pct
 
 
-def test_every_kind_that_moves_data_has_its_rate_measured_or_taken_from_a_like_one():
+@pytest.mark.torch
+def test_every_kind_that_moves_data_has_its_rate_measured_or_taken_from_a_like_one(attain):
     kinds = {trial.kind for trial in attain.trials()}
     assert {"half", "tf32", "simt", "fp64", "forward", "backward"} <= kinds
     assert set(H200.memory) - kinds <= set(attain._LIKE)
 
 
-def test_without_a_gpu_the_command_says_so(monkeypatch):
+@pytest.mark.torch
+def test_without_a_gpu_the_command_says_so(attain, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match="sees no GPU"):
         attain.keep_rates()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.across.lateness import CAUSES
-from traceops.core import words as cause_words
+from traceops.core import cause_words
 from traceops.core.words import STEP, WINDOW, StepWords, step_words
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.terms import TERMS

@@ -31,13 +31,13 @@ def run() -> LoadedRun:
 def test_it_is_told_in_three_lines(run: LoadedRun) -> None:
     lines = repr(run).splitlines()
     assert lines[0] == "slow_loader4: 4 ranks (0–3), NVIDIA H200, step 53.82 ms"
-    assert lines[1].startswith("error: Rank 1 is late: it waits longer for its input") and len(lines) == 3
+    assert lines[1].startswith("error: Rank 1's input comes late") and len(lines) == 3
     assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms a step; findings: 1 error, 1 info>"
 
 
 def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: LoadedRun) -> None:
     shown = run._repr_html_()
-    assert len(shown) < 120_000 and "Rank 1 is late: it waits longer for its input" in shown and "TO-I002" in shown
+    assert len(shown) < 120_000 and "Rank 1&#39;s input comes late" in shown and "TO-I002" in shown
     assert "<script" not in shown and "<html" not in shown and "http" not in shown
     assert set(re.findall(r'href="#([^"]+)"', shown)) <= set(re.findall(r' id="([^"]+)"', shown))
     assert "dataloader_next 30.2 ms on rank 1, 0 on others" in shown
@@ -120,7 +120,7 @@ def test_without_an_extra_the_error_names_it(
 def test_the_whole_page_is_written(run: LoadedRun, tmp_path: Path) -> None:
     assert run.save_html(tmp_path / "same.html").read_bytes() == (EXAMPLE / "summary.html").read_bytes()
     made = run.save_html(tmp_path / "anew.html", plotlyjs="cdn").read_text()
-    assert "Rank 1 is late: it waits longer for its input" in made and 'id="checks"' in made
+    assert "Rank 1&#39;s input comes late" in made and 'id="checks"' in made
     assert "This page was made from report.json" in made
 
 

@@ -267,7 +267,7 @@ def test_without_torch_it_is_said_that_torch_is_needed(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The light install: it said that a process had ended with exit code 1."""
-    monkeypatch.setattr("traceops.core.installation.find_spec", lambda name: None)
+    monkeypatch.setattr("traceops.core.torch_here.find_spec", lambda name: None)
     assert main(["memory", *words]) == 2
     assert "estimating the memory of a training needs torch: pip install torch" in capsys.readouterr().err
 

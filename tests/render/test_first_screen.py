@@ -388,6 +388,7 @@ def what_a_finding_costs_is_among_its_numbers(report: Report, page: str, text: s
         if not found.impact_ms:
             continue
         shown = [float(one.value) for one in found.evidence if isinstance(one.value, (int, float))]
+        shown += [value for value in (found.facts or {}).values() if isinstance(value, float)]
         known = any(value == pytest.approx(found.impact_ms, abs=1e-5) for value in shown)
         assert known or f"{found.impact_ms:.2f}" in found.message, found.rule
 

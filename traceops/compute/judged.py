@@ -205,11 +205,11 @@ def kernel_works(judged: Sequence[Judged]) -> list[KernelWork]:
             KernelWork(
                 name,
                 shown_name(most.use),
-                sum(share * one.ns for share, one in own),
-                sum(share * one.ns for share, one in known),
-                sum(share * one.work.flops * one.calls for share, one in known),
-                sum(share * (one.work.bytes or 0.0) * one.calls for share, one in known),
-                sum(share * (one.attainable_ns or 0.0) for share, one in known),
+                sum((share * one.ns for share, one in own), 0.0),
+                sum((share * one.ns for share, one in known), 0.0),
+                sum((share * one.work.flops * one.calls for share, one in known), 0.0),
+                sum((share * (one.work.bytes or 0.0) * one.calls for share, one in known), 0.0),
+                sum((share * (one.attainable_ns or 0.0) for share, one in known), 0.0),
                 most.cause,
             )
         )

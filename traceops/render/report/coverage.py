@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
+from traceops.core.cause_words import BUCKETS
 from traceops.core.claims import Claim
 from traceops.core.findings import Check
-from traceops.core.words import BUCKETS, WINDOW, NoReplay
+from traceops.core.words import WINDOW, NoReplay
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime

@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import percent_text, us_text
-from traceops.core.words import BUCKETS as BUCKET_WORDS
-from traceops.core.words import CAUSES, SCHEDULES, StepWords
+from traceops.core.words import SCHEDULES, StepWords
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from traceops.core.words import BUCKETS as BUCKET_WORDS
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import STEP, StepWords
 
 

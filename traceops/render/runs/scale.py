@@ -9,8 +9,8 @@ from typing import TextIO
 import msgspec
 from msgspec.structs import replace
 
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.units import fixed_text, ms_text, number_text
-from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import ROLES
 from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table

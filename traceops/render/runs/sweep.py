@@ -7,8 +7,8 @@ from typing import TextIO
 
 from msgspec import structs
 
+from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.units import fixed_text, ms_text, number_text
-from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
