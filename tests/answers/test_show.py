@@ -15,8 +15,8 @@ from changed import replace
 from traceops.answers.answering import answer
 from traceops.answers.asked import QUESTIONS, Asked
 from traceops.answers.opening import Opened, open_run
-from traceops.answers.text import describe_answer
 from traceops.cli import main
+from traceops.cli.show import describe_answer
 from traceops.core.errors import InputError, UsageError
 from traceops.render import write_report
 from traceops.report import tables

@@ -15,9 +15,8 @@ import pytest
 from tests.memory.test_snapshot import MIB, snapshot
 from traceops.core.errors import InputError
 from traceops.core.plain_pickle import load_plain
-from traceops.traces.memory_snapshot import read_snapshot
+from traceops.traces.memory_snapshot import HeldMemory, at_end, read_snapshot
 from traceops.traces.snapshot_rows import NO_STACK, SnapshotRows, native_rows, rows_of
-from traceops.traces.snapshot_use import HeldMemory, at_end
 
 RECORDED = sorted((Path(__file__).parents[1] / "data" / "memory" / "runs").rglob("*.pickle"))
 OPCODES = b"]}ause(t)N.K\x94\x95\x85\x88q\x8ch"

@@ -17,7 +17,7 @@ from traceops.across.agreed_steps import as_one_window
 from traceops.answers.answering import answer
 from traceops.answers.asked import QUESTIONS, Asked
 from traceops.answers.opening import opened
-from traceops.answers.text import describe_answer
+from traceops.cli.show import describe_answer
 from traceops.core.findings import Check
 from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze

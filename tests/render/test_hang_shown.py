@@ -22,8 +22,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis, Wait
-from traceops.render.hang.graph import MOST_NODES, WIDTH, WaitGraph, wait_graphs
-from traceops.render.hang.html import render_hang_html
+from traceops.render.hang.html import MOST_NODES, WIDTH, WaitGraph, render_hang_html, wait_graphs
 from traceops.render.hang.tables import HANG_CSV_FILES, render_hang_csv_files
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.render.report.card import LONGEST, card_of

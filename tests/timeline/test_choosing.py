@@ -13,9 +13,8 @@ from timeline_reading import check_rank, is_note, ns, read
 from traceops.core.errors import UsageError
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
-from traceops.timeline.added_packets import FINDINGS_PID
 from traceops.timeline.choose import listed
-from traceops.timeline.write import write_timeline
+from traceops.timeline.write import FINDINGS_PID, write_timeline
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.core.findings import Check, Finding
-from traceops.core.rank_text import ranks_text, who_first, who_runs
+from traceops.core.rank_text import is_cut, ranks_text, who_first, who_runs
 from traceops.hangs.evidence import LogEvent, RankStacks, ThreadStack
 from traceops.hangs.model import Diagnosis
+from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, word
 from traceops.render.document import (
     SURE,
@@ -31,22 +37,253 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import checks_block, findings_section, not_used
 from traceops.render.hang import tables as hang_tables
-from traceops.render.hang.graph import LINE, PADDING, WIDTH, wait_graphs
 from traceops.render.writers.html import write_html
-from traceops.report.hang_rows import merged_ranks, shown_waits
+from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import (
+    bytes_text,
     hang_level,
     hang_sentence,
     known_ranks,
+    operation_text,
+    place_text,
     read_text,
     root_advice,
     root_label,
     root_sentence,
     shown_path,
     stall_text,
+    state_text,
     unknown_ranks,
 )
+
+MOST_NODES = 14
+_LIKED_NODES = 10  # with more, ranks that are nearly alike share a box
+WIDTH, GAP_X, GAP_Y, MARGIN = 272, 76, 22, 10
+LINE, PADDING = 18, 11
+_WIDEST, _USUAL, _NARROW = 9.6, 7.9, 5.0  # px of a character at 13 px in a wide typeface
+_LANE = 14  # between arrows beside a column of boxes
+_MOST_LANES = 6
+
+Kind = Literal["root", "waiting", "other"]
+
+
+class RankBox(Struct, frozen=True):
+    """A box: equal ranks, with the lines it shows and the whole text for who hovers over it."""
+
+    ranks: tuple[int, ...]
+    kind: Kind
+    lines: tuple[str, ...]
+    title: str
+    layer: int = 0  # 0 for causes, 1 for who waits for them, …
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def height(self) -> int:
+        return 2 * PADDING + LINE * len(self.lines) - 4
+
+
+class Edge(Struct, frozen=True):
+    """An arrow from who waits to whom it waits for; `path` as SVG has it, `back` against the layers' order."""
+
+    start: int
+    end: int
+    title: str
+    back: bool = False
+    path: str = ""
+
+
+class WaitGraph(Struct, frozen=True):
+    """A drawing of `width` by `height` px."""
+
+    nodes: tuple[RankBox, ...]
+    edges: tuple[Edge, ...]
+    width: float
+    height: float
+    label: str
+
+
+def wait_graphs(diagnosis: Diagnosis) -> tuple[WaitGraph, WaitGraph] | None:
+    """The same graph for wide and for narrow screens; None where nobody waits for anybody."""
+    nodes, edges = _connected(*_nodes_and_edges(diagnosis))
+    if not edges:
+        return None
+    nodes = _layered(nodes, edges)
+    label = f"Graph of who waits for whom: {len(nodes)} boxes of ranks, {len(edges)} arrows; the table has them all"
+    return _wide(nodes, edges, label), _tall(nodes, edges, label)
+
+
+def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[RankBox], list[Edge]]:
+    groups = merged_ranks(diagnosis, _LIKED_NODES)[:MOST_NODES]
+    node_of = {rank: number for number, group in enumerate(groups) for rank in group.ranks}
+    reasons: dict[tuple[int, int], dict[str, None]] = defaultdict(dict)
+    for wait in shown_waits(diagnosis):
+        ends = node_of.get(wait.rank), node_of.get(wait.on)
+        if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
+            reasons[ends[0], ends[1]][WAIT_REASONS[wait.reason]] = None
+    edges = [
+        Edge(start, end, f"{_who(groups[start])} → {_who(groups[end])}: {'; '.join(list(why)[:3])}")
+        for (start, end), why in sorted(reasons.items())
+    ]
+    waits = {start for start, _ in reasons}
+    return [_node(group, number in waits) for number, group in enumerate(groups)], edges
+
+
+def _connected(nodes: list[RankBox], edges: list[Edge]) -> tuple[list[RankBox], list[Edge]]:
+    """Without boxes that no arrow touches, unless they are a cause."""
+    touched = {end for edge in edges for end in (edge.start, edge.end)}
+    kept = [number for number, node in enumerate(nodes) if number in touched or node.kind == "root"]
+    new = {old: number for number, old in enumerate(kept)}
+    return [nodes[old] for old in kept], [replace(edge, start=new[edge.start], end=new[edge.end]) for edge in edges]
+
+
+def _node(group: RankGroup, waits: bool) -> RankBox:
+    state = state_text(group)
+    kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
+    call = operation_text(group.shared("op"), group.shared("sequence"))
+    if "op" in group.differ:
+        call = f"{len(group.values('op'))} operations"
+    in_group = group.shared("group") or ""
+    if call and "group" in group.differ:
+        in_group = f"in {len(group.values('group'))} groups"
+    call = " · ".join(text for text in (call, bytes_text(group)) if text)
+    shown = [text for text in (_who(group), state, call, in_group, place_text(group)) if text]
+    full = "\n".join(shown)
+    if kind == "waiting" and len(shown) > 2:
+        shown.remove(state)  # the arrow says it
+    return RankBox(group.ranks, kind, tuple(_cut(text) for text in shown), full)
+
+
+def _who(group: RankGroup) -> str:
+    count, text = len(group.ranks), ranks_text(group.ranks, 2)
+    if count == 1:
+        return f"Rank {text}"
+    return f"Ranks {text}" if is_cut(group.ranks, 2) else f"Ranks {text} ({count})"
+
+
+def _cut(text: str) -> str:
+    """As much of a line as a box is wide, by what characters take in a wide typeface."""
+    left = WIDTH - 2 * 12 - _WIDEST
+    for at, char in enumerate(text):
+        left -= _WIDEST if char.isupper() or not char.isascii() else 8.4 if char not in ".,:;|ijl()[] '" else 5.2
+        if left < 0 and at + 1 < len(text):
+            return f"{text[:at]}…"
+    return text
+
+
+def _layered(nodes: Sequence[RankBox], edges: Sequence[Edge]) -> list[RankBox]:
+    """Each box outside everything it waits for, causes innermost; waiting in a circle pushes nobody outwards."""
+    after: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
+    for edge in edges:
+        after[edge.start].add(edge.end)
+    reached = {number: _reached(number, after) for number in after}
+    layers: dict[int, int] = {}
+
+    def layer(number: int) -> int:
+        if number not in layers:
+            onward = [layer(end) for end in after[number] if number not in reached[end]]
+            circle = any(number in reached[end] for end in after[number])
+            is_root = nodes[number].kind == "root"
+            layers[number] = 0 if is_root else max([*(at + 1 for at in onward), int(circle)], default=0)
+        return layers[number]
+
+    return [replace(node, layer=layer(number)) for number, node in enumerate(nodes)]
+
+
+def _reached(number: int, after: Mapping[int, set[int]]) -> set[int]:
+    """Boxes that arrows lead to from `number`; itself only through a circle."""
+    found: set[int] = set()
+    queue = [number]
+    while queue:
+        for end in after[queue.pop()] - found:
+            found.add(end)
+            queue.append(end)
+    return found
+
+
+def _wide(nodes: Sequence[RankBox], edges: Sequence[Edge], label: str) -> WaitGraph:
+    """Columns: causes at the right, boxes of a column near what they wait for."""
+    last = max(node.layer for node in nodes)
+    lanes = 2 if any(nodes[edge.start].layer < nodes[edge.end].layer for edge in edges) else 0
+    top = MARGIN + lanes * _LANE
+    columns: dict[int, list[int]] = defaultdict(list)
+    for number, node in enumerate(nodes):
+        columns[node.layer].append(number)
+    tallest = max(_column_height(nodes, column) for column in columns.values())
+    placed = list(nodes)
+    for layer in sorted(columns):
+        column = _by_targets(columns[layer], placed, edges) if layer else columns[layer]
+        y = top + (tallest - _column_height(nodes, column)) / 2
+        for number in column:
+            placed[number] = replace(nodes[number], x=MARGIN + (last - layer) * (WIDTH + GAP_X), y=y)
+            y += nodes[number].height + GAP_Y
+    drawn = [_wide_edge(edge, placed, top) for edge in edges]
+    beside = any(placed[edge.start].layer == placed[edge.end].layer == 0 for edge in edges)
+    width = 2 * MARGIN + (last + 1) * WIDTH + last * GAP_X + (GAP_X // 2 if beside else 0)
+    return WaitGraph(tuple(placed), tuple(drawn), width, top + tallest + MARGIN, label)
+
+
+def _column_height(nodes: Sequence[RankBox], column: Sequence[int]) -> float:
+    return sum(nodes[number].height for number in column) + GAP_Y * (len(column) - 1)
+
+
+def _by_targets(column: list[int], placed: Sequence[RankBox], edges: Sequence[Edge]) -> list[int]:
+    """Boxes in the order of the mean height of what they wait for in the column before, so that arrows cross little."""
+    mean: dict[int, float] = {}
+    for number in column:
+        ends = [
+            placed[edge.end].y
+            for edge in edges
+            if edge.start == number and placed[edge.end].layer < placed[number].layer
+        ]
+        mean[number] = sum(ends) / len(ends) if ends else 0.0
+    return sorted(column, key=lambda number: (mean[number], placed[number].ranks[0]))
+
+
+def _wide_edge(edge: Edge, nodes: Sequence[RankBox], top: float) -> Edge:
+    start, end = nodes[edge.start], nodes[edge.end]
+    y1, y2 = start.y + start.height / 2, end.y + end.height / 2
+    if start.layer > end.layer:
+        x1, x2 = start.x + WIDTH, end.x - 6
+        turned = x1 + GAP_X - 6  # at the target's height before the next column begins
+        half = (x1 + turned) / 2
+        return replace(edge, path=f"M{x1:g},{y1:g} C{half:g},{y1:g} {half:g},{y2:g} {turned:g},{y2:g} H{x2:g}")
+    if start.layer == end.layer:
+        x, bend = start.x + WIDTH, GAP_X * 0.55
+        y1, y2 = (y1 + 6, y2 - 6) if y1 < y2 else (y1 - 6, y2 + 6)
+        path = f"M{x:g},{y1:g} C{x + bend:g},{y1:g} {x + bend:g},{y2:g} {x + 6:g},{y2:g}"
+        return replace(edge, back=True, path=path)
+    x1, x2 = start.x + WIDTH / 2, end.x + WIDTH / 2
+    rise = min(start.y, end.y, top + GAP_Y) - _LANE * 1.6
+    path = f"M{x1:g},{start.y:g} C{x1:g},{rise:g} {x2:g},{rise:g} {x2:g},{end.y - 6:g}"
+    return replace(edge, back=True, path=path)
+
+
+def _tall(nodes: Sequence[RankBox], edges: Sequence[Edge], label: str) -> WaitGraph:
+    """One column, causes at the end; arrows run in lanes at the left, short ones inside."""
+    order = sorted(range(len(nodes)), key=lambda number: (-nodes[number].layer, number))
+    row = {number: at for at, number in enumerate(order)}
+    lane: dict[int, int] = {}
+    by_length = sorted(range(len(edges)), key=lambda at: abs(row[edges[at].start] - row[edges[at].end]))
+    ends: Mapping[int, int] = {end: at for at, end in enumerate(dict.fromkeys(edges[at].end for at in by_length))}
+    for at in by_length:  # arrows to the same box share a lane
+        lane[at] = min(ends[edges[at].end], _MOST_LANES - 1)
+    left = MARGIN + _LANE * (max(lane.values(), default=0) + 2)
+    placed, y = list(nodes), float(MARGIN)
+    for number in order:
+        placed[number] = replace(nodes[number], x=left, y=y)
+        y += nodes[number].height + GAP_Y
+    drawn = []
+    for at, edge in enumerate(edges):
+        start, end = placed[edge.start], placed[edge.end]
+        x = left - _LANE * (lane[at] + 1.4)
+        y1, y2 = start.y + start.height / 2, end.y + end.height / 2
+        y1 += 5 if row[edge.start] < row[edge.end] else -5
+        y2 += -5 if row[edge.start] < row[edge.end] else 5
+        path = f"M{left:g},{y1:g} H{x:g} V{y2:g} H{left - 6:g}"
+        drawn.append(replace(edge, path=path, back=start.layer <= end.layer))
+    return WaitGraph(tuple(placed), tuple(drawn), left + WIDTH + MARGIN, y - GAP_Y + MARGIN, label)
 
 
 def hang_answer(diagnosis: Diagnosis, proof: str) -> Answer | None:
