@@ -219,7 +219,7 @@ def test_waiting_that_nobody_is_charged_for_leaves_stragglers_unevaluated():
         replace(run, replay=replace(run.replay, charged=ChargedWaiting(100, 0, 60, 200))), 1.0
     ):
         assert not verdict.findings
-        assert verdict.not_evaluated == "40 % of what ranks wait for each other can be charged to nobody"
+        assert verdict.not_evaluated == "40 % of what ranks wait for each other can be charged to no rank"
 
 
 def test_a_rank_that_leads_whoever_caused_the_rest_is_named_all_the_same():
@@ -228,7 +228,7 @@ def test_a_rank_that_leads_whoever_caused_the_rest_is_named_all_the_same():
         replace(run, replay=replace(run.replay, charged=ChargedWaiting(100, 0, 85, 200))), 1.0
     )
     assert [(found.ranks, found.confidence) for found in first.findings] == [((2,), "medium")]
-    assert "15 % of what ranks wait for each other can be charged to nobody" in first.findings[0].message
+    assert "15 % of what ranks wait for each other can be charged to no rank" in first.findings[0].message
     assert not others.findings and others.not_evaluated, "nobody is cleared"
 
 

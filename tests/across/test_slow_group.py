@@ -147,7 +147,7 @@ def test_a_group_that_waits_for_cores_is_not_said_to_be_slow(part, named):
         {4, 5, 6, 7} if named else set()
     )
     if not named:
-        assert "they wait for cores there, which is the machine's doing" in verdicts[-1].not_evaluated
+        assert "they wait for cores there: the machine is the cause" in verdicts[-1].not_evaluated
 
 
 @pytest.mark.parametrize(("kind", "cause"), [(SlowInput, "input"), (SlowHost, "host")])

@@ -66,7 +66,7 @@ def analysing(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     "package",
     [
         "torch", "pandas", "hta", "plotly", "networkx", "scipy", "pyarrow", "fsspec", "rich", "asyncio",
-        "traceops.capture.session", "traceops.hangs.diagnose", "traceops.render.hang.html",
+        "traceops.capture.session", "traceops.hangs.diagnose", "traceops.hangs.model", "traceops.render.hang.html",
     ],
 )  # fmt: skip
 def test_analysing_a_local_run_imports_only_what_it_needs(analysing: set[str], package: str) -> None:

@@ -205,7 +205,7 @@ def nothing(report: dict[str, Any]) -> None:
     ("before", "now", "why", "cure"),
     [
         (nothing, early_window, "head's recorded steps may not be like its later ones in 5 of 5", "--skip-first, 17"),
-        (found_by("profiler"), found_by("window"), "nothing tells where the steps of head begin", "mark the steps"),
+        (found_by("profiler"), found_by("window"), "nothing marks where the steps of head begin", "mark the steps"),
         (found_by("window"), found_by("window"), "the steps of base and head begin", "mark the steps"),
         (found_by("optimizer"), found_by("repetition"), "(base optimizer, head repetition)", "mark the steps"),
     ],
@@ -254,7 +254,7 @@ def test_what_no_profiler_explains_is_judged(before: Edit, now: Edit) -> None:
     assert (result.verdict, step.outcome, step.change_pct, step.p) == ("regression", "regression", None, None)
     assert step.low_pct == pytest.approx(100 * (40.0 / 12.04 - 1), rel=1e-3)
     assert "step time 12.02 ms → 41.52 ms as recorded (at least 232.2 % slower)" in result.sentence
-    assert "head's devices work for 40 ms a step, and no recorded step of base takes more than" in result.sentence
+    assert "head's devices work for 40 ms per step, and no recorded step of base takes more than" in result.sentence
     assert result.findings[0].rule == "TO-R001" and effect_text(step) == "at least +232 %"
     back = compare(*reversed(sides(before, now, works_ms=40.0)))
     assert of(back, "step_time").outcome == "improvement" and "% faster)" in back.sentence

@@ -18,7 +18,8 @@ from traceops.hangs.evidence import (
     Stall,
     ThreadStack,
 )
-from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root, Wait, WaitReason
+from traceops.hangs.json_types import RankState, RankStatus
+from traceops.hangs.model import Diagnosis, Root, Wait, WaitReason
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\x1b[31m'\"&<b>"
 LOADING = "sleeping in load_batch (data.py:31)"

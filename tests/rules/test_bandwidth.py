@@ -462,7 +462,7 @@ def test_gpus_that_exchange_over_gloo_beside_nccl_are_no_clean_bill(tmp_path):
         trace["traceEvents"].append(nccl | {"tid": 99, "args": kernel["args"] | {"stream": 99}})
         path.write_text(json.dumps(trace))
     [check] = [one for one in analyze(tmp_path).checks if one.rule == "TO-C003"]
-    assert check.status == "not_evaluated" and "beside collectives that run on the GPUs" in check.reason
+    assert check.status == "not_evaluated" and "while collectives run on the GPUs" in check.reason
 
 
 def test_where_the_traces_hold_only_the_hosts_own_data_no_link_is_judged():

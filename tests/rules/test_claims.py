@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from plain_words import TICS
 
+import traceops
 from benchmarks import ROOT
 from traceops.core.claims import Claim, filled, reason
 from traceops.core.rule import Rule
@@ -103,6 +106,7 @@ def test_every_sentence_can_be_filled_and_reads_plainly(kind: type[Claim]) -> No
                 assert said.endswith("."), said
 
 
+WORDS = Path(traceops.__file__).parent / "words"
 DESCRIBED = [rule for rule in registry.RULES if rule.id[:4] not in ("TO-E", "TO-H", "TO-K")]
 
 
@@ -173,3 +177,12 @@ def test_every_bound_is_described() -> None:
     for family in registry.FAMILIES:
         for bounds in family.bounds:
             assert set(sections(bounds.words)["bounds"]) == set(bounds.__struct_fields__)
+
+
+@pytest.mark.parametrize("path", sorted(WORDS.glob("*.ini")), ids=lambda path: path.stem)
+def test_every_text_of_the_catalogue_reads_plainly(path: Path) -> None:
+    """facts.ini is left out: reports of earlier versions are read by these labels."""
+    for name, texts in sections(path.stem).items() if path.stem != "facts" else ():
+        for key, text in texts.items():
+            said = re.sub(r"\{[^}]*\}", "x", text if isinstance(text, str) else " ".join(text))
+            assert not TICS.search(said), (name, key, TICS.search(said))

@@ -82,7 +82,7 @@ def test_a_step_without_room_clears_the_rule(tmp_path):
     assert host_bound(report) is None
     check = next(c for c in report.checks if c.rule == "TO-I001")
     assert check.status == "clear"
-    assert "has no room for it" in check.reason
+    assert "leaves no time for it" in check.reason
 
 
 def test_without_such_steps_the_trace_is_believed():
@@ -471,7 +471,7 @@ def test_a_clean_bill_says_so(without_calls):
     card, said = card_of(nothing), unjudged_sentence(nothing)
     assert card.level == "info" and "we could judge" in card.headline
     assert "idle: cause unknown, because the traces do not hold the calls that launched" in said
-    assert "ProfilerActivity.CPU beside CUDA" in said
+    assert "ProfilerActivity.CPU and CUDA" in said
 
 
 def blocked(report):

@@ -190,7 +190,7 @@ def test_counts_of_classes_are_not_taken_for_a_model():
     """100 floats behind the step cleared a DDP whose gradients nobody synchronised."""
     verdict = judge_backward_sync([rank(UPDATED, 100)], {})
     assert not verdict.findings and not verdict.clear
-    assert "400 B are reduced behind the optimizer's step" in verdict.not_evaluated
+    assert "400 B are reduced after the optimizer's step" in verdict.not_evaluated
     unknown = rank(UPDATED, 100)
     unknown.comm.args = [None]
     assert "something is reduced" in judge_backward_sync([unknown], {}).not_evaluated

@@ -10,7 +10,7 @@ from msgspec import Meta
 from traceops.core.documents import Tool
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.words import NoReplay
-from traceops.hangs.model import RankStatus, RootJson, WaitJson
+from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
 from traceops.report.model import Card
 from traceops.report.rows import Count, NotNegative, Number, RankRow, RoleName, RoleRow, WhatIfRow, Whole
 from traceops.report.summary import HostsUnknown, LoadersUnknown

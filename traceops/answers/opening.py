@@ -20,7 +20,7 @@ from traceops.core.as_module import command_of
 from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
-from traceops.hangs.model import HangDocument, HangJson
+from traceops.hangs.json_types import HangDocument, HangJson
 from traceops.render.document import Answer
 from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import answer_of

@@ -27,7 +27,8 @@ from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.job import can_blame
-from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root
+from traceops.hangs.json_types import RankState, RankStatus
+from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, code_place, message_bytes, rank_positions
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.roots import mismatches, noticed_mismatch, with_carried

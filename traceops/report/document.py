@@ -12,7 +12,7 @@ from traceops.core.documents import READABLE_VERSIONS
 from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.fabric.json_types import FabricJson
-from traceops.hangs.model import HangJson
+from traceops.hangs.json_types import HangJson
 from traceops.report import write
 from traceops.report.model import Report, ReportBase, ReportDocument
 from traceops.traces.source import is_remote, open_binary, read_whole

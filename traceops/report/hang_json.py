@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from traceops.core.documents import FileProblem
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
-from traceops.hangs.model import (
+from traceops.hangs.json_types import (
     CarriedJson,
-    Diagnosis,
     HangDocument,
     HangJson,
     HangRun,
-    Root,
     RootEvidence,
     RootJson,
     SeenLine,
     WaitJson,
 )
+from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
 from traceops.report.hang_rows import MergedWait, merged_waits
 from traceops.report.hang_seen import seen_events

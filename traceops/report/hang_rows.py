@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root, Wait, WaitReason
+from traceops.hangs.json_types import RankState, RankStatus
+from traceops.hangs.model import Diagnosis, Root, Wait, WaitReason
 
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
 _ALIKE = ("state", "op", "exit_code", "sequence", "where", "doing", "op_state", "group", "step", "waits_for", "bytes")

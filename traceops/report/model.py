@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from traceops.core.documents import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.core.findings import SEVERITIES, Check, Confidence, Finding
 from traceops.fabric.json_types import FabricJson
-from traceops.hangs.model import HangJson
+from traceops.hangs.json_types import HangJson
 from traceops.report.detail import Detail
 from traceops.report.inventory import ComputeRows, Inventory
 from traceops.report.memory import MemoryRows

@@ -33,7 +33,7 @@ from traceops.compare.model import (
 from traceops.core.documents import FileProblem, Tool
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.doctor.document import DoctorDocument
-from traceops.hangs.model import HangDocument, RootEvidence
+from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.memory.model import CategoryMemory, MemoryChange, MemoryEstimate, ModuleMemory, RankMemory
 from traceops.report.model import ReportDocument
 from traceops.report.step_times import Ledger, StepTime, WorstRank

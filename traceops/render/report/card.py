@@ -15,7 +15,7 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.text import short_name
 from traceops.core.units import ms_text
 from traceops.core.words import WINDOW
-from traceops.hangs.model import HangJson
+from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
 from traceops.render.report.compute import efficiency_of, why_unrated
