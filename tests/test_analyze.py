@@ -99,7 +99,7 @@ def test_one_rank_alone_says_what_it_cannot_know():
     assert (missing.severity, missing.ranks) == ("info", (0, 1, 3))
     assert report.ranks[0].comm_wait_ms is None
     assert report.ranks[0].wait_ms is None
-    assert "cannot be told apart" in status(report, "TO-O001").reason
+    assert "cannot be separated" in status(report, "TO-O001").reason
     assert report.summary.ledger_ms.comm_transfer is None
 
 

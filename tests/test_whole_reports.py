@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.render import write_files
+from traceops.render.files import write_files
 
 OWN = {"page.html", "report.json", "rows.csv", "more.csv"}
 FIRST = {"page.html": "old page", "report.json": "{}", "rows.csv": "old"}

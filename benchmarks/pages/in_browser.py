@@ -95,7 +95,7 @@ def main() -> int:
 def _made(out: Path) -> Iterator[tuple[str, Path]]:
     """(name, page) of each report, made in `out`."""
     from traceops.pipeline.analyze import analyze
-    from traceops.render import write_report
+    from traceops.render.files import write_report
 
     for number, (name, make) in enumerate(_makers(out / "input").items()):
         folder = out / f"{number:02}_{''.join(c if c.isalnum() else '_' for c in name)}"
@@ -288,7 +288,7 @@ def _inside(folder: Path) -> Iterator[None]:
 def _hostile(folder: Path) -> None:
     from sample_report import sample_report
 
-    from traceops.render import write_report
+    from traceops.render.files import write_report
 
     write_report(sample_report(8), folder)
 

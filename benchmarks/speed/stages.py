@@ -138,7 +138,7 @@ def _of_here() -> dict[str, str]:
 def _run_stages(over: Callable[[str], None]) -> None:
     """The stages in this process. over: called with the name of each when it is over."""
     over("start")
-    import traceops.render
+    import traceops.render.files
     from traceops.measure.summary import summarize
     from traceops.pipeline.analyze import find_traces, load_reduce
     from traceops.render.writers.html import prepare
@@ -159,7 +159,7 @@ def _run_stages(over: Callable[[str], None]) -> None:
     report = conclude(found, ranks, ()).report
     over("reduce and judge")
     with tempfile.TemporaryDirectory() as work:
-        traceops.render.write_report(report, Path(work))
+        traceops.render.files.write_report(report, Path(work))
     over("write")
 
 

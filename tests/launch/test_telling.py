@@ -18,12 +18,11 @@ from traceops.core.errors import InputError
 from traceops.core.installation import bundled
 from traceops.hangs.evidence import Frame
 from traceops.hangs.stack_activity import phase_of
-from traceops.launch import ended, session
-from traceops.launch import telling as out_of_memory
+from traceops.launch import ended, out_of_memory, session
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult
-from traceops.launch.session import summarize_traces
+from traceops.launch.summarize import summarize_traces
 from traceops.launch.telling import find_cause, steps_told, tell_cause
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
 from traceops.pipeline.mapping import ranks

@@ -19,7 +19,6 @@ from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
-from traceops.render import write_diagnosis, write_report
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.doctor.html import write_doctor
 from traceops.render.document import (
@@ -44,6 +43,7 @@ from traceops.render.document import (
     spans,
     text,
 )
+from traceops.render.files import write_diagnosis, write_report
 from traceops.render.finding_blocks import evidence_table, not_used
 from traceops.render.runs.files import write_runs
 from traceops.render.writers.csv import CSV_FILES, render_csv_files

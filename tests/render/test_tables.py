@@ -11,9 +11,9 @@ from changed import replace
 from html_page import Page
 
 from traceops.pipeline.analyze import analyze
-from traceops.render import write_report
 from traceops.render.cells import Cell, Column, build_table, name, number, size, sizes_apart
 from traceops.render.document import Document, Headline, Section, TableBlock, spans, text
+from traceops.render.files import write_report
 from traceops.render.report.detail_tables import collectives_table, kernels_table, operators_table
 from traceops.render.report.html import describe, render_html
 from traceops.render.writers.html import write_html

@@ -14,7 +14,7 @@ from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE
 from traceops.pipeline.analyze import analyze
-from traceops.render import write_report
+from traceops.render.files import write_report
 from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe

@@ -17,7 +17,7 @@ from traceops.core.facts import Fact
 from traceops.core.units import size_text
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
-from traceops.render import write_report
+from traceops.render.files import write_report
 from traceops.render.report.card import card_of
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary

@@ -131,7 +131,7 @@ def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discover
                     printable(f"traceops analyze: capture window {window.index} is left out: {error}"), file=sys.stderr
                 )
             continue
-        from traceops.render import write_report  # behind the map: its processes need none of it
+        from traceops.render.files import write_report  # behind the map: its processes need none of it
 
         folder = root / _window_folder(window) if args.select == "all" else root
         written = write_report(report, folder, formats, args.plotlyjs)

@@ -15,7 +15,7 @@ from traceops.core.text import printable
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import run_folder_of
 from traceops.hangs.model import Diagnosis
-from traceops.render import write_diagnosis
+from traceops.render.files import write_diagnosis
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.rules.diagnosis import FABRIC_RULES, beside_the_roots, judge_diagnosis
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from traceops.capture.manifest import RankManifest, readable_ranks, write_rank
 from traceops.capture.pipes import LastWords
 from traceops.capture.progress import Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure
-from traceops.core.errors import InputError
 from traceops.core.run_lock import RunLock, hold
 from traceops.launch import outcome
 from traceops.launch.aside import Aside
@@ -45,9 +44,6 @@ from traceops.launch.plan import Plan, python_path, rank_of
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.signals import Received, held_signals
 from traceops.launch.telling import tell
-from traceops.pipeline.mapping.executors import map_files
-from traceops.pipeline.mapping.ranks import write_summary
-from traceops.traces.discover import TraceFile, discover
 from traceops.traces.summary_header import SUFFIX
 
 _MONITOR_ENDS_S = 3.0
@@ -263,7 +259,7 @@ def _is_here(plan: Plan, rank: RankManifest) -> bool:
 
 
 def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
-    from traceops.launch.session import summarize_traces  # NumPy and the pipeline, which few runs need
+    from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
 
     count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
     for problem in problems:
@@ -279,45 +275,3 @@ def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> N
     if ended.torchrun_log.strip():
         (logs / f"torchrun.{host()}.log").write_text(ended.torchrun_log)
     collect_logs(plan.out, plan.rank_logs, here, host())
-
-
-def summarize_traces(folder: Path, ranks: Collection[int]) -> tuple[int, list[str]]:
-    """Write a summary beside each trace of these ranks; returns how many, and what went wrong.
-
-    Ranks of other nodes, whose traces may lie in the same folder, see to their own.
-    """
-    try:
-        found = discover(str(folder))
-    except InputError as error:
-        return 0, [str(error)]
-    files = [file for window in found.windows for file in window.files if file.rank in ranks]
-    written = _Written()
-    map_files(_summarize_file, [file for file in files if not file.summarized], written, jobs=None)
-    return written.count, written.problems
-
-
-def _summarize_file(file: TraceFile) -> str:
-    """In a worker: what went wrong, nothing if all went well."""
-    try:
-        write_summary(file)
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-class _Written:
-    def __init__(self) -> None:
-        self.count = 0
-        self.problems: list[str] = []
-
-    def take(self, file: TraceFile, result: str, elsewhere: bool) -> None:
-        if result:
-            self.problems.append(result)
-        else:
-            self.count += 1
-
-    def fail(self, file: TraceFile, what: str) -> None:
-        self.problems.append(f"{file.path}: {what}")
-
-    def tick(self) -> None:
-        """There is no line of progress here."""

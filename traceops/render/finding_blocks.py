@@ -15,7 +15,6 @@ from traceops.core.units import as_measured
 from traceops.core.words import STEP, StepWords
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
 from traceops.render.document import Checks, FindingBlock, Items, Place, Section, Span, bold, code, items, text
-from traceops.rules.registry import rules_with
 
 # The evidence of a finding in lines: its numbers, and the lines of files that it quotes.
 
@@ -167,6 +166,8 @@ def findings_section(
 
 def checks_block(checks: Sequence[Check], caption: str) -> Checks:
     """What each rule says, with its title."""
+    from traceops.rules.registry import rules_with
+
     told = {check.rule for check in checks}
     return Checks(caption, tuple(checks), {rule.id: rule.title for rule in rules_with(told) if rule.id in told})
 

@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from traceops.core.errors import UsageError
-from traceops.traces.discover import TraceFile
 from traceops.version import __version__
+
+if TYPE_CHECKING:
+    from traceops.traces.discover import TraceFile
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

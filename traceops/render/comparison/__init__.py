@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from traceops.compare.model import Comparison
-from traceops.render import write_files
 from traceops.render.comparison.exports import (
     CSV_FILES,
     render_comparison_csv,
@@ -14,6 +13,7 @@ from traceops.render.comparison.exports import (
     render_sarif,
 )
 from traceops.render.comparison.markdown import render_markdown
+from traceops.render.files import write_files
 
 FORMATS = ("html", "md", "json", "junit", "sarif", "csv")
 FILES = (

@@ -20,7 +20,6 @@ from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
 from traceops.fabric.to_json import alike_machines
 from traceops.machine.look import Level, Look, count_levels
-from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table, build_table, name, number, word
 from traceops.render.doctor.rows import (
     DOCTOR_CSV_FILES,
@@ -63,6 +62,7 @@ from traceops.render.document import (
     spans,
     text,
 )
+from traceops.render.files import write_files
 from traceops.render.finding_blocks import checks_block, finding_block, not_used
 from traceops.render.report.fabric_html import benchmarks_table, connections_table, inspector_table, nccl_sentence
 from traceops.render.report.figures import Figure, escaped, laid_out, line

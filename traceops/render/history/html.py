@@ -17,7 +17,6 @@ from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocumen
 from traceops.baseline.store import Problem
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text
-from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table, build_table, word
 from traceops.render.document import (
     Block,
@@ -36,6 +35,7 @@ from traceops.render.document import (
     spans,
     text,
 )
+from traceops.render.files import write_files
 from traceops.render.history.text import (
     change_text,
     changes_of,

@@ -13,7 +13,6 @@ from msgspec import structs
 from traceops.core.file_formats import FORMATS
 from traceops.core.units import UNKNOWN, fixed_text, ms_text, number_text, size_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table, build_table, size
 from traceops.render.document import (
     Block,
@@ -30,6 +29,7 @@ from traceops.render.document import (
     spans,
     text,
 )
+from traceops.render.files import write_files
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.core.words import ROLES
-from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, items, soft, spans, text
+from traceops.render.files import write_files
 from traceops.render.runs.files import markdown_lines, sections
 from traceops.render.writers.csv import struct_csv
 from traceops.render.writers.html import write_html

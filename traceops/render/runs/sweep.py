@@ -9,9 +9,9 @@ from msgspec import structs
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.units import fixed_text, ms_text, number_text
-from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
+from traceops.render.files import write_files
 from traceops.render.runs.files import findings_text, markdown_lines, sections
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
