@@ -23,7 +23,7 @@ _GZIP_WBITS = 31
 _XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
 _ZSTD_WINDOW = 1 << 27
 MOST_TIMES = 200  # logs and traces pack to a tenth or a thirtieth
-AT_LEAST = 1 << 25
+AT_LEAST = 1 << 23
 OF_FINDER = ("__MACOSX/", ".DS_Store")
 
 # What another tool or another command reads, by its first bytes and its name.
