@@ -20,7 +20,7 @@ class Cell(Struct, frozen=True):
     """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace.
 
     `href`: a page beside this one, quoted, beginning with './'. `value`: the number that a text with a unit stands for,
-    by which tables are sorted.
+    by which tables are sorted. part: percent of the cell that a bar of `colour` takes.
     """
 
     text: str
@@ -30,6 +30,7 @@ class Cell(Struct, frozen=True):
     colour: str = ""
     href: str = ""
     value: float | None = None
+    part: float | None = None
 
 
 class Column(Struct, frozen=True):
@@ -136,12 +137,10 @@ def word(value: Any) -> Cell:
     return Cell(UNKNOWN, "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))
 
 
-def bar_fill(pct: Any, colour: str) -> str:
-    """CSS background for a bar of so many percent behind a number."""
-    if pct is None or not colour:
-        return ""
-    at = min(max(float(pct), 0.0), 100.0)
-    return f"linear-gradient(to right, {colour}55 {at:.1f}%, transparent {at:.1f}%)"
+def share(pct: float | None, colour: str) -> Cell:
+    """Percent, with a bar as long behind the number."""
+    cell = number(pct, 1)
+    return cell if pct is None else replace(cell, css="bar", colour=colour, part=min(max(pct, 0.0), 100.0))
 
 
 def rows_of(rows: Sequence[Row], shown: Sequence[int]) -> list[Row]:

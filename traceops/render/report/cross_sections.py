@@ -31,6 +31,7 @@ from traceops.rules import stragglers
 MOST_LATE = 8
 MOST_ARRIVALS = 40
 MOST_PIECES = 60
+FEW_RUNS = 400  # of the timeline where a script draws it in full
 
 
 def lateness_table(report: Report) -> Table | None:
@@ -450,7 +451,9 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     chart = Chart(
         "timeline",
         f"Rows: what each rank did during the {longest}, on one time axis in ms; the folded table has the sums",
-        cross_figures.timeline_figure(report, list(shown)),
+        cross_figures.timeline_figure(
+            report, list(shown), cross_figures.MOST_RUNS if report.detail is None else FEW_RUNS
+        ),
     )
     sums = fold("Sums as a table", TableBlock(table))
     said = soft(

@@ -7,11 +7,11 @@ from typing import Any
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.words import ROLES, STEP, StepWords
-from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, sizes_apart
+from traceops.render.cells import Cell, Column, Table, build_table, name, number, rows_of, share, sizes_apart
 from traceops.render.report.terms import COLUMNS, KINDS
 from traceops.report.model import Report
 from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow
-from traceops.report.tables import BlockingCallRow, CopyRow, KernelRow
+from traceops.report.tables import BlockingCallRow, CopyRow
 
 # The page's table of copies between host and device.
 
@@ -56,7 +56,7 @@ def _place(row: CopyRow) -> str:
     return " in ".join(part for part in (row.operator, row.region and f"'{row.region}'") if part) or "no operator"
 
 
-MOST_KERNELS = 25
+MOST_KERNELS = 15
 MOST_COLLECTIVES = 40
 MOST_CALLS = 40
 MOST_HTA_ROWS = 200
@@ -70,7 +70,8 @@ def kernels_table(report: Report) -> Table:
     columns = [
         Column("name", "Kernel", number=False, make=lambda row: name(str(row.name))),
         Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
-        Column("share_pct", "Share %", "of all device activity, summed over ranks", make=_kernel_share),
+        Column("share_pct", "Share %", "of all device activity, summed over ranks",
+               make=lambda row: share(row.share_pct, _kind_colour(row.kind))),
         Column("ms_per_step", words.unit("ms"), f"mean over ranks{words.choose(' and steps', '')}; over all streams, "
                f"so it can exceed {words.the}"),
         Column("count", "Count", words.choose("over all ranks and steps", "over all ranks"), decimals=0),
@@ -262,15 +263,13 @@ def stages_table(pipeline: PipelineRow, words: StepWords = STEP) -> Table:
     return build_table(f"Stages of the pipeline of ranks {ranks_text(pipeline.ranks, 8)}", columns, pipeline.stages)
 
 
-def _kernel_share(row: KernelRow) -> Cell:
-    cell = number(row.share_pct, 1)
-    kind = KINDS.get(str(row.kind))
-    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.share_pct, kind.colour if kind else ""))
-
-
 def _kind_cell(kind: Any) -> Cell:
+    return Cell(str(kind), "", "swatch", colour=_kind_colour(kind))
+
+
+def _kind_colour(kind: Any) -> str:
     term = KINDS.get(str(kind))
-    return Cell(str(kind), "", "swatch", colour=term.colour if term else "#7A7A7A")
+    return term.colour if term else "#7A7A7A"
 
 
 def group_cell(row: CollectiveRow | ReferenceRow) -> Cell:

@@ -16,7 +16,7 @@ from traceops.fabric.model import same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
-from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
+from traceops.render.cells import Cell, Column, Table, build_table, name, number, share, size
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
 from traceops.render.report.detail_tables import group_cell
@@ -257,7 +257,7 @@ def _percent(row: ReferenceRow) -> Cell:
     pct = row.reference_pct
     if pct is None:
         return Cell("–", "not known, or messages too small for it", "unknown")
-    return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, COMM_TRANSFER.colour))
+    return share(pct, COMM_TRANSFER.colour)
 
 
 def _way(row: ConnectionJson) -> str:

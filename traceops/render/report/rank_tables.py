@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
-from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
+from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, share
 from traceops.render.report.rank_groups import MOST_RANKS, group_label, idle_ms, rank_column
 from traceops.render.report.terms import (
     BUBBLE,
@@ -68,7 +68,7 @@ def buckets_table(report: Report) -> Table:
     columns = [
         Column("bucket", f"Where {words.a} goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
         Column("ms", words.unit("ms"), f"median over ranks of the {words.choose('mean over typical steps', 'window')}"),
-        Column("pct", f"% of {words.noun}", decimals=1, make=_share_bar),
+        Column("pct", f"% of {words.noun}", decimals=1, make=lambda row: share(row.pct, _term(row.bucket).colour)),
     ]
     if len(report.ranks) > 1:
         columns += [
@@ -183,11 +183,6 @@ def _term(bucket: str) -> BucketTerm:
 
 def _bucket_cell(bucket: str) -> Cell:
     return Cell(_term(bucket).label, bucket, "swatch", colour=_term(bucket).colour)
-
-
-def _share_bar(row: _BucketRow) -> Cell:
-    cell = number(row.pct, 1)
-    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.pct, _term(row.bucket).colour))
 
 
 def _blank_or(value: Any, decimals: int) -> Cell:

@@ -375,7 +375,7 @@ def _hosts_table(rows: WholeRunRows) -> Table:
                make=lambda row: Cell("yes" if row["waits"] else "")),
         *(Column(f"rank_{rank}", f"Rank {rank} ms", "a typical step", worst="max") for rank in ranks),
     ]  # fmt: skip
-    return build_table("Host time by function, ms a step", columns, made)
+    return build_table("Host time by function, ms per step", columns, made)
 
 
 def _where(row: HostRow) -> str:
