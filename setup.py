@@ -8,6 +8,7 @@ BUNDLED = {
     "traceops._bundled.demo": "tests/data/slow_loader4",  # of `traceops demo`
 }
 NATIVE = "traceops/traces/native"
+REPLAY = "traceops/across/replay/native"
 CUPTI = "traceops/capture/light/native"
 STEPS = "traceops/capture/short_way/native"
 LOOKS = "traceops/capture/observing/native"
@@ -19,6 +20,7 @@ setup(
         "traceops": [
             "py.typed",
             "traces/*.pyi",
+            "across/*/*.pyi",
             "capture/*/*.pyi",
             "schemas/*.json",
             "hangs/*.json",
@@ -30,6 +32,7 @@ setup(
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
         "traceops.traces": ["native/*"],
+        "traceops.across.replay": ["native/*"],
         "traceops.capture.short_way": ["native/*"],
         "traceops.capture.light": ["native/*"],
         "traceops.capture.observing": ["native/*"],
@@ -47,6 +50,11 @@ setup(
             [f"{NATIVE}/{source}" for source in ("snapshot_module.c", "snapshot.c", "strings.c")],
             depends=[f"{NATIVE}/{header}" for header in ("block.h", "snapshot.h", "strings.h")],
             optional=True,  # without it snapshots are read by Python's unpickler
+        ),
+        Extension(
+            "traceops.across.replay._replay",
+            [f"{REPLAY}/replay.c"],
+            optional=True,  # without it steps are replayed in Python: slower, with the same times
         ),
         Extension(
             "traceops.capture.light._cupti",

@@ -33,7 +33,7 @@ from traceops.across.rank_times import (
     measure_passes,
     measure_role_times,
 )
-from traceops.across.replay.graph import StepGraph, build_graph, hosts_unknown, uses_up_lead
+from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if, predict_pipelines, predict_roles
 from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
@@ -164,13 +164,12 @@ class CrossRank(Struct, frozen=True):
 
         A cure takes it that it keeps up all the same.
         """
-        return hosts_unknown(self.replay.graph) if self.replay is not None else ()
+        return self.replay.graph.hosts_unknown if self.replay is not None else ()
 
     @property
     def hosts_slower(self) -> tuple[int, ...]:
         """Those of them that are known to be slower in the window."""
-        ranks = {} if self.replay is None else self.replay.graph.ranks
-        return tuple(rank for rank, nodes in ranks.items() if uses_up_lead(nodes))
+        return self.replay.graph.hosts_slower if self.replay is not None else ()
 
     @property
     def cures_are_least(self) -> bool:
