@@ -43,6 +43,7 @@ TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
 LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
+    "traceops.across.replay.simulate": "the compiled part may be missing",
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
     "traceops.capture.signals": "torch, which a rank that uses no GPU may lack",

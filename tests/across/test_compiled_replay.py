@@ -7,8 +7,8 @@ import pytest
 from changed import replace
 from generated_run import SlowCompute, SlowHost, SlowInput, fsdp2, simulate
 from measured_runs import BUILDERS, across, program
-from tests.across.pipelines import one_forward_one_backward, write_pipeline
 
+from tests.across.pipelines import one_forward_one_backward, write_pipeline
 from traceops.across.cross_rank import measure_across
 from traceops.across.replay.programs import shared_hosts
 from traceops.across.replay.simulate import Scenario

@@ -147,7 +147,7 @@ def _compiled() -> ModuleType | None:
     if os.environ.get("TRACEOPS_NATIVE") == "0":
         return None
     try:
-        from traceops.across.replay import _replay as compiled
+        import traceops.across.replay._replay as compiled
     except ImportError:
         return None
     return compiled
