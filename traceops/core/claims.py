@@ -187,6 +187,8 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
     "list": lambda value: ", ".join(map(str, value)),
+    "semicolons": lambda value: "; ".join(map(str, value)),
+    "and": lambda value: " and ".join(map(str, value)),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {
