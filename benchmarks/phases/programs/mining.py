@@ -23,18 +23,17 @@ def main() -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     items = torch.randn(ITEMS, WIDTH, device=DEVICE)
-    hardest = None
-    for step in rounds(sizes(88, 60)):
-        if step % EVERY == 0:
-            with phase("mine", mine):
-                hardest = torch.as_tensor(mine(plain(model), items), device=DEVICE)
-        with phase("train"):
-            chosen = torch.randint(ITEMS, (128,), device=DEVICE)
-            anchor = model(items[chosen])
-            loss = functional.relu(1 + (anchor * model(items[hardest[chosen]])).sum(1)).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    for _ in rounds(sizes(11, 12)):
+        with phase("mine", mine):
+            hardest = torch.as_tensor(mine(plain(model), items), device=DEVICE)
+        for _ in range(EVERY):
+            with phase("train"):
+                chosen = torch.randint(ITEMS, (128,), device=DEVICE)
+                anchor = model(items[chosen])
+                loss = functional.relu(1 + (anchor * model(items[hardest[chosen]])).sum(1)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
 
 
 main()

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -19,8 +20,7 @@ from torch import nn
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-_ROUNDS_TO_WARM = 3
-_spent: dict[str, list[float]] = defaultdict(list)
+_spent: list[dict[str, float]] = []
 _lines: dict[str, list] = {}
 _began: list[float] = []
 torch.manual_seed(RANK)
@@ -70,24 +70,25 @@ class phase:
         self.start = now()
 
     def __exit__(self, *error) -> None:
-        _spent[self.name].append(now() - self.start)
+        _spent[-1][self.name] += now() - self.start
 
 
 def rounds(count: int):
     """The rounds of a loop; their ends are timed."""
     for number in range(count):
+        _spent.append(defaultdict(float))
         _began.append(now())
         yield number
     _began.append(now())
 
 
-def _write(path: str, whole: float) -> None:
-    total = {name: sum(times) for name, times in _spent.items()}
-    truth = {"total_s": whole, "phases_s": total, "lines": _lines, "rounds": len(_began) - 1}
-    Path(path).write_text(json.dumps(truth))
+def _write(path: str) -> None:
+    """The seconds of each round, and of each phase in it."""
+    rounds_s = [after - before for before, after in pairwise(_began)]
+    Path(path).write_text(json.dumps({"rounds_s": rounds_s, "phases_s": _spent, "lines": _lines}))
 
 
 if (_path := os.environ.get("PHASES_TRUTH")) and RANK == 0:
-    atexit.register(lambda: _write(_path, _began[-1] - _began[0]))
+    atexit.register(_write, _path)
 if WORLD > 1:
     atexit.register(dist.destroy_process_group)
