@@ -96,7 +96,7 @@ def true_shares(truth: dict[str, Any]) -> dict[str, float]:
 
 
 def _inside(phase: dict[str, Any], lines: list[list[Any]]) -> bool:
-    return any(phase["file"] == file and first <= phase["line"] <= last for file, first, last in lines)
+    return any(Path(phase["file"]).name == file and first <= phase["line"] <= last for file, first, last in lines)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from traceops.across.phases import Rounds
 from traceops.across.run_steps import Occasion, Share, WholeRun
 from traceops.across.whole_run import START
 from traceops.core.claims import reason
@@ -41,7 +42,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if run is None:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
-    told = [one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0))]
+    told = [
+        one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0)) and not _is_phase(one, inputs.rounds)
+    ]
     in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
         unlike = sum(one.share_pct for one in told if one.cause == cause)
@@ -60,7 +63,8 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     """Clear, or where what comes again takes much of the run for no known cause, not evaluated."""
     timed = int(run.timed.sum())
     counts = {"timed": timed, "beyond": timed - run.typical_steps - len(run.start)}
-    again = next((one for one in run.occasions if one.cause == "unknown" and one.times >= _LEAST_TIMES), None)
+    unknown = (one for one in run.occasions if one.cause == "unknown" and not _is_phase(one, inputs.rounds))
+    again = next((one for one in unknown if one.times >= _LEAST_TIMES), None)
     if again is None or again.share_pct < BOUNDS.unlike_pct[0]:
         return UNLIKE_OVER_RUN.clear(reason("whole_run", "few_unlike", **counts))
     kinds = step_kinds(inputs.manifest)
@@ -75,6 +79,15 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     )
     little = other is not None or again.share_pct < BOUNDS.unlike_pct[1]
     return UNLIKE_OVER_RUN.clear(why) if little else UNLIKE_OVER_RUN.not_evaluated(why)
+
+
+def _is_phase(one: Occasion, rounds: Rounds | None) -> bool:
+    """Whether it is a phase of the loop, which TO-W004 names."""
+    if rounds is None or rounds.steps == 1:
+        return False
+    if one.place is None:
+        return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
+    return one.cause in ("host", "inference") and rounds.holds(one.place)
 
 
 def _is_told(one: Occasion, recorded: int) -> bool:

@@ -23,6 +23,7 @@ RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1
 _spent: list[dict[str, float]] = []
 _lines: dict[str, list] = {}
 _began: list[float] = []
+_seen: set[tuple[str, int]] = set()
 torch.manual_seed(RANK)
 if not CUDA:
     torch.set_num_threads(1)
@@ -55,16 +56,17 @@ class phase:
 
     def __init__(self, name: str, *functions) -> None:
         self.name = name
-        if name not in _lines:
-            frame = inspect.currentframe().f_back
+        frame = inspect.currentframe().f_back
+        own = _lines.setdefault(name, [])
+        if (frame.f_code.co_filename, frame.f_lineno) not in _seen:
+            _seen.add((frame.f_code.co_filename, frame.f_lineno))
             path = Path(frame.f_code.co_filename)
             blocks = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.With)]
             end = next(node.end_lineno for node in blocks if node.lineno == frame.f_lineno)
-            own = [[path.name, frame.f_lineno, end]]
+            own.append([path.name, frame.f_lineno, end])
             for function in functions:
                 source, first = inspect.getsourcelines(inspect.unwrap(function))
                 own.append([Path(inspect.getsourcefile(inspect.unwrap(function))).name, first, first + len(source)])
-            _lines[name] = own
 
     def __enter__(self) -> None:
         self.start = now()
