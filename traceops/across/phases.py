@@ -15,8 +15,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.run_steps import Floats, Mask, WholeRun
-from traceops.measure.host_places import CodePlace, own_overhead, place_of, stack_purposes, waits
-from traceops.traces.observed import Observed
+from traceops.measure.host_places import CodePlace, own_overhead, place_of, stack_purposes, trains, waits
+from traceops.traces.observed import Observed, SampledFrame
 
 _LONGEST = 64  # steps of a round
 _LEAST_ROUNDS = 4
@@ -36,7 +36,8 @@ _SELDOM = 0.8  # of a line's samples in one step of the round: it runs once a ro
 class Phase(Struct, frozen=True):
     """A part of the loop. ms: a round; pct: of the round. does: as in `Purpose`.
 
-    most: the innermost function that takes most of it, where that is another one. trains: backward runs in it.
+    most: the innermost function that takes most of it, where that is another one. trains: backward runs in it, or a
+    model that the loop calls with gradients. waits: lines of the loop that wait for the device or other ranks.
     """
 
     place: CodePlace
@@ -45,6 +46,7 @@ class Phase(Struct, frozen=True):
     trains: bool
     does: str | None = None
     most: CodePlace | None = None
+    waits: bool = False
 
 
 class Stage(Struct, frozen=True):
@@ -77,6 +79,11 @@ class Rounds(Struct, frozen=True):
         """What a round takes."""
         return sum(self.profile_ms)
 
+    @property
+    def explained(self) -> bool:
+        """Whether there are rounds, and several phases show what makes their steps differ."""
+        return self.steps > 1 and len(self.phases) > 1
+
     def is_long(self, step: int) -> bool:
         """Whether the step of this number is one that is longer than the others in each round."""
         own = self.profile_ms[(step - self.first) % self.steps]
@@ -91,9 +98,10 @@ def find_rounds(run: WholeRun, observed: Sequence[Observed]) -> Rounds | None:
     """None where all steps are alike and no part of the loop but the training takes time."""
     timed = run.timed & ~np.isin(run.numbers, run.start)
     took = run.step_ms
-    profile = period_of(took, timed)
+    profile = None if run.by_turns else period_of(took, timed)
     stages = stages_of(took, run.numbers, timed) if profile is None else ()
     if profile is None:
+        timed = timed if stages else run.like  # what comes in some steps only is TO-W001's
         profile = np.array([float(took[timed].mean())])
     enough = [one for one in observed if len(one.samples) >= _LEAST_SAMPLES]
     looked = min(enough, key=_waiting, default=None)
@@ -183,6 +191,7 @@ class _Part(Struct, frozen=True):
     does: str | None
     no_grad: bool
     us: NDArray[np.float64]  # by place in the round
+    waits: float
     innermost: dict[CodePlace, float]
     lines: dict[CodePlace, float]
 
@@ -192,7 +201,7 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     rows = one.samples[np.isin(one.samples[:, 0], numbers[timed])]
     overhead = np.array([own_overhead(one, stack) for stack in range(len(one.stacks))], dtype=bool)
     rows = rows[~overhead[rows[:, 1]]] if len(rows) else rows
-    if len(rows) < _LEAST_SAMPLES:
+    if len(rows) < _LEAST_SAMPLES or not trains(one):
         return []
     us, places = np.zeros((len(one.stacks), len(profile))), (rows[:, 0] - numbers[0]) % len(profile)
     np.add.at(us, (rows[:, 1], places), rows[:, 2].astype(np.float64))
@@ -203,7 +212,7 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     pooled = np.where(enough, total, max(total.sum(), 1.0))
     found = []
     for own in parts:
-        spent = sum(part.us for part in own)
+        spent = np.sum([part.us for part in own], axis=0)
         ms = float((np.where(enough, spent, spent.sum()) / pooled * profile).sum())
         found.append(_phase(own, ms, 100 * ms / float(profile.sum())))
     return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
@@ -232,17 +241,31 @@ def _phase(own: Sequence[_Part], ms: float, pct: float) -> Phase:
         any(part.trains for part in own),
         named[0][0] if named and named[0][1] > total / 2 else None,
         deepest if unit != place.unit and spent > total / 2 else None,
+        not own[0].called and sum(part.waits for part in own) > total / 2,
     )
 
 
 def _merged(parts: Sequence[_Part], period: int) -> list[list[_Part]]:
-    """Parts of the loop in the order of their lines: neighbouring lines of the loop itself are one phase."""
+    """Parts that are one phase: a function, neighbouring lines of the loop itself, and all its lines that train.
+
+    Nothing is said of a loop in which nothing trains.
+    """
 
     def kind(part: _Part) -> tuple[object, ...]:
         once = period > 1 and float(part.us.max()) > _SELDOM * float(part.us.sum())
         return (part.place.unit, True, once) if part.called else (False, part.no_grad, once)
 
-    return [list(group) for _, group in groupby(sorted(parts, key=lambda part: part.line), key=kind)]
+    groups: list[list[_Part]] = []
+    training: dict[tuple[object, ...], list[_Part]] = {}
+    for what, neighbours in groupby(sorted(parts, key=lambda part: part.line), key=kind):
+        own = list(neighbours)
+        trains = any(part.trains for part in own)
+        if not trains or what not in training:
+            groups.append(own)
+            training.update({what: own} if trains else {})
+        else:
+            training[what].extend(own)
+    return groups if training else []
 
 
 def _parts(one: Observed, us: NDArray[np.float64]) -> list[_Part]:
@@ -258,8 +281,8 @@ def _parts(one: Observed, us: NDArray[np.float64]) -> list[_Part]:
     groups: dict[tuple[int, tuple[str, str, int] | None], list[int]] = defaultdict(list)
     for stack in inside:
         path = paths[stack]
-        called = path[depth + 1][1].unit if len(path) > depth + 1 and not _by_module(one, stack, path[depth]) else None
-        groups[path[depth][1].line, called].append(stack)
+        calls = len(path) > depth + 1 and not _by_module(one, stack, path[depth])
+        groups[path[depth][1].line, path[depth + 1][1].unit if calls else None].append(stack)
     found = []
     for (line, unit), stacks in groups.items():
         called = unit is not None and not all(waiting[stack] for stack in stacks)
@@ -271,21 +294,30 @@ def _parts(one: Observed, us: NDArray[np.float64]) -> list[_Part]:
                 does[what] += weight[stack]
         own = float(weight[stacks].sum())
         named = does.most_common(1)
+        free = any(one.frames[paths[stack][depth][0]].no_grad for stack in stacks)
         frames = [one.frames[number] for stack in stacks for number in one.stacks[stack]]
         found.append(
             _Part(
                 line,
                 lines.most_common(1)[0][0],
                 called,
-                any(f.function.endswith("_engine_run_backward") or "/torch/optim/" in f.file for f in frames),
+                any(_trains(frame, free or called) for frame in frames),
                 named[0][0] if named and named[0][1] > own / 2 else None,
-                any(one.frames[paths[stack][depth][0]].no_grad for stack in stacks),
+                free,
                 us[stacks].sum(axis=0),
+                sum(float(weight[stack]) for stack in stacks if waiting[stack]),
                 dict(innermost),
                 dict(lines),
             )
         )
     return found
+
+
+def _trains(frame: SampledFrame, other: bool) -> bool:
+    """Whether a frame is of backward or an optimizer, or of a model that the loop itself calls with gradients."""
+    if frame.function.endswith("_engine_run_backward") or "/torch/optim/" in frame.file:
+        return True
+    return not other and frame.function.endswith("_call_impl")
 
 
 def _by_module(one: Observed, stack: int, caller: tuple[int, CodePlace]) -> bool:

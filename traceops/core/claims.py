@@ -185,8 +185,6 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "Steps": lambda value: _steps(value).capitalize(),
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
-    "phases": lambda value: ", ".join(f"{one.place} {percent_text(one.pct)}" for one in value),
-    "stages": lambda value: ", ".join(f"{ms_text(one.ms)} ms from step {one.first} on" for one in value),
     "s": lambda value: f"{value:.3g} s",
     "list": lambda value: ", ".join(map(str, value)),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from traceops.across.phases import Phase, Rounds
+from traceops.across.run_steps import Occasion
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Verdict, described
-from traceops.core.units import stored
+from traceops.core.units import ms_text, percent_text, stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_run_claims import BOUNDS
 
@@ -29,6 +30,9 @@ class LoopPhase(Struct, frozen=True):
     does: str | None = None
     most: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.place} {percent_text(self.pct)}"
+
 
 class StageOfRun(Struct, frozen=True):
     """Steps from `first` on that take `ms` each, pct of the run in all."""
@@ -36,6 +40,9 @@ class StageOfRun(Struct, frozen=True):
     first: int
     ms: float
     pct: float
+
+    def __str__(self) -> str:
+        return f"{ms_text(self.ms)} ms from step {self.first} on"
 
 
 class LoopPhases(Claim, frozen=True, kw_only=True):
@@ -56,7 +63,6 @@ class LoopPhases(Claim, frozen=True, kw_only=True):
     pct: float | None = None
     most: str | None = None
     outside: float | None = None
-    last: StageOfRun | None = None
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -79,7 +85,6 @@ def judge(inputs: Inputs) -> list[Verdict]:
         pct=None if longest is None else longest.pct,
         most=None if longest is None or longest.most is None else longest.most.said,
         outside=outside_pct(rounds) if len(outside) > 1 else None,
-        last=StageOfRun(*_values(rounds)) if rounds.stages else None,
     )
     evidence = [Evidence(Fact.ROUND, stored(rounds.ms), f"ms, {rounds.steps} steps, {rounds.count} times")]
     evidence += [
@@ -102,9 +107,13 @@ def judge(inputs: Inputs) -> list[Verdict]:
     ]
 
 
-def _values(rounds: Rounds) -> tuple[int, float, float]:
-    last = rounds.stages[-1]
-    return last.first, last.ms, last.pct
+def is_phase(one: Occasion, rounds: Rounds | None) -> bool:
+    """Whether steps unlike the others are a phase of the loop, which this rule names."""
+    if rounds is None or not rounds.explained:
+        return False
+    if one.place is None:
+        return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
+    return one.cause in ("host", "inference") and rounds.holds(one.place)
 
 
 def _told(one: Phase) -> LoopPhase:
@@ -115,7 +124,7 @@ def _told(one: Phase) -> LoopPhase:
 
 def _is_outside(one: Phase) -> bool:
     """Whether a phase is no training, and nothing that other rules judge."""
-    return not one.trains and one.does not in ("input", "recompilation", "allocator")
+    return not one.trains and not one.waits and one.does not in ("input", "recompilation", "allocator")
 
 
 def outside_pct(rounds: Rounds) -> float:

@@ -290,7 +290,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     alike = _ranks_alike(replace(run, unlike=every_odd), worst, cause)
     other = second_kind(inputs, len(every)) if cause == "other_work" else None
     rounds = None if region or cause in (*_OF_BOTH, FIRST_USE, ALLOCATES) else inputs.rounds
-    in_round = rounds is not None and rounds.steps > 1 and all(rounds.is_long(number) for number in run.unlike)
+    in_round = rounds is not None and rounds.explained and all(rounds.is_long(number) for number in run.unlike)
     if in_round:
         cause, held = "round", None
     share = timed.share_pct * (1.0 if other is None else other.left)

@@ -9,7 +9,6 @@ from typing import TypedDict
 
 import numpy as np
 
-from traceops.across.phases import Rounds
 from traceops.across.run_steps import Occasion, Share, WholeRun
 from traceops.across.whole_run import START
 from traceops.core.claims import reason
@@ -18,6 +17,7 @@ from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, seve
 from traceops.core.rule import Verdict, described
 from traceops.core.units import percent_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.phases import is_phase
 from traceops.rules.steps import causes_of_unlike
 from traceops.rules.whole_run_claims import BOUNDS, PartOfRank, PartOfRun
 from traceops.traces.observed import Compilation
@@ -43,7 +43,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
     told = [
-        one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0)) and not _is_phase(one, inputs.rounds)
+        one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0)) and not is_phase(one, inputs.rounds)
     ]
     in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
@@ -63,7 +63,7 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     """Clear, or where what comes again takes much of the run for no known cause, not evaluated."""
     timed = int(run.timed.sum())
     counts = {"timed": timed, "beyond": timed - run.typical_steps - len(run.start)}
-    unknown = (one for one in run.occasions if one.cause == "unknown" and not _is_phase(one, inputs.rounds))
+    unknown = (one for one in run.occasions if one.cause == "unknown" and not is_phase(one, inputs.rounds))
     again = next((one for one in unknown if one.times >= _LEAST_TIMES), None)
     if again is None or again.share_pct < BOUNDS.unlike_pct[0]:
         return UNLIKE_OVER_RUN.clear(reason("whole_run", "few_unlike", **counts))
@@ -79,15 +79,6 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     )
     little = other is not None or again.share_pct < BOUNDS.unlike_pct[1]
     return UNLIKE_OVER_RUN.clear(why) if little else UNLIKE_OVER_RUN.not_evaluated(why)
-
-
-def _is_phase(one: Occasion, rounds: Rounds | None) -> bool:
-    """Whether it is a phase of the loop, which TO-W004 names."""
-    if rounds is None or rounds.steps == 1:
-        return False
-    if one.place is None:
-        return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
-    return one.cause in ("host", "inference") and rounds.holds(one.place)
 
 
 def _is_told(one: Occasion, recorded: int) -> bool:

@@ -230,7 +230,7 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
 
     That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
-    in_rounds = rows.rounds is not None and rows.rounds.steps > 1
+    in_rounds = rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1
     told = [
         f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({_often(one)})"
         for one in rows.occasions
