@@ -57,6 +57,7 @@ LATE: dict[str, str] = {
     "traceops.capture.steps": "torch, once the script has imported it",
     "traceops.capture.timing": "torch, once a GPU is used",
     "traceops.capture.trace_file": "torch, once the script profiles itself; the quicker packer, if it is installed",
+    "traceops.core.arrays": "the compiled part may be missing",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
     "traceops.cli.reading_options": "the questions, which only show takes",
     "traceops.cli.run": "NumPy and the comparison, for --against only",
