@@ -45,6 +45,7 @@ LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
+    "traceops.memory": "`traceops.memory` is a function too; a script on fake tensors imports it, and needs none of it",
     "traceops.capture.signals": "torch, which a rank that uses no GPU may lack",
     "traceops.capture.join": "multiprocessing, in a process that trains",
     "traceops.capture.joining.sitecustomize": "most processes of a command never train, and load nothing",
