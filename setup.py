@@ -7,6 +7,7 @@ BUNDLED = {
     "traceops._bundled.templates": "templates",
     "traceops._bundled.demo": "tests/data/slow_loader4",  # of `traceops demo`
 }
+ARRAYS = "traceops/core/native"
 NATIVE = "traceops/traces/native"
 CUPTI = "traceops/capture/light/native"
 STEPS = "traceops/capture/short_way/native"
@@ -18,6 +19,7 @@ setup(
     package_data={
         "traceops": [
             "py.typed",
+            "core/*.pyi",
             "traces/*.pyi",
             "capture/*/*.pyi",
             "schemas/*.json",
@@ -29,6 +31,7 @@ setup(
     },
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
+        "traceops.core": ["native/*"],
         "traceops.traces": ["native/*"],
         "traceops.capture.short_way": ["native/*"],
         "traceops.capture.light": ["native/*"],
@@ -36,6 +39,12 @@ setup(
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
     ext_modules=[
+        Extension(
+            "traceops.core._arrays",
+            [f"{ARRAYS}/arrays.c"],
+            depends=[f"{NATIVE}/block.h"],
+            optional=True,  # without a compiler NumPy does the same in more passes
+        ),
         Extension(
             "traceops.traces._native",
             [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],

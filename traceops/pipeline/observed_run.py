@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.phases import Rounds, find_rounds
 from traceops.across.plain_step import PlainStep, early_place, early_window
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import MachineUse, MemoryUse, machine_use, memory_use
@@ -82,6 +83,7 @@ class ObservedRun(Struct, frozen=True):
     recorded: tuple[int, StepMemory] | None = None
     early: EarlyWindowRow | None = None
     ended: Mapping[int, int] = field(default_factory=dict)  # rank that has finished -> its steps
+    rounds: Rounds | None = None
 
 
 def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
@@ -109,7 +111,8 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     early = _early(whole, ranks, observed)
     notes += first_steps_only(found, ranks) if early is None else [early.note]
     ended = ended_steps(found.manifest)
-    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended)
+    rounds = None if whole is None else find_rounds(whole, observed)
+    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended, rounds)
 
 
 def _early(whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]) -> EarlyWindowRow | None:

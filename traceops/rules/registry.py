@@ -20,6 +20,7 @@ from traceops.rules import (
     idle_copies,
     memory,
     overlap,
+    phases,
     pipeline,
     regression,
     steps,
@@ -66,12 +67,17 @@ def _of_the_machine() -> tuple[Rule, ...]:
     return judge.RULES
 
 
-WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES)
+WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *phases.RULES)
 
 
 def judge_whole_run(inputs: Inputs) -> list[Verdict]:
     """What was observed of the whole run, whether or not a step of it was recorded."""
-    return [*whole_run.judge(inputs), *whole_run_machine.judge(inputs), *whole_run_hosts.judge(inputs)]
+    return [
+        *whole_run.judge(inputs),
+        *whole_run_machine.judge(inputs),
+        *whole_run_hosts.judge(inputs),
+        *phases.judge(inputs),
+    ]
 
 
 IDLE = (*idle.RULES, *idle_copies.RULES)
