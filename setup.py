@@ -7,6 +7,7 @@ BUNDLED = {
     "traceops._bundled.templates": "templates",
     "traceops._bundled.demo": "tests/data/slow_loader4",  # of `traceops demo`
 }
+ARRAYS = "traceops/core/native"
 NATIVE = "traceops/traces/native"
 REPLAY = "traceops/across/replay/native"
 CUPTI = "traceops/capture/light/native"
@@ -19,6 +20,7 @@ setup(
     package_data={
         "traceops": [
             "py.typed",
+            "core/*.pyi",
             "traces/*.pyi",
             "across/*/*.pyi",
             "capture/*/*.pyi",
@@ -31,6 +33,7 @@ setup(
     },
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
+        "traceops.core": ["native/*"],
         "traceops.traces": ["native/*"],
         "traceops.across.replay": ["native/*"],
         "traceops.capture.short_way": ["native/*"],
@@ -39,6 +42,12 @@ setup(
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
     ext_modules=[
+        Extension(
+            "traceops.core._arrays",
+            [f"{ARRAYS}/arrays.c"],
+            depends=[f"{NATIVE}/block.h"],
+            optional=True,  # without a compiler NumPy does the same in more passes
+        ),
         Extension(
             "traceops.traces._native",
             [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],
