@@ -220,21 +220,24 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
 
     That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
+    in_rounds = rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1
     told = [
         f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({_often(one)})"
         for one in rows.occasions
-        if one.share_pct >= 1 and one.cause != "unknown"
+        if one.share_pct >= 1 and one.cause != "unknown" and not (in_rounds and one.cause in ("host", "inference"))
     ]
     told += [
         f"{percent_text(one.share_pct)} of the run, and nothing {_but_cores(report)}shows why ({one.times} times, "
         f"{ms_text(one.more_ms)} ms each)"
         for one in rows.occasions
-        if _is_open(one) and report.summary.step_kinds is None
+        if _is_open(one) and report.summary.step_kinds is None and not in_rounds
     ]
     odd = rows.steps - rows.typical_steps - rows.start_steps
     ms = ms_text(rows.typical_ms)
     said = f"{rows.steps} steps without the profiler"
-    if rows.input_by_turns:
+    if in_rounds and rows.rounds is not None:
+        said += f", in rounds of {rows.rounds.steps}, which take {ms_text(rows.rounds.ms)} ms: the typical step, {ms}"
+    elif rows.input_by_turns:
         said += f", every few of which wait for input: one takes {ms} ms in the mean"
     else:
         said += f": the typical one takes {ms} ms"
@@ -242,7 +245,7 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
         said += f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
     if (times := much_longer(rows.typical_ms, report.summary.step_time_ms.typical)) is not None:
         said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
-    if odd:
+    if odd and not in_rounds:
         said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
     more = skipped_sentence(rows) + own_profiler_sentence(rows) + ended_sentence(rows)
     return f"{said}{': ' + '; '.join(told) if told else ''}.{more}"
