@@ -136,7 +136,6 @@ IN_WORDS = [
     ("--password='<9x>y'", "9x"),
     ("${DB_PASSWORD:-hunter2x}", "hunter2x"),
     ("--password {x9y8", "{x9y8"),
-    ("--secret id=KEY,value=hunter2x", "hunter2x"),
 ]
 
 
