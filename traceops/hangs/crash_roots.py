@@ -288,6 +288,11 @@ class Death(Struct, frozen=True):
     cause: str | None = None
     sure: bool = True
 
+    @property
+    def was_aborted(self) -> bool:
+        """Whether all that is known is SIGABRT, with which torch's watchdog ends a rank that has waited for too long."""
+        return self.exit_code == 128 + signal.SIGABRT and not self.detail
+
 
 def deaths(evidence: HangEvidence) -> dict[int, Death]:
     """Ranks that died by themselves, by rank: not those that a launcher ended because of them."""
@@ -440,9 +445,8 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
     if memory is not None and (_is_oom_kill(memory) or _SLURM_MEMORY in memory.text):
         cause = "host_memory"  # as the kernel or Slurm says
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
-    # Torch's watchdog aborts a rank that has waited for too long.
-    aborted = code == 128 + signal.SIGABRT and not detail
-    return Death(rank, gone, code, detail, cause, sure=(code is not None or evidence.stall is not None) and not aborted)
+    death = Death(rank, gone, code, detail, cause, sure=code is not None or evidence.stall is not None)
+    return replace(death, sure=False) if death.was_aborted else death
 
 
 def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
