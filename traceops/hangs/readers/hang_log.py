@@ -101,7 +101,10 @@ def reruns(events: Sequence[LogEvent]) -> list[int]:
     return [
         before.line
         for before, after in pairwise(raised)
-        if (at := _ended_in_imports(before.frames)) is not None and _comes_further(after.frames, at)
+        if (at := _ended_in_imports(before.frames)) is not None
+        and any(
+            frame.function == _MODULE and frame.file == at[0] and (frame.line or 0) > at[1] for frame in after.frames
+        )
     ]
 
 
@@ -111,14 +114,6 @@ def _ended_in_imports(frames: Sequence[Frame]) -> tuple[str, int] | None:
     if not own or any(frame.function != _MODULE for frame in own) or own[-1].line is None:
         return None
     return own[-1].file, own[-1].line
-
-
-def _comes_further(frames: Sequence[Frame], at: tuple[str, int]) -> bool:
-    file, line = at
-    return any(
-        frame.function == _MODULE and frame.file == file and frame.line is not None and frame.line > line
-        for frame in frames
-    )
 
 
 # The processes that ended in a log, and where another attempt begins in it.
@@ -337,12 +332,6 @@ def _ends_nothing(text: str) -> bool:
     return any(words in text for words in OF_RAY) or ("Xid (" in text and crash_kind(text, raised=False) is None)
 
 
-def _is_its_object(before: LogEvent, ended: int, raised: Raised) -> bool:
-    """Whether a message ends in a colon, behind which the program shows another's traceback."""
-    is_behind = 0 < raised.line - ended <= _SHOWN_BEHIND
-    return is_behind and not raised.link and before.kind == "error" and before.text.endswith(":")
-
-
 def _fields(told: Told, group: re.Match[str] | None, frames: tuple[Frame, ...]) -> ToldFields:
     """What a line, its group and the traceback that it ends tell together."""
     fields: ToldFields = {**told.fields}
@@ -557,7 +546,10 @@ class _LogReader:
         near = before is not None and raised.line - before.event.line <= _PRINTED_AGAIN
         if before is not None and near and before.event.text == shortened(raised.text):
             return  # it was printed, and is in an error file too
-        if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
+        # A message ends in a colon, behind which the program shows another's traceback.
+        shown = not raised.link and 0 < raised.line - ended <= _SHOWN_BEHIND
+        shown = shown and before is not None and before.event.kind == "error" and before.event.text.endswith(":")
+        if before is not None and (raised.link == "origin" or shown):
             text = with_more(before.event.text, raised.text)
             before.amend(text=text, frames=raised.frames + before.event.frames)
             return

@@ -338,7 +338,7 @@ class Suspects:
                 return
             said = body.strip()
             alike = "".join(char for char in body if char.isalpha())[:_SUSPECT_HEAD]
-            if alike not in self._found and _goes_on(said):
+            if alike not in self._found and said.endswith((":", "{", "[")):
                 self._unfinished = alike
             if (head := _OF_CELL.match(said)) is not None:
                 self._cell, self._inside = alike, number
@@ -369,10 +369,6 @@ class Suspects:
     def cut_off(self, last: int) -> bool:
         """Whether the log ends within a traceback that is drawn, whose exception is missing. last: its last line."""
         return self._inside > 0 and last - self._inside <= _SHOWN_BELOW
-
-
-def _goes_on(said: str) -> bool:
-    return said.endswith((":", "{", "["))
 
 
 def _is_severe(head: str) -> bool:

@@ -114,7 +114,7 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
         if event.line in outlived and event.kind not in ("status", "trouble")
         else replace(event, steps_behind=behind.get(event.line))
         for event in events
-        if not (event.kind == "status" and _is_before(event.line, outlived))
+        if event.kind != "status" or event.line > max(outlived, default=0)
     )
 
 
@@ -146,10 +146,6 @@ def _raised_at(event: LogEvent) -> tuple[str, str, int | None] | None:
     if event.kind == "exit" or not event.frames:
         return None
     return event.text.partition(":")[0], event.frames[0].file, event.frames[0].line
-
-
-def _is_before(line: int, outlived: set[int]) -> bool:
-    return bool(outlived) and line <= max(outlived)
 
 
 def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
