@@ -1,22 +1,28 @@
-"""A newcomer's first minutes: three trials, and what is said of plausible mistakes.
+"""A newcomer's first minutes: three trials in a fresh environment, and the advice for plausible mistakes.
 
-python -m benchmarks.first_minutes trials --out /tmp/first     # on a quiet machine: commands, seconds and lines
-python -m benchmarks.first_minutes mistakes                    # which of them get the advice that helps
+python -m benchmarks.first_minutes trials --out /tmp/first [--torch SITE-PACKAGES]    # clone, install, three answers
+python -m benchmarks.first_minutes mistakes                                           # mistakes.tsv, each half's score
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from benchmarks import ROOT
+from traceops.cli import COMMANDS
 
-_TRACES = ROOT / "tests" / "data" / "slow_loader4"
+_DATA = ROOT / "tests" / "data"
 _SCRIPT = """import time, torch
 model, data = torch.nn.Linear(64, 64), torch.randn(8, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -25,117 +31,151 @@ for step in range(60):
     model(data).sum().backward()
     optimizer.step()
 """
-# Trial -> commands, and what the last one has to say.
+# Trial -> commands, and what the answer of the last one has to contain.
 TRIALS: dict[str, tuple[list[str], str]] = {
     "a slow job": (["run -- python train.py", "analyze profile/train"], "time.sleep"),
     "a folder of traces": (["analyze traces"], "Rank 1"),
     "a pull request": (["run --name before -- python train.py", "run --name after -- python slower.py",
                         "compare profile/before profile/after"], "Regression"),
 }  # fmt: skip
-# What is typed -> a part of what helps.
-MISTAKES: tuple[tuple[str, str], ...] = (
-    ("", "traceops run -- train.py"),
-    ("run", "traceops run -- torchrun"),
-    ("run -- trian.py", "did you mean train.py?"),
-    ("run -- python trian.py", "did you mean train.py?"),
-    ("run -- torchrun --nproc-per-node 2 trian.py", "did you mean train.py?"),
-    ("run -- python", "name the script"),
-    ("run -- accelerate launch train.py", "traceops run -- train.py"),
-    ("run -- no_such_program", "neither a script here nor an installed program"),
-    ("run --nproc 2 -- bash job.sh", "Drop --nproc"),
-    ("run --launcher none --nproc 2 -- python train.py", "Drop --nproc"),
-    ("run --nprocs 2 -- train.py", "--nproc"),
-    ("run -- -m", "name the module"),
-    ("analyse traces", "did you mean analyze?"),
-    ("analyze trace", "did you mean traces?"),
-    ("analyze profile/none", "does not exist"),
-    ("analyze traces --fail-on warn", "did you mean warning?"),
-    ("analyze traces --format pdf", "--format takes"),
-    ("analyze empty", "holds no traces"),
-    ("explain S001", "TO-S001"),
-    ("explain TO-X1", "no rule begins with"),
-    ("view trace", "did you mean traces?"),
-    ("view traces --around S001", "TO-S001"),
-    ("open traces", "traceops analyze traces"),
-    ("open trace", "did you mean traces?"),
-    ("show traces rank", "did you mean ranks?"),
-    ("show trace", "did you mean traces?"),
-    ("compare traces", "two things to compare"),
-    ("compare trace traces", "did you mean traces?"),
-    ("compare traces traces", "given more than once"),
-    ("compare traces traces --threshold speed=3", "there is no metric"),
-    ("diagnose job.logs", "does not exist"),
-    ("diagnose train.py", "is a script, not a log"),
-    ("doctor --from nowhere.txt", "nowhere.txt"),
-    ("doctor --gpus a", "numbers separated by commas"),
-    ("memory --nproc 2 -- trian.py", "did you mean train.py?"),
-    ("memory --gpu H10000 -- train.py", "H10000"),
-    ("scale traces", "traces is one run"),
-    ("sweep -- train.py", "--vary"),
-    ("completion tcsh", "bash"),
-    ("query traces", "sql"),
-)
+_SERVES = ("open", "mcp", "top", "live")  # these run until Ctrl-C
+_TRAINS = ("run", "sweep")  # their plan is checked with --dry-run
+_SERVED_S = 10
+# A command in a message ends with its sentence.
+_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:\"[^\"]*\"|[^\s;,()'\"]+))*)(?=[\s;,()'\"]|$)")
+_MEANT = re.compile(r"did you mean ([^\s?]+)\?")
+_DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("trials", help="needs torch").add_argument("--out", type=Path, required=True)
-    commands.add_parser("mistakes")
+    playing = commands.add_parser("trials", help="installs a clone of this checkout")
+    playing.add_argument("--out", type=Path, required=True)
+    playing.add_argument("--torch", type=Path, help="folder with an installed torch, in place of installing one")
+    commands.add_parser("mistakes").add_argument("-v", "--verbose", action="store_true", help="every message")
     args = parser.parse_args()
-    if args.command == "trials":
-        return trials(args.out)
-    with tempfile.TemporaryDirectory() as folder:
-        wrong = mistakes(Path(folder))
-    print("\n".join([*wrong, f"{len(MISTAKES) - len(wrong)} of {len(MISTAKES)} mistakes get the advice that helps"]))
-    return int(bool(wrong))
+    return trials(args.out, args.torch) if args.command == "trials" else mistakes(verbose=args.verbose)
 
 
 def prepare(folder: Path) -> None:
-    """A project with a script, traces and a job script."""
+    """A project with scripts, traces, a log and a job script."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(_SCRIPT)
     (folder / "slower.py").write_text(_SCRIPT.replace("0.02", "0.04"))
     (folder / "job.sh").write_text("python train.py\n")
+    (folder / "notes.txt").write_text("lr 3 diverges\n")
     (folder / "empty").mkdir(exist_ok=True)
-    if not (folder / "traces").exists():
-        (folder / "traces").symlink_to(_TRACES)
+    shutil.copyfile(_DATA / "hang_logs" / "gloo_mismatch.txt", folder / "job.log")
+    shutil.copytree(_DATA / "slow_loader4", folder / "traces", dirs_exist_ok=True)
 
 
-def trials(folder: Path) -> int:
-    """Play each trial; exit code 1 where its answer is not said."""
-    prepare(folder)
+def trials(folder: Path, torch: Path | None) -> int:
+    """Clone, install and play each trial; exit code 1 where an answer is missing."""
+    began = time.monotonic()
+    clone, env = folder / "traceops", folder / "env"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
+    wanted = [str(clone) if torch else f"{clone}[run]"]
+    pip = [
+        str(env / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+    ]
+    subprocess.run([*pip, "-c", str(clone / "constraints.txt"), *wanted], check=True)
+    if torch:
+        next(env.glob("lib/python*/site-packages")).joinpath("torch.pth").write_text(f"{torch.resolve()}\n")
+    print(f"clone and install: {time.monotonic() - began:.0f} s{', torch was there' if torch else ''}\n")
+    prepare(folder / "project")
     missing = 0
-    print("| trial | commands | seconds | lines of the answer | said |\n|---|---|---|---|---|")
+    print("| trial | commands | seconds | lines of the answer | found |\n|---|---|---|---|---|")
     for name, (commands, answer) in TRIALS.items():
         began, said = time.monotonic(), ""
         for command in commands:
-            said = typed(command, folder)
-        there = answer in said
-        missing += not there
+            said, _ = typed(shlex.split(command), folder / "project", env / "bin")
+        missing += answer not in said
+        found = "yes" if answer in said else "NO"
         seconds = time.monotonic() - began
-        print(f"| {name} | {len(commands)} | {seconds:.0f} | {len(said.splitlines())} | {'yes' if there else 'NO'} |")
+        print(f"| {name} | {len(commands)} | {seconds:.0f} | {len(said.splitlines())} | {found} |", flush=True)
     return int(missing > 0)
 
 
-def mistakes(folder: Path) -> list[str]:
-    """What is not said that would help, a line for each mistake."""
-    prepare(folder)
-    wrong = []
-    for command, helps in MISTAKES:
-        said = typed(command, folder)
-        if helps not in " ".join(said.split()):
-            wrong.append(f"traceops {command}: without {helps!r}: {said.strip()[-300:]}")
-    return wrong
+def mistakes(*, verbose: bool) -> int:
+    """Print what is missing in the message for each mistake, and the score of each half."""
+    scores: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as name, (Path(__file__).with_name("mistakes.tsv")).open() as file:
+        folder = Path(name)
+        prepare(folder)
+        for run in ("before", "after"):
+            shutil.copytree(_DATA / "runs" / "zero3", folder / "profile" / run)
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+        for words in (["init", "-q", "-b", "main"], ["add", "train.py"], ["commit", "-qm", "first"]):
+            subprocess.run([*git, *words], cwd=folder, check=True)
+        typed(["analyze", "traces", "-q"], folder)
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            words = shlex.split(row["typed"])
+            said, code = typed(words, folder)
+            names = row["wrong"] in said
+            advice = advised(words, row["wrong"], said)
+            works = code == 0 or (advice is not None and works_now(advice, folder))
+            scores[row["half"], "all"] += 1
+            scores[row["half"], "helped"] += names and works
+            if verbose or not (names and works):
+                lack = (
+                    "" if names and works else "no name" if not names else f"{advice} fails" if advice else "no command"
+                )
+                print(
+                    f"{row['half']}: traceops {row['typed']}: {lack}\n    {' '.join(said.split())[-500:]}", flush=True
+                )
+    for half in dict.fromkeys(half for half, _ in scores):
+        print(f"{half}: {scores[half, 'helped']} of {scores[half, 'all']} name the mistake and a command that works")
+    return int(any(scores[half, "helped"] < scores[half, "all"] for half, _ in scores))
 
 
-def typed(command: str, folder: Path) -> str:
-    """What a command prints, on either stream."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
-    words = [sys.executable, "-m", "traceops", *command.split()]
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
-    return done.stdout + done.stderr
+def advised(words: list[str], wrong: str, said: str) -> list[str] | None:
+    """The command that a message advises: what was typed with a word corrected or dropped, or one it spells out."""
+    text = " ".join((said.rpartition("error:")[2] if "usage:" in said and "error:" in said else said).split())
+    if (meant := _MEANT.search(text)) is not None:
+        at = next((at for at, word in enumerate(words) if wrong and wrong in word), None)
+        if at is not None:
+            return [*words[:at], words[at].replace(wrong, meant[1]), *words[at + 1 :]]
+    if (drop := _DROP.search(text)) is not None and drop[1] in words:
+        at = words.index(drop[1])
+        return words[:at] + words[at + 2 :]
+    spelt = _COMMAND.search(text)
+    return shlex.split(spelt[1].rstrip(".: ")) if spelt else None
+
+
+def works_now(words: list[str], folder: Path) -> bool:
+    """Whether a command does its work: exit code 0, or 1 for what it finds."""
+    if words[0] in _TRAINS and "--" in words:
+        words = [words[0], "--dry-run", "--overwrite", *words[1:]]
+    return typed(words, folder)[1] in (0, 1)
+
+
+def typed(words: list[str], folder: Path, programs: Path | None = None) -> tuple[str, int]:
+    """What a command prints on both streams, and its exit code; 0 for one that serves until it is stopped."""
+    env = dict(os.environ)
+    if programs is None:  # this checkout
+        programs = Path(sys.executable).parent
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    else:
+        env.pop("PYTHONPATH", None)
+    env["PATH"] = os.pathsep.join([str(programs), env["PATH"]])
+    command = [str(programs / "python"), "-m", "traceops", *words]
+    limit = _SERVED_S if words[:1] and words[0] in _SERVES else 600
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=limit, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as ended:
+        return (ended.stdout or b"").decode(), 0 if limit == _SERVED_S else 124
+    return done.stdout + done.stderr, done.returncode
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 >>> run.answer, run.findings, run.ranks      # what is wrong, and the numbers behind it
 >>> run.compare("profile/before").sentence   # did it get slower, and why
 >>> traceops.diagnose("job.log").roots       # why it hangs or crashed
+>>> traceops.memory("train.py", nproc=8)     # what a script needs of each GPU; of a run, what its ranks held
 
 In the training: ``with traceops.capture() as profile: ... profile.step()``.
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from traceops.hangs.diagnose import diagnose
     from traceops.integrations.loaded_run import analyze, load
 
-__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "live", "load"]
+__all__ = ["Schedule", "__version__", "analyze", "capture", "compare", "diagnose", "live", "load", "memory"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
@@ -34,8 +35,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "compare":  # a package that can be called, see there
-        return import_module("traceops.compare")
+    if name in ("compare", "memory"):  # packages that can be called, see there
+        return import_module(f"traceops.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'traceops' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -61,8 +61,12 @@ def make(args: argparse.Namespace) -> int:
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // args.lanes
     with ThreadPoolExecutor(args.lanes) as lanes:
-        for lane in range(args.lanes):
+        running = [
             lanes.submit(_lane, todo[lane :: args.lanes], cores[lane * share : (lane + 1) * share], args)
+            for lane in range(args.lanes)
+        ]
+    for lane in running:
+        lane.result()
     return 0
 
 

@@ -112,6 +112,7 @@ def test_without_an_extra_the_error_names_it(
         return original(name, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.delitem(sys.modules, f"traceops.integrations.{package}", raising=False)
+    monkeypatch.delitem(sys.modules, "plotly.graph_objects", raising=False)
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match=f"pip install {package} .*\\[frames\\]"):
         run.ranks if use == "ranks" else run.figure("ledger")

@@ -256,3 +256,38 @@ def test_hta_rounds_times_unless_told_otherwise_and_our_columns_are_not_rounded(
         idle.append(float(run.stdout.split("idle ")[1]))
     assert idle[1] == hta_tables(0, load_trace(str(DDP)).events).temporal["idle_time(us)"][0]
     assert idle[0] > 1.2 * idle[1]
+
+
+def test_the_runs_own_analysis_has_the_frames_of_htas_reader():
+    import pandas as pd
+
+    paths = {rank: str(DATA / f"slow_loader4/rank_{rank}.pt.trace.json.gz") for rank in (0, 1)}
+    ours, theirs = hta_bridge.hta_analysis(paths), hta_analysis(paths)
+    for rank in paths:
+        # HTA moves ts to zero and forgets `end`.
+        one, other = (made.t.get_trace(rank).drop(columns=["end", "cat", "name"]) for made in (ours, theirs))
+        assert (one["pid"].astype(str) == other["pid"].astype(str)).all()
+        same = one.drop(columns="pid").columns
+        for column in same:
+            if one[column].dtype == object or other[column].dtype == object:
+                assert one[column].astype(str).tolist() == other[column].astype(str).tolist(), column
+            else:
+                assert np.allclose(one[column], other[column], atol=1e-3, rtol=0), column
+        names = [
+            [made.t.symbol_table.get_sym_table()[at] for at in made.t.get_trace(rank)["name"]]
+            for made in (ours, theirs)
+        ]
+        assert names[0] == names[1]
+    for method in ("get_temporal_breakdown", "get_comm_comp_overlap"):
+        pd.testing.assert_frame_equal(getattr(ours, method)(visualize=False), getattr(theirs, method)(visualize=False))
+    assert ours.get_memory_bw_summary().round(3).equals(theirs.get_memory_bw_summary().round(3))
+
+
+def test_htas_trace_diff_takes_runs():
+    from hta.trace_diff import LabeledTrace, TraceDiff
+
+    import traceops
+
+    runs = [traceops.load(DATA / name / "rank_0.pt.trace.json.gz") for name in ("ddp4", "slow_loader4")]
+    moved = TraceDiff.compare_traces(*(LabeledTrace(run.name, t=run.hta.t) for run in runs))
+    assert len(moved) > 50

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from changed import replace
 
+import traceops
 from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
@@ -423,3 +424,11 @@ def test_the_page_shows_who_held_what(tmp_path):
     assert mark == max(top), "the mark is on the uppermost line, where it is highest"
     assert len(page.charts["memory-steps"]["data"]) == 4
     assert [one.rule for one in report.findings if one.rule.startswith("TO-M")] == ["TO-M003"]
+
+
+def test_the_package_is_a_function_for_users(tmp_path: Path) -> None:
+    runs = Path(__file__).parents[1] / "data" / "memory" / "runs"
+    read = traceops.memory(runs / "clean")
+    assert [use.rank for use in read.uses] == [use.rank for use in read_run(runs / "clean").uses] != []
+    with pytest.raises(InputError, match=r"nothing\.pickle"):
+        traceops.memory(tmp_path / "nothing.pickle")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import tempfile
 import webbrowser
@@ -31,10 +32,12 @@ from traceops.answers.rows import check_line, collective_lines, finding_line, ke
 from traceops.compare import ComparedCapture, compare
 from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
+from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import printable
+from traceops.measure.hta_bridge import hta_analysis
 from traceops.pipeline.analyze import analyze as analyze_traces
 from traceops.render.document import Document, soft
 from traceops.render.report.card import headline
@@ -132,10 +135,26 @@ class LoadedRun:
         path = next((row.trace for row in self.report.ranks if row.rank == rank and row.trace), None)
         if path is None:
             raise _Unknown(f"rank {rank} has no trace here; ranks: {ranks_text(self.report.run.ranks_present, 8)}")
-        folder = self._found.folder
-        beside = path if folder is None or "://" in path else str(folder / path)
-        made: pd.DataFrame = _extra("pandas", "events are a pandas frame").events_frame(load_trace(beside).events)
+        made: pd.DataFrame = _extra("pandas", "events are a pandas frame", "events_frame")(
+            load_trace(self._place(path)).events
+        )
         return made
+
+    @functools.cached_property
+    def hta(self) -> Any:
+        """HTA's own `TraceAnalysis` of these traces, on frames from our loader (docs/from-hta.md).
+
+        Raises UsageError without HTA or traces, InputError where a trace is gone or damaged.
+        """
+        traces = {row.rank: self._place(row.trace) for row in self.report.ranks if row.trace}
+        if not traces:
+            raise UsageError(f"run.hta needs traces, and {self._found.path} has none")
+        return hta_analysis(traces)
+
+    def _place(self, trace: str) -> str:
+        """Where a trace of the report lies."""
+        folder = self._found.folder
+        return trace if folder is None or "://" in trace else str(folder / trace)
 
     def compare(self, other: LoadedRun | str | os.PathLike[str]) -> Comparison:
         """Whether `other` is slower than this run, by how much, how sure that is, and why. Raises UsageError."""
@@ -205,7 +224,8 @@ class LoadedRun:
             close = difflib.get_close_matches(asked, list(there), n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise _Unknown(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")
-        made: go.Figure = _extra("plotly", "run.figure() gives plotly figures").figure(there[asked])
+        figure = _extra("plotly", "run.figure() gives plotly figures", "Figure", "plotly.graph_objects")
+        made: go.Figure = figure(there[asked])
         return made
 
     def finding(self, rule: str) -> tuple[FullFinding, ...]:
@@ -275,13 +295,13 @@ class _Unknown(KeyError):
 
 
 def _frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
-    made: pd.DataFrame = _extra("pandas", "tables of a run are pandas frames").frame(rows, kind)
+    made: pd.DataFrame = _extra("pandas", "tables of a run are pandas frames", "frame")(rows, kind)
     return made
 
 
-def _extra(package: str, what: str) -> Any:
-    """Our module of that package's name, the only one that imports it."""
+def _extra(package: str, what: str, name: str, module: str = "") -> Any:
+    """A function of a module of that package, or else of ours of its name, the only one that imports it."""
     try:
-        return import_module(f"traceops.integrations.{package}")
+        return getattr(import_module(module or f"traceops.integrations.{package}"), name)
     except ImportError as error:
         raise ImportError(f"{what}: pip install {package} (traceops's extra [frames])") from error

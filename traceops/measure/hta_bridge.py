@@ -1,4 +1,4 @@
-"""The only module that imports HTA: our columns in, the answers of HTA's own code for one rank out."""
+"""The only module that imports HTA: our columns in, the answers of HTA's own code out."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import functools
 import importlib
 import logging
 import math
+import re
 import warnings
+from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.core.errors import UsageError
 from traceops.measure.hta_tables import KERNEL_WAIT_US, NO_ACTIVITY, Columns, HtaTables, number_ids
-from traceops.traces.model import RankTrace
+from traceops.traces.kineto import load_trace
+from traceops.traces.model import Events, RankTrace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +111,109 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     return result
 
 
+# Arguments that only HTA's own reader keeps: waits between streams, and hardware counters.
+_OF_HTAS_READER = frozenset({"cuda_sync", "cuda_profiler_range"})
+
+
+def hta_analysis(paths: Mapping[int, str]) -> Any:
+    """HTA's own `TraceAnalysis` of all ranks, on frames from our loader with the rows and columns of HTA's reader.
+
+    paths: the trace of each rank. Python frames of `with_stack` are left out. Raises UsageError without HTA, InputError
+    for a trace that cannot be read.
+    """
+    preload("run.hta")
+    from hta.trace_analysis import TraceAnalysis
+
+    logging.getLogger("hta").setLevel(logging.ERROR)
+    analysis = TraceAnalysis.__new__(TraceAnalysis)
+    analysis.t = _our_trace()(paths)
+    analysis.t.load_traces()
+    analysis.t.traces = {rank: _frame_by_name()(frame) for rank, frame in analysis.t.traces.items()}
+    return analysis
+
+
+@functools.cache
+def _our_trace() -> Any:
+    from hta.common.trace import Trace
+    from hta.common.trace_symbol_table import TraceSymbolTable
+    from hta.configs.parser_config import ParserConfig
+
+    class OurTrace(Trace):  # type: ignore[misc]
+        """HTA's traces of a job, read by our loader."""
+
+        def __init__(self, paths: Mapping[int, str]) -> None:  # HTA's looks for files in a folder
+            self.trace_files, self.trace_path = dict(paths), str(Path(min(paths.values())).parent)
+            self.traces: dict[int, pd.DataFrame] = {}
+            self.meta_data: dict[int, dict[str, Any]] = {}
+            self.min_ts, self.is_parsed = 0, False
+            self.symbol_table, self.parser_config = TraceSymbolTable(), ParserConfig.get_default_cfg()
+
+        def parse_traces(self, *args: Any, **options: Any) -> None:
+            read = {rank: load_trace(path) for rank, path in self.trace_files.items()}
+            if any(_OF_HTAS_READER & set(trace.events.cats) for trace in read.values()):
+                super().parse_traces(*args, **options)
+                return
+            starts = [int(trace.events.ts.min()) // 1000 * 1000 for trace in read.values() if len(trace.events)]
+            for rank, trace in read.items():
+                self.symbol_table.add_symbols([*trace.events.names, *trace.events.cats])
+                self.traces[rank] = _frame_of_reader(trace.events, self.symbol_table, min(starts, default=0))
+                self.meta_data[rank] = {"distributedInfo": {"rank": rank, "world_size": trace.meta.world_size}}
+
+    return OurTrace
+
+
+def _frame_of_reader(events: Events, table: Any, zero_ns: int) -> pd.DataFrame:
+    """The frame that HTA's reader makes of a trace: times in µs since `zero_ns`, in whole ones as HTA rounds them."""
+    import pandas as pd
+    from hta.common.trace import transform_correlation_to_index
+    from hta.configs.env_options import disable_ns_rounding
+
+    ids = table.get_sym_id_map()
+    ts, dur = (events.ts - zero_ns) / 1000.0, events.dur / 1000.0
+    if not disable_ns_rounding() and ((events.ts % 1000).any() or (events.dur % 1000).any()):
+        end = np.floor(ts + dur)
+        ts = np.ceil(ts).astype(np.int64)
+        dur = end - ts
+    copies = np.array(["memcpy" in cat.lower() or "memset" in cat.lower() for cat in events.cats], dtype=bool)
+    of_copy = copies[events.cat] & (events.shape >= 0) if len(copies) else np.zeros(len(events), dtype=bool)
+    sizes = np.array([int(text) if text.isdecimal() else -1 for text in events.shapes] or [-1], dtype=np.int64)
+    bytes_ = np.where(of_copy, sizes[events.shape], -1)
+    of_host = events.stream < 0
+
+    def texts(column: NDArray[np.int32], names: tuple[str, ...]) -> NDArray[np.object_]:
+        return np.array([*names, "-1"], dtype=object)[np.where(of_host, column, -1)]
+
+    frame = pd.DataFrame(
+        {
+            "index": events.index,
+            "cat": np.array([ids[cat] for cat in events.cats], dtype=np.int64)[events.cat],
+            "name": np.array([ids[name] for name in events.names], dtype=np.int64)[events.name],
+            "pid": events.pid, "tid": events.tid, "ts": ts, "dur": dur, "end": ts + dur,
+            "stream": events.stream, "correlation": events.correlation, "bytes": bytes_,
+            "memory_bw_gbps": np.where(bytes_ >= 0, bytes_ / np.maximum(events.dur, 1), 0.0),
+            "wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1,
+            "input_dims": texts(events.shape, events.shapes), "input_type": texts(events.types, events.type_lists),
+            "input_strides": texts(events.strides, events.stride_lists), "external_id": events.external,
+        },
+        index=events.index,
+    )  # fmt: skip
+    transform_correlation_to_index(frame, table)
+    # As HTA's add_iteration, which looks at every step for every event: an event of the host is in the step around its
+    # start, one of the device in that of its launch.
+    iteration = np.full(len(frame), -1, dtype=np.int64)
+    starts = frame["ts"].to_numpy()
+    for name in np.flatnonzero([name.startswith("ProfilerStep") for name in events.names]):
+        if number := re.match(r"ProfilerStep\s*#\s*(\d+)", events.names[name]):
+            for row in np.flatnonzero((events.name == name) & of_host):
+                iteration[of_host & (starts >= starts[row]) & (starts < starts[row] + dur[row])] = int(number[1])
+    launch = frame["index_correlation"].to_numpy()
+    at = np.searchsorted(events.index, launch)
+    device = (events.stream > 0) & (launch > 0)
+    iteration[device] = iteration[at[device]]
+    frame["iteration"] = iteration
+    return frame
+
+
 def _launch_summary(launches: pd.DataFrame) -> pd.DataFrame:
     """HTA's row a launch (thousands) folded to one row a quantity, in µs."""
     columns = ["cpu_duration", "gpu_duration", "launch_delay"]
@@ -177,18 +285,18 @@ _ANALYSES = {
 }
 
 
-def preload() -> None:
+def preload(asked: str = "--hta") -> None:
     """Import what the analyses need, so that processes forked later share it.
 
-    Raises UsageError where HTA, or a module that HTA imports, is not installed.
+    Raises UsageError where HTA, or a module that HTA imports, is not installed; `asked` is what needs it.
     """
     try:
         for name in ("breakdown_analysis", "communication_analysis", "cuda_kernel_analysis", "trace_counters"):
             importlib.import_module(f"hta.analyzers.{name}")
     except ImportError as error:
         raise UsageError(
-            f"--hta runs HTA's own code, which is not installed ({error}): pip install HolisticTraceAnalysis "
-            "'pandas<3' psutil PyYAML (traceops's extra [hta]), or leave --hta out for the same tables without HTA"
+            f"{asked} runs HTA's own code, which is not installed ({error}): pip install HolisticTraceAnalysis "
+            "'pandas<3' psutil PyYAML (traceops's extra [hta]); traceops has the same tables without HTA"
         ) from error
 
 
