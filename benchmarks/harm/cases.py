@@ -37,6 +37,7 @@ class Case:
     any_moment: bool = False
     ignore: tuple[str, ...] = ()
     listed: str = ""
+    file: str = ""  # it stands in
 
     @property
     def signal_number(self) -> int:
@@ -63,6 +64,7 @@ def load() -> list[Case]:
             unknown = (row.keys() - known) | set(row.get("begins", "").split()) - begins.keys()
             if unknown:
                 raise ValueError(f"{file}: {row.get('name')}: unknown: {', '.join(sorted(unknown))}")
+            row["file"] = file.removesuffix(".toml")
             values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
             case = Case(**values)
             before = "".join(begins[name] for name in case.begins.split())
