@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, match_collectives
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, uniques
 from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.host import AnomalyChecks, HeldLaunches
@@ -332,7 +332,7 @@ def _meet_in_few(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> bool:
     meets = np.zeros(len(at), dtype=bool)
     for summary in ranks:
         step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
-        meets[[at[number] for number in summary.step_numbers[np.unique(step)].tolist()]] = True
+        meets[[at[number] for number in summary.step_numbers[uniques(step)].tolist()]] = True
     return bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
 
 

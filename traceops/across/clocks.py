@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.core.arrays import Int, merge, union
+from traceops.core.arrays import Int, merge, percentiles, union
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import RankSummary
 
@@ -88,8 +88,7 @@ def align_clocks(
     return ClockAlignment(
         fits,
         used,
-        float(np.percentile(spread, 50)) if len(spread) else None,
-        float(np.percentile(spread, 95)) if len(spread) else None,
+        *middle_and_high,
         unaligned if len(anchors) > 1 else (),
     )
 

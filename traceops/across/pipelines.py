@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.send_receive import Event
-from traceops.core.arrays import Int, Intervals, intersect, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, percentiles, subtract, union
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.summary import RankSummary
 
@@ -470,7 +470,7 @@ def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:
         return None
     ratios = np.array([own / usual for own, usual in times])
     middle = float(np.median(ratios))
-    return middle if middle >= _SLOWER and float(np.quantile(ratios, 0.25)) >= _ALIKE * middle else None
+    return middle if middle >= _SLOWER and percentiles(ratios, (25,))[0] >= _ALIKE * middle else None
 
 
 def _mean_within(part: Intervals, summary: RankSummary, typical: Typical) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks, group_of, only_group
 from traceops.across.plain_step import PlainStep, StepsBefore
-from traceops.core.arrays import Intervals, merge, subtract, union
+from traceops.core.arrays import Intervals, merge, subtract, union, uniques
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
 from traceops.measure.recording import SLOWED
@@ -68,7 +68,7 @@ def _by_place(light: LightActivity, known: Sequence[tuple[int, int, Ranks | None
     in_order = np.argsort(light.start, kind="stable")
     step_of = np.searchsorted(light.edges, light.start[in_order], side="right")
     found = none.copy()
-    for step in np.unique(step_of).tolist():
+    for step in uniques(step_of).tolist():
         own = in_order[step_of == step]
         if light.stream[own].tolist() == list(streams):
             for at, group in zip(own.tolist(), groups, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, uniques
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
@@ -182,7 +182,7 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
         return
     first, covered, period = found
     inside = names[first : first + covered]
-    if not np.isin(names, np.unique(inside)).all() or len(np.unique(inside[:period])) < _LEAST_NAMES:
+    if not np.isin(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
         return
     at = first + _beginning([events.names[name] for name in inside[:period].tolist()])
     starts = np.arange(at, first + covered + 1, period)

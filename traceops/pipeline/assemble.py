@@ -13,7 +13,7 @@ from msgspec import UNSET
 from traceops.across.cross_rank import CrossRank, no_replay
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
-from traceops.core.arrays import mean_ms
+from traceops.core.arrays import mean_ms, percentiles
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
@@ -142,6 +142,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     if len(by_step) > 1:
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
     durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
+    low, high = map(_round, percentiles(np.array(durations), (5, 95))) if durations else (None, None)
     ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = run.step_ms
     worst = {}
@@ -152,8 +153,8 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     return Summary(
         step_time_ms=StepTime(
             median=_median(durations),
-            p5=_round(float(np.percentile(durations, 5))) if durations else None,
-            p95=_round(float(np.percentile(durations, 95))) if durations else None,
+            p5=low,
+            p95=high,
             n=len(durations),
             typical=_round(run.step_ms) if durations else None,
             unlike=tuple(number for number in run.unlike if number >= 0),

@@ -25,7 +25,7 @@ from traceops.across.rank_times import RankTimes, RoleTimes
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.across.replay.what_if import role_change
 from traceops.across.roles import ROLE_ORDER, GroupRole
-from traceops.core.arrays import Int, mean_ms, subtract, union
+from traceops.core.arrays import Int, mean_ms, percentiles, subtract, union
 from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.measure.ledger import OWN_BUCKETS
@@ -409,7 +409,8 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
             kinds[collective.group, collective.description, collective.op, collective.elements].append(collective)
     rows = []
     for (group, description, op, _), same in kinds.items():
-        spread = [max(c.wait_ns) for c in same]
+        spread = np.array([max(c.wait_ns) for c in same])
+        usual, high = percentiles(spread, (50, 95))
         last = [c.last_rank for c in same if c.last_rank is not None]
         most = max(set(last), key=last.count)
         rows.append(
@@ -419,9 +420,9 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 op=op,
                 bytes=collective_bytes(same[0]),
                 count=len(same),
-                spread_p50_ms=_ms_or_none(np.percentile(spread, 50)),
-                spread_p95_ms=_ms_or_none(np.percentile(spread, 95)),
-                spread_max_ms=_ms_or_none(max(spread)),
+                spread_p50_ms=_ms_or_none(usual),
+                spread_p95_ms=_ms_or_none(high),
+                spread_max_ms=_ms_or_none(spread.max()),
                 last_rank=most,
                 last_rank_pct=stored(100.0 * last.count(most) / len(last)),
             )

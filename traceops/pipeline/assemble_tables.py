@@ -13,7 +13,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import Experts, Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, percentiles
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
@@ -219,7 +219,7 @@ def _row(passes: Passes, split: bool) -> PassRow:
         requests=_median(one.requests for one in passes.passes),
         tokens=_median(one.tokens for one in passes.passes),
         device_ms=_ms(np.median(device)),
-        device_p95_ms=_ms(np.percentile(device, 95)),
+        device_p95_ms=_ms(percentiles(np.array(device), (95,))[0]),
         busy_pct=stored(float(np.median(busy))),
         host_ms=_ms(np.median([one.host_end - one.host_start for one in passes.passes])),
         graphs=graphs,

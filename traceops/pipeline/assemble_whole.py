@@ -18,6 +18,7 @@ from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import HELD, RESERVED, STEP, MemoryUse
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import uniques
 from traceops.core.units import stored
 from traceops.measure.host_places import own_overhead
 from traceops.measure.ledger import BUCKETS
@@ -162,7 +163,7 @@ def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
     """Peaks of all steps, and the course of the one with the highest."""
     most = max(found.steps, key=lambda step: sum(step.held))
     moments = np.linspace(most.first, most.stop - 1, min(MOST_MOMENTS, most.stop - most.first))
-    chosen = np.union1d(moments.astype(np.int64), [most.at])
+    chosen = uniques(moments.astype(np.int64), np.array([most.at]))
     return MemoryRecorded(
         rank=rank,
         device=found.device,
