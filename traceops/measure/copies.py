@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, intersect, merge, subtract, union, uniques
+from traceops.core.arrays import Int, Intervals, intersect, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, MEMORY, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, rows_named
 from traceops.measure.ledger import Lane
@@ -132,7 +132,7 @@ def _out_and_back(
         each_way.append(min(int(to_device[part].sum()), int((~to_device[part]).sum())))
     if 2 * len(each_way) <= len(numbers):
         kept[:] = False
-    return kept, float(np.median(each_way)) if each_way else 0.0
+    return kept, median(each_way) if each_way else 0.0
 
 
 def _leaves_first(activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_]) -> bool:
