@@ -116,8 +116,6 @@ def test_lengths_are_exact_at_times_no_float_holds():
 
 EACH = st.one_of(st.integers(-(2**40), 2**40), st.floats(-1e9, 1e9), st.just(np.nan))
 NUMBERS = st.lists(EACH, min_size=1, max_size=9)
-    st.one_of(st.integers(-(2**40), 2**40), st.floats(-1e9, 1e9), st.just(np.nan)), min_size=1, max_size=9
-)
 
 
 @given(NUMBERS, st.integers(1, 4), st.lists(st.integers(0, 100), min_size=1, max_size=4))
