@@ -19,8 +19,7 @@ from traceops.across.whole_run import whole_run
 from traceops.core.capture_failure import FIRST_STEPS, counted, only_first_steps, shorter_schedule
 from traceops.core.errors import InputError
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, SNAPSHOT
-from traceops.core.rank_text import who
-from traceops.core.unrecorded_text import unrecorded_sentences
+from traceops.core.rank_text import unrecorded_sentences, who
 from traceops.measure.light import LightActivity, light_activity
 from traceops.measure.step_memory import StepMemory, measure_step_memory
 from traceops.measure.summary import RankSummary, numbered_steps
