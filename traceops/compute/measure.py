@@ -344,7 +344,7 @@ def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
     """Uses, by id, that would have to be faster than the GPU can be."""
     busy, found = sum(one.ns for one in judged), {}
     for one in judged:
-        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0:
+        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0 or one.work.at_most:
             continue
         times, moves = times_of_peak(one.use, one.work, one.ns / one.calls, gpu)
         if times > _BEYOND:
