@@ -73,10 +73,11 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
             bars = fewer(rows[where].take(slice(first, over)), share)
             packed.append(_PackedBars(*where, step, len(bars)))
             columns += (_steps_of(bars.start), bars.end - bars.start, bars.name, bars.count, bars.busy)
-    used = range(2, len(columns), 5)
-    numbers = np.unique(np.concatenate([columns[at] for at in used])) if used else np.empty(0, dtype=np.int64)
-    for at in used:
-        columns[at] = np.searchsorted(numbers, columns[at])
+    used = np.zeros(len(events.names), dtype=bool)
+    for name in columns[2::5]:
+        used[name] = True
+    numbers, place = np.flatnonzero(used), np.cumsum(used) - 1
+    columns[2::5] = [place[name] for name in columns[2::5]]
     names = [short_name(events.names[number], _LONGEST_NAME) for number in numbers.tolist()]
     whole = np.concatenate(columns).astype(np.int64) if columns else np.empty(0, dtype=np.int64)
     # Bytes of equal weight beside each other: most of them are zero.
@@ -128,7 +129,7 @@ def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
         begins, ends = steps.edges[:-1], steps.edges[1:]
     else:
         begins, ends = steps.host_start, steps.host_end
-    return np.searchsorted(bars.start, begins), np.searchsorted(bars.start, ends)
+    return bars.start.searchsorted(begins), bars.start.searchsorted(ends)
 
 
 def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:

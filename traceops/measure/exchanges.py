@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -100,6 +101,7 @@ def find_exchanges(events: Events, activity: Activity, comm: Int) -> Exchanges:
     return Exchanges(tuple(args), tuple(parts), before, after, stage, micro_batch, apart)
 
 
+@lru_cache(maxsize=1 << 10)
 def is_one_way(op: str) -> bool:
     """Whether an operation is a send or a receive."""
     return _ONE_WAY.match(op) is not None

@@ -232,6 +232,8 @@ def _axis(threads: Int, start: Int, end: Int) -> _ThreadAxis:
 def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     """Which rows start inside one of the parents on the same thread."""
     inside = np.zeros(len(rows), dtype=bool)
+    if not len(rows) or not len(parents):
+        return inside
     for tid in np.unique(events.tid[parents]):
         own = parents[events.tid[parents] == tid]
         mine = np.flatnonzero(events.tid[rows] == tid)
