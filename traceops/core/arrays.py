@@ -30,6 +30,29 @@ def compiled_passes() -> Any:
 native: Any = compiled_passes()
 
 
+_FEW = 64
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def values_of(column: NDArray[Any]) -> NDArray[Any]:
+    """The different values in rising order; fast where they are few, as threads and streams are."""
+    if native is not None:
+        values = np.empty(_FEW, dtype=np.int64)
+        if (count := native.few(column, values, _NONE)) is not None:
+            return values[:count]
+    return np.unique(column)
+
+
+def numbered(column: NDArray[Any]) -> tuple[NDArray[Any], Int]:
+    """`values_of`, and the place of each row's value among them."""
+    if native is not None:
+        values, which = np.empty(_FEW, dtype=np.int64), np.empty(len(column), dtype=np.int64)
+        if (count := native.few(column, values, which)) is not None:
+            return values[:count], which
+    values, which = np.unique(column, return_inverse=True)
+    return values, which.reshape(-1)
+
+
 def mean_ms(ns: Int) -> float:
     """Mean of times in ns, as ms; 0 without any."""
     return float(ns.sum()) / len(ns) / 1e6 if len(ns) else 0.0

@@ -11,7 +11,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Bars, Int, bars_of, fewer, shares
+from traceops.core.arrays import Bars, Int, bars_of, fewer, numbered, shares
 from traceops.core.text import short_name
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.nesting import find_nesting
@@ -21,6 +21,7 @@ from traceops.traces.model import Events
 MOST_BARS = 8_000  # a rank, over all its steps
 _MOST_A_STEP, _LEAST_A_STEP = 3_000, 150
 _MOST_THREADS = 4
+_FEW_LANES = 8
 _HELD_UP_NS = 50_000
 _LONGEST_NAME = 120
 _MOST_BYTES = 4_000_000  # unpacked; a file of somebody else's may hold anything
@@ -134,9 +135,12 @@ def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
 
 def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:
     """Each value with its rows, in their order; sorted once, as there may be as many values as rows."""
-    order = np.argsort(values, kind="stable")
-    distinct, first = np.unique(values[order], return_index=True)
-    yield from zip(distinct.tolist(), np.split(rows[order], first[1:]), strict=True) if len(rows) else ()
+    distinct, which = numbered(values)
+    if len(distinct) <= _FEW_LANES:
+        yield from ((value, rows[which == place]) for place, value in enumerate(distinct.tolist()))
+        return
+    order, behind = np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))
+    yield from zip(distinct.tolist(), np.split(rows[order], behind[:-1]), strict=True)
 
 
 def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, union
+from traceops.core.arrays import Int, native, union, values_of
 from traceops.measure.activity import COMM, COMPUTE, MEMORY
 from traceops.traces.model import Events
 
@@ -212,9 +212,8 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
     'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
     """
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
-    values, first = np.unique(stream, return_index=True)
-    for own in values[np.argsort(first)].tolist():
-        rows = np.flatnonzero(stream == own)
+    streams = [(np.flatnonzero(stream == own), own) for own in values_of(stream).tolist()]
+    for rows, own in sorted(streams, key=lambda one: int(one[0][0])):
         begin = ts[rows]
         if not (begin[1:] > begin[:-1]).all():
             rows = rows[np.argsort(begin)]
@@ -283,7 +282,7 @@ def _without_small(sums: dict[str, float]) -> dict[str, _Described]:
     names, values = list(sums), np.array(list(sums.values()))
     order = _descending(values)
     running = np.cumsum(values[order])
-    small = (running > np.percentile(running, _LARGE)) | (np.arange(len(order)) >= _MOST_KERNELS)
+    small = (running > _percentiles(running, (_LARGE,))[0]) | (np.arange(len(order)) >= _MOST_KERNELS)
     result: dict[str, list[float]] = {}
     for i, is_small in zip(order, small, strict=True):
         result.setdefault("others" if is_small else names[i], []).append(float(values[i]))
@@ -434,7 +433,7 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
     if (np.diff(times[order]) == 0).any():
         order = np.argsort(times)  # what HTA says of equal times depends on its sort
     stream, change = stream[order], change[order]
-    streams = np.unique(stream)
+    streams = values_of(stream)
     described = [_describe(np.cumsum(change[stream == own]), (25, 50, 75)) for own in streams]
     return {
         "rank": [rank] * len(streams),

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, union
+from traceops.core.arrays import Int, native, numbered, union, values_of
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -21,6 +21,8 @@ _CELLS_A_ROW = 4  # a table of so many cells a row costs less than sorting the r
 
 def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
     """The different values in rising order and each row's place among them; fast where equal values stand together."""
+    if native is not None:
+        return numbered(values)
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     first = np.concatenate(([0], changes))[: len(values)]
     found = np.unique(values[first])
@@ -234,7 +236,7 @@ def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     inside = np.zeros(len(rows), dtype=bool)
     if not len(rows) or not len(parents):
         return inside
-    for tid in np.unique(events.tid[parents]):
+    for tid in values_of(events.tid[parents]).tolist():
         own = parents[events.tid[parents] == tid]
         mine = np.flatnonzero(events.tid[rows] == tid)
         inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
