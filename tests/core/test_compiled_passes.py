@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traceops.core import arrays
-from traceops.core.arrays import Bars, fewer, intersect, numbered, split_at, subtract, union, values_of
+from traceops.core.arrays import Bars, fewer, intersect, numbered, split_at, subtract, union, uniques
 from traceops.measure import hta_tables, nesting, recording
 from traceops.measure.nesting import find_nesting
 from traceops.measure.summary import summarize
@@ -104,10 +104,10 @@ def test_operators_in_operators(seed):
 
 
 @each_of(60)
-def test_few_values_of_many_rows(seed):
+def test_few_uniques_many_rows(seed):
     rng, span = drawn(seed)
     column = rng.integers(-span, span, rng.integers(0, 90))
-    check(values_of, column)
+    check(uniques, column)
     check(lambda: np.concatenate(numbered(column)))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
@@ -42,20 +41,10 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
 def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
     """Mask of the steps that take far longer than `most` of them, by the median and the spread of those."""
     steps = np.asarray(most, dtype=float)
-    middle = _median(steps)
-    spread = _NORMAL * _median(np.abs(steps - middle))
+    middle = median(steps)
+    spread = _NORMAL * float(median(np.abs(steps - middle)))
     far: NDArray[np.bool_] = np.asarray(durations, dtype=float) > max(FAR * middle, middle + _SPREADS * spread)
     return far
-
-
-def _median(values: NDArray[np.float64]) -> float:
-    """As NumPy has it, which takes ten times as long for few values."""
-    if not len(values):
-        return math.nan
-    ordered = np.sort(values)  # what is no number stands last
-    if math.isnan(ordered[-1]):
-        return math.nan
-    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
 
 def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
@@ -66,7 +55,7 @@ def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     """
     steps = np.asarray(durations, dtype=float)
     like = typical_steps(steps)
-    near: NDArray[np.bool_] = like & (steps <= _NEAR * float(np.median(steps))) if len(steps) else like
+    near: NDArray[np.bool_] = like & (steps <= _NEAR * median(steps)) if len(steps) else like
     return near if 3 * int(near.sum()) >= 2 * int(like.sum()) else like
 
 

@@ -917,7 +917,7 @@ PyMODINIT_FUNC PyInit__arrays(void) {
     if (PyType_Ready(&block_type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 1) < 0)
+    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 2) < 0)
         Py_CLEAR(module);
     return module;
 }
