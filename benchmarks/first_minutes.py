@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import re
 import shlex
@@ -112,6 +113,8 @@ def mistakes(*, verbose: bool) -> int:
         prepare(folder)
         for run in ("before", "after"):
             shutil.copytree(_DATA / "runs" / "zero3", folder / "profile" / run)
+        later = folder / "profile" / "after" / "run.json"
+        later.write_text(json.dumps({**json.loads(later.read_text()), "started_ns": time.time_ns()}))
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
         for words in (["init", "-q", "-b", "main"], ["add", "train.py"], ["commit", "-qm", "first"]):
             subprocess.run([*git, *words], cwd=folder, check=True)
@@ -119,7 +122,7 @@ def mistakes(*, verbose: bool) -> int:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             words = shlex.split(row["typed"])
             said, code = typed(words, folder)
-            names = row["wrong"] in said
+            names = code == 0 or row["wrong"] in said
             advice = advised(words, row["wrong"], said)
             works = code == 0 or (advice is not None and works_now(advice, folder))
             scores[row["half"], "all"] += 1
