@@ -7,7 +7,9 @@ BUNDLED = {
     "traceops._bundled.templates": "templates",
     "traceops._bundled.demo": "tests/data/slow_loader4",  # of `traceops demo`
 }
+ARRAYS = "traceops/core/native"
 NATIVE = "traceops/traces/native"
+REPLAY = "traceops/across/replay/native"
 CUPTI = "traceops/capture/light/native"
 STEPS = "traceops/capture/short_way/native"
 LOOKS = "traceops/capture/observing/native"
@@ -18,7 +20,9 @@ setup(
     package_data={
         "traceops": [
             "py.typed",
+            "core/*.pyi",
             "traces/*.pyi",
+            "across/*/*.pyi",
             "capture/*/*.pyi",
             "schemas/*.json",
             "hangs/*.json",
@@ -29,13 +33,21 @@ setup(
     },
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
+        "traceops.core": ["native/*"],
         "traceops.traces": ["native/*"],
+        "traceops.across.replay": ["native/*"],
         "traceops.capture.short_way": ["native/*"],
         "traceops.capture.light": ["native/*"],
         "traceops.capture.observing": ["native/*"],
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
     ext_modules=[
+        Extension(
+            "traceops.core._arrays",
+            [f"{ARRAYS}/arrays.c"],
+            depends=[f"{NATIVE}/block.h"],
+            optional=True,  # without a compiler NumPy does the same in more passes
+        ),
         Extension(
             "traceops.traces._native",
             [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],
@@ -47,6 +59,11 @@ setup(
             [f"{NATIVE}/{source}" for source in ("snapshot_module.c", "snapshot.c", "strings.c")],
             depends=[f"{NATIVE}/{header}" for header in ("block.h", "snapshot.h", "strings.h")],
             optional=True,  # without it snapshots are read by Python's unpickler
+        ),
+        Extension(
+            "traceops.across.replay._replay",
+            [f"{REPLAY}/replay.c"],
+            optional=True,  # without it steps are replayed in Python: slower, with the same times
         ),
         Extension(
             "traceops.capture.light._cupti",

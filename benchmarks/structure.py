@@ -43,6 +43,7 @@ TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
 LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
+    "traceops.across.replay.simulate": "the compiled part may be missing",
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
     "traceops.memory": "`traceops.memory` is a function too; a script on fake tensors imports it, and needs none of it",
@@ -58,6 +59,7 @@ LATE: dict[str, str] = {
     "traceops.capture.steps": "torch, once the script has imported it",
     "traceops.capture.timing": "torch, once a GPU is used",
     "traceops.capture.trace_file": "torch, once the script profiles itself; the quicker packer, if it is installed",
+    "traceops.core.arrays": "the compiled part may be missing",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
     "traceops.cli.reading_options": "the questions, which only show takes",
     "traceops.cli.run": "NumPy and the comparison, for --against only",

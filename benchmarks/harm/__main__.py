@@ -1,41 +1,44 @@
 """Runs programs by themselves and with traceops, and lists every difference: ``python -m benchmarks.harm``.
 
-Each program runs in a new folder, by `python` and under the capture, or by torchrun and `traceops run`. Compared are
-the exit code, what it prints (without traceops's own lines), and every file that it leaves, weights among them. What
-docs/capture.md lists as different is in `LISTED`. ``--slice 0/4`` runs every fourth; ``--only TEXT`` those with the
-text in their name; ``--random N`` sends N more signals at random moments.
+Each case of cases/*.toml runs twice in new folders: as anybody would start it, and with traceops. Compared are the exit
+code, what it prints (without traceops's own lines), every file that it leaves, weights among them, and the processes
+that are left. README.md says how to add a case. A difference that docs/capture.md lists is no failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
-import random
 import re
+import resource
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.harm.programs import DISTRIBUTED, PROGRAMS, SIGNALS, Program, SignalCase
+from benchmarks.harm.cases import Case, at_random_moments, load
 from traceops.capture import as_script
 from traceops.cli.run import NOTHING_CAPTURED
 from traceops.launch.display import without_chatter
 
-_LIMIT_S = 120
-_OURS = re.compile(rb"traceops: [^\n]*\n?")
+_LIMIT_S = 300
+_LISTED_IN = ROOT / "docs" / "capture.md"
+_OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
-# torchrun's own report of a failure has times and pids; `traceops run` tells of it in two lines.
+# torchrun's own report of a failure has times and pids; `traceops run` reports it in two lines.
 _TORCHRUN = re.compile(rb"^.*torch/distributed/.*\n?|^(?:[WEI]\d{4} |\*{5}).*\n?", re.MULTILINE)
-# By docs/capture.md: what a program can see.
-LISTED = {"steps in a thread": "a line of Kineto's, where the profiler's thread is not the main one"}
-Start = Callable[[Program], list[str]]
+_RUN_FOLDER = ".traceops"
+_MARK = "HARM_CASE"  # in the environment of all that a case starts
+_MOST_MORE_S = 15.0  # of CPU time, besides twice what the program takes by itself
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Outcome:
     stdout: bytes
     stderr: bytes
     files: dict[str, str]
+    left: int = 0  # processes still there when it has ended
+    cpu_s: float = 0.0
 
     def differences(self, other: Outcome) -> list[str]:
         """What is not the same, in words."""
@@ -55,132 +60,180 @@ class Outcome:
             if mine != theirs:
                 found.append(f"{name} {theirs[-300:]!r}, not {mine[-300:]!r}")
         changed = sorted(n for n in self.files.keys() | other.files.keys() if self.files.get(n) != other.files.get(n))
-        return found + ([f"files: {', '.join(changed)}"] if changed else [])
+        found += [f"files: {', '.join(changed)}"] if changed else []
+        found += [f"{other.left} processes left, not {self.left}"] if self.left != other.left else []
+        if other.cpu_s > 2 * self.cpu_s + _MOST_MORE_S:
+            found.append(f"{other.cpu_s:.0f} s of CPU time, not {self.cpu_s:.0f}")
+        return found
 
 
-def python(program: Program) -> list[str]:
-    """By itself."""
-    return [sys.executable, *program.start.split(), *program.words]
+def command(case: Case, *, traced: bool) -> list[str]:
+    """How the case is started, without traceops or with it."""
+    own = [sys.executable, "-m", "traceops", "run", "--out", _RUN_FOLDER, *case.options]
+    words = [sys.executable if word == "python" else word for word in case.command]
+    if case.way == "command":
+        return [*own, "--no-prefix", "--", *words] if traced else words
+    if case.way == "run":
+        if traced:
+            return [*own, "--nproc", "2", "--all-ranks", "--no-prefix", "--", case.start, *case.words]
+        run = "from torch.distributed.run import main; main()"  # as its console script has it
+        safe = "-P" if sys.version_info >= (3, 11) else "-s"
+        torchrun = [sys.executable, safe, "-c", run, "--standalone", "--nproc-per-node=2"]
+        return [*torchrun, *case.start.split(), *case.words]
+    if case.way != "capture":
+        raise ValueError(f"{case.name}: no way to start is called {case.way!r}")
+    return [sys.executable, *([as_script.__file__] if traced else []), *case.start.split(), *case.words]
 
 
-def captured(program: Program) -> list[str]:
-    """The same under the capture."""
-    return [sys.executable, as_script.__file__, *program.start.split(), *program.words]
-
-
-def torchrun(program: Program) -> list[str]:
-    """Two ranks, by torchrun."""
-    run = "from torch.distributed.run import main; main()"  # as its console script has it
-    own = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-c", run]
-    return [*own, "--standalone", "--nproc-per-node=2", program.start, *program.words]
-
-
-def traceops_run(program: Program) -> list[str]:
-    """Two ranks, by `traceops run`."""
-    options = ["--nproc", "2", "--out", ".traceops", "--all-ranks", "--no-prefix"]
-    return [sys.executable, "-m", "traceops", "run", *options, "--", program.start, *program.words]
-
-
-def run(program: Program, start: Start, case: SignalCase | None = None) -> Outcome:
-    """Run it in a new folder, and send it what the case says."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file, text in (("main.py", program.source), *program.files):
+def run(case: Case, *, traced: bool) -> Outcome:
+    """Run it in a new folder, and do to it what the case says."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder, mark = Path(name, "work"), uuid.uuid4().hex
+        folder.mkdir()
+        for file, text in {"main.py": case.main, **case.files}.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text)
-        settings = {"TRACEOPS_CAPTURE": '{"out": ".traceops"}'} if start is captured else {}
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {
+            "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+            "TRACEOPS_CACHE": "off",
+            **case.env,
+            _MARK: mark,
+        }
+        if traced and case.way == "capture":
+            env.setdefault("TRACEOPS_CAPTURE", json.dumps({"out": _RUN_FOLDER}))
+        words = command(case, traced=traced)
+        if case.before:
+            words = ["bash", "-c", f'{case.before}\nexec env "$@"', "bash", *words]
+        if case.own_mounts:
+            words = ["unshare", "--mount", *words]
+        began = _cpu_s()
         process = subprocess.Popen(
-            start(program), cwd=folder, env={**env, **dict(program.env), **settings}, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            words, cwd=folder, env=env, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )  # fmt: skip
-        if case is not None:
-            _send(process, folder, case)
+        if case.signal or case.during:
+            _disturb(process, folder, case)
         try:
-            out, err = process.communicate(program.stdin.encode(), timeout=_LIMIT_S)
+            texts = process.communicate(case.stdin.encode(), timeout=_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            out, err = process.communicate()
-        if "outlives" in program.name or "goes on" in program.name:
-            time.sleep(5)
+            texts = process.communicate()
+        time.sleep(case.settle_s)
+        left = _left(mark)
         files = {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and ".traceops" not in path.parts
+            if path.is_file() and not path.relative_to(folder).parts[0].startswith(_RUN_FOLDER)
         }
-        told = [_plain(text, name) for text in (out, err)]
-        return Outcome(process.returncode, told[0], told[1], files)
+        printed = [_without_ours(text, str(folder)) for text in texts]
+        return Outcome(process.returncode, printed[0], printed[1], files, left, _cpu_s() - began)
 
 
-def _plain(text: bytes, folder: str) -> bytes:
+def differences(case: Case) -> tuple[list[str], Outcome, Outcome]:
+    """What is not the same with traceops, and both outcomes."""
+    plain, traced = (run(case, traced=traced) for traced in (False, True))
+    if not plain.code and traced.code == NOTHING_CAPTURED:
+        traced = replace(traced, code=0)
+    plain, traced = _comparable(case, plain), _comparable(case, traced)
+    return plain.differences(traced), plain, traced
+
+
+def _comparable(case: Case, one: Outcome) -> Outcome:
+    """Without what differs by chance: of ranks the order of lines, and who sees a failure first.
+
+    A signal's traceback names the line that ran at that moment.
+    """
+    code, stdout, stderr = one.code, one.stdout, one.stderr
+    if case.way == "run" or "torchrun" in case.command:
+        code = int(code != 0)  # torchrun has a code of its own
+        stdout = b"\n".join(sorted(stdout.splitlines()))
+    if case.way == "run" or case.signal or "stderr" in case.ignore:
+        stderr = b""
+    stdout = b"" if "stdout" in case.ignore else stdout
+    files = {} if "files" in case.ignore else {n: h for n, h in one.files.items() if n not in case.ignore}
+    return Outcome(code, stdout, stderr, files, 0 if "left" in case.ignore else one.left, one.cpu_s)
+
+
+def _without_ours(text: bytes, folder: str) -> bytes:
     """Without what is ours or torchrun's, and what differs each time."""
     text = _TORCHRUN.sub(b"", _OURS.sub(b"", without_chatter(text)))
     return _ADDRESS.sub(b"0x", text.replace(folder.encode(), b"HERE"))
 
 
-def _send(process: subprocess.Popen[bytes], folder: Path, case: SignalCase) -> None:
+def _disturb(process: subprocess.Popen[bytes], folder: Path, case: Case) -> None:
     deadline = time.monotonic() + _LIMIT_S
     while not (folder / "ready").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(case.after_s)
-    with suppress(ProcessLookupError):
-        process.send_signal(case.number)
+    if case.during:
+        subprocess.run(
+            ["bash", "-c", case.during], cwd=folder, env={**os.environ, "PID": str(process.pid)}, check=False
+        )
+    if case.signal:
+        with suppress(ProcessLookupError):
+            process.send_signal(case.signal_number)
 
 
-def _cases(more: int) -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    """The name of each case, and what finds its differences."""
-    for program in PROGRAMS:
-        yield program.name, lambda p=program: run(p, python).differences(run(p, captured))  # type: ignore[misc]
-    for program in DISTRIBUTED:
-        yield f"torchrun: {program.name}", lambda p=program: _of_ranks(p)  # type: ignore[misc]
-    rng = random.Random(0)
-    moments = [SignalCase(case.program, case.number, rng.uniform(0, 2)) for case in rng.choices(SIGNALS, k=more)]
-    for case in (*SIGNALS, *moments):
-        name = f"signal {int(case.number)} after {case.after_s:.2f} s: {case.program.name}"
-        yield name, lambda c=case: _with_signal(c)  # type: ignore[misc]
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def _of_ranks(program: Program) -> list[str]:
-    """Of ranks the order of lines is chance, and who sees a failure first: lines are sorted, and stderr is left out."""
-    both = [run(program, start) for start in (torchrun, traceops_run)]
-    codes = [0 if one.code == NOTHING_CAPTURED else min(one.code, 1) for one in both]  # the launcher's own code
-    alike = [
-        Outcome(code, b"\n".join(sorted(one.stdout.splitlines())), b"", one.files)
-        for code, one in zip(codes, both, strict=True)
-    ]
-    return alike[0].differences(alike[1])
+def _left(mark: str) -> int:
+    """How many processes of a case are still there 1 s after it has ended; they are killed."""
+    deadline = time.monotonic() + 1.0
+    while (found := _marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
-def _with_signal(case: SignalCase) -> list[str]:
-    """A traceback's line depends on the moment: stderr is not compared."""
-    both = [run(case.program, start, case) for start in (python, captured)]
-    return Outcome(both[0].code, both[0].stdout, b"", both[0].files).differences(
-        Outcome(both[1].code, both[1].stdout, b"", both[1].files)
-    )
+def _marked(mark: str) -> list[int]:
+    needle, found = f"{_MARK}={mark}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if needle in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 def main() -> int:
     """Run the cases and say what differs; 1 where anything does that is not listed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slice", default="0/1", metavar="K/N")
-    parser.add_argument("--only", default="", metavar="TEXT")
-    parser.add_argument("--random", type=int, default=0, metavar="N")
+    parser.add_argument("--slice", default="0/1", metavar="K/N", help="every Nth case, from the Kth on")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with the text in their name")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="N signals more, at random moments")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--list", action="store_true", help="only print the names")
     args = parser.parse_args()
     kth, of = map(int, args.slice.split("/"))
-    named = [case for case in _cases(args.random) if args.only in case[0]]
-    chosen = named[kth::of]
-    wrong = 0
-    for name, differences in chosen:
-        if args.list:
-            print(name)
+    cases = load()
+    chosen = [one for one in (*cases, *at_random_moments(cases, args.random, args.seed)) if args.only in one.name]
+    chosen = chosen[kth::of]
+    if args.list:
+        print(*(f"{one.way:8}{one.name}" for one in chosen), sep="\n")
+        return 0
+    listed = " ".join(_LISTED_IN.read_text().split())
+    wrong, more_s = 0, []
+    for case in chosen:
+        if case.own_mounts and os.getuid() != 0:
+            print(f"{case.name}: left out, as it takes root")
             continue
-        found = differences()
+        found, plain, traced = differences(case)
+        more_s.append(traced.cpu_s - plain.cpu_s)
         if not found:
             continue
-        wrong += name not in LISTED
-        print(f"{name}: {LISTED.get(name, 'NOT LISTED')}", *found, sep="\n    ", flush=True)
+        is_listed = bool(case.listed) and case.listed in listed
+        wrong += not is_listed
+        print(f"{case.name}: {case.listed if is_listed else 'NOT LISTED'}", *found, sep="\n    ", flush=True)
     print(f"{len(chosen)} cases, {wrong} with a difference that is not listed")
+    if more_s:
+        print(
+            f"CPU time with traceops: {statistics.median(more_s):.1f} s more in the median, {max(more_s):.1f} at most"
+        )
     return int(wrong > 0)
 
 

@@ -20,8 +20,9 @@ from benchmarks.field.inputs import INPUTS
 from benchmarks.field.score import Scored, files_of, first_sentence, markdown, score, totals, verdict
 from benchmarks.figures import BEGIN, END, PAGE, Figure, block, commits_since, measured_at, replaced
 from benchmarks.gpu_traces.truth import EXPECTED
-from benchmarks.harm.__main__ import LISTED, Outcome, captured, python, run
-from benchmarks.harm.programs import DISTRIBUTED, PROGRAMS, SIGNALS, Program
+from benchmarks.harm.__main__ import Outcome, run
+from benchmarks.harm.cases import Case, at_random_moments
+from benchmarks.harm.cases import load as load_programs
 from benchmarks.observed.registry import ONE_GPU
 from benchmarks.pairs.cases import CASES
 from benchmarks.records import patterns, read_records
@@ -144,19 +145,31 @@ def test_what_the_first_sentence_names_is_counted_where_it_is_judged():
 
 
 def test_there_are_many_programs_and_ways_to_end_them() -> None:
-    names = [program.name for program in (*PROGRAMS, *DISTRIBUTED)]
-    assert len(names) == len(set(names)) >= 70 and len(SIGNALS) >= 20
-    assert set(LISTED) <= set(names)
+    cases = load_programs()
+    assert len(cases) >= 200 and {case.way for case in cases} == {"capture", "run", "command"}
+    listed = " ".join((ROOT / "docs" / "capture.md").read_text().split())
+    assert [case.name for case in cases if case.listed not in listed] == []
+    drawn = list(at_random_moments(cases, 100, 0))
+    assert len({case.after_s for case in drawn}) > 90 and all(case.signal_number for case in drawn)
 
 
 def test_a_program_is_the_same_under_the_capture() -> None:
     source = "import json, sys\nopen('kept', 'w').write('x')\nprint(json.V, sys.argv)\nsys.exit(7)"
-    program = Program("x", source, ("--lr", "1"), files=(("json.py", "V = 5"),))
-    theirs, ours = run(program, python), run(program, captured)
+    case = Case("x", source, words=("--lr", "1"), files={"json.py": "V = 5"})
+    theirs, ours = (run(case, traced=traced) for traced in (False, True))
     assert (theirs.code, theirs.stdout) == (7, b"5 ['main.py', '--lr', '1']\n") and set(theirs.files) == {
         "main.py", "json.py", "kept",
     }  # fmt: skip
     assert theirs.differences(ours) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("C's exit in a window", 9), ("os.fork in a window", 0), ("a program that is not there", 2)]
+)
+def test_an_end_that_was_another_under_the_capture(name: str, code: int) -> None:
+    [case] = [case for case in load_programs() if case.name == name]
+    ended = run(case, traced=True)
+    assert ended.code == code and b"Traceback" not in ended.stderr
 
 
 def test_every_difference_is_named() -> None:

@@ -15,7 +15,7 @@ from traceops.capture.manifest import RankManifest
 from traceops.capture.responder import carried
 from traceops.capture.trace_file import recorded_collectives
 from traceops.core.rank_files import RECORDED_KEY
-from traceops.core.unrecorded_text import unrecorded_sentences
+from traceops.core.rank_text import unrecorded_sentences
 from traceops.launch.outcome import gone_unseen
 from traceops.report.write import json_text
 

@@ -72,6 +72,45 @@ def test_a_forked_process_does_not_wait_for_one():
     thread.join()
 
 
+FORKS = """
+import os, sys, threading, time, warnings
+from traceops.capture import threads
+
+text = "This process (pid=1) is multi-threaded, use of fork() may lead to deadlocks in the child."
+
+def fork():
+    if sys.version_info < (3, 12):  # does not warn
+        threads._silence_fork_warning()
+        if len(os.listdir("/proc/self/task")) > 1: warnings.warn(text, DeprecationWarning)
+    child = os.fork()
+    if not child: os._exit(len(warnings.filters) - before)
+    assert os.waitpid(child, 0)[1] == 0
+
+before = len(warnings.filters)
+fork()
+threads.daemon_thread("ours", lambda: time.sleep(60)).start()
+with threads.native_threads_are_ours():
+    threads.start_new_thread(time.sleep, (60,))
+    time.sleep(0.1)
+with warnings.catch_warnings(record=True) as heard:
+    before = len(warnings.filters)
+    fork()
+    fork()
+    assert heard == [] and len(warnings.filters) == before
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    before = len(warnings.filters)
+    fork()
+    assert len(heard) == 1 and "multi-threaded" in str(heard[0].message)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Python counts threads there")
+def test_python_warns_of_a_fork_only_where_it_would_without_our_threads():
+    subprocess.run([sys.executable, "-W", "error", "-c", FORKS], check=True)
+
+
 def test_an_error_in_one_is_nobodys(capsys):
     thread = daemon_thread("mine", lambda: 1 / 0)
     thread.start()

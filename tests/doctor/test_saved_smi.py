@@ -305,9 +305,9 @@ def test_the_words_on_a_lost_gpu(line: str, label: str) -> None:
         ({}, "ok", ""),
         ({"cuda": "13.0", "sees": "False"}, "error", "driver 535.104.05 is too old for it: torch sees no GPU"),
         ({"cuda": "13.0"}, "ok", ""),  # the driver's forward compatibility is installed
-        ({"sees": "False"}, "not_evaluated", "torch finds no GPU, and these files do not tell why"),
+        ({"sees": "False"}, "not_evaluated", "torch finds no GPU, and these files do not show why"),
         ({"torch": "2.7.1+cpu", "cuda": "None", "sees": "False"}, "error", "it cannot use the 2 GPUs"),
-        ({"sees": "", "driver": "None"}, "not_evaluated", "these files do not tell whether torch finds GPUs"),
+        ({"sees": "", "driver": "None"}, "not_evaluated", "these files do not show whether torch finds GPUs"),
     ],
 )
 def test_whether_torch_fits_the_driver(change: dict[str, str], level: str, said: str, tmp_path: Path) -> None:

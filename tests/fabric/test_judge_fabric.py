@@ -3,10 +3,12 @@
 import pytest
 from changed import replace
 
+from traceops.core.claims import claim_of
 from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, NcclSetting, Network, NetworkEvent, RankPlace
+from traceops.rules.fabric.claims import AcrossNuma, FarNic, UnusedLinks
 from traceops.rules.fabric.judge import RULES, judge_fabric
 from traceops.rules.fabric.paths import _listed
 
@@ -80,8 +82,8 @@ def test_shared_memory_beside_nvlink_is_a_lost_link_with_the_lines_that_prove_it
     found = verdicts(Fabric((NVLINK,), log(BY_SHM, settings=(NO_P2P,))))["TO-P002"].findings
     assert [f.severity for f in found] == ["warning"]
     assert found[0].ranks == (0, 1)
-    assert "NVLink connects them" in found[0].message
-    assert "NCCL_P2P_DISABLE was set to 1" in found[0].message
+    claim = claim_of(found[0], UnusedLinks)
+    assert claim and (claim.has, claim.because, claim.settings) == ("nvlink", "set", ("NCCL_P2P_DISABLE was set to 1",))
     lines = {(e.file, e.line) for e in found[0].evidence if e.line}
     assert {("nccl.log", 1), ("nccl.log", 9), ("topo.txt", 1)} <= lines
 
@@ -90,8 +92,9 @@ def test_the_cost_and_weight_of_a_lost_link_come_from_the_traces():
     circumstances = Circumstances("NVIDIA H200", slow="error", lost_ms=12.5)
     found = verdicts(Fabric((), log(BY_SHM)), circumstances)["TO-P002"].findings
     assert [(f.severity, f.impact_ms) for f in found] == [("error", 12.5)]
-    assert "GPUs of this kind (NVIDIA H200: NVLink 4)" in found[0].message
-    assert "No variable in the log switches P2P off" in found[0].message
+    claim = claim_of(found[0], UnusedLinks)
+    assert claim and (claim.has, claim.device, claim.link) == ("by_name", "NVIDIA H200", "NVLink 4")
+    assert claim.because == "unknown"
 
 
 @pytest.mark.parametrize("kind", ["PHB", "NODE", "SYS"])
@@ -108,7 +111,7 @@ def test_gpus_that_are_made_without_p2p_lose_nothing_but_nvlink_that_is_refused_
     refused = log(BY_SHM, p2p_disabled=(line,))
     assert "TO-P002" not in fired(Fabric((machine({(0, 1): "PIX"}),), refused))
     found = verdicts(Fabric((NVLINK,), refused))["TO-P002"].findings
-    assert "NCCL found that they cannot reach each other directly" in found[0].message
+    assert found[0].facts["because"] == "refused"
     assert ("nccl.log", 7) in {(e.file, e.line) for e in found[0].evidence}
 
 
@@ -143,9 +146,8 @@ def test_across_numa_nodes_alone_is_information():
     far = machine({(0, 1): "SYS"}, numa=(0, 1))
     found = verdicts(Fabric((far,)))["TO-P001"].findings
     assert [f.severity for f in found] == ["info"]
-    assert "GPU0 and GPU1" in found[0].message
-    assert "NUMA nodes 0, 1" in found[0].message
-    assert "no sign of a fault" in found[0].message
+    claim = claim_of(found[0], AcrossNuma)
+    assert claim and (claim.pair, claim.nodes, claim.weight) == ("GPU0 and GPU1", (0, 1), "alone")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_only_the_gpus_of_the_job_count():
     far = machine({(0, 1): "PIX", (0, 2): "SYS", (1, 2): "SYS"}, numa=(0, 0, 1))
     part = log(BOTH_WAYS)
     [found] = verdicts(Fabric((far,), part))["TO-P001"].findings  # of three GPUs two, and nobody knows which
-    assert "NCCL's log does not tell which way it takes between these" in found.message
+    assert found.facts["way"] == "not_logged"
     known = replace(far, gpus=tuple(replace(gpu, bus_id=f"{gpu.index}") for gpu in far.gpus))
     [one] = part.communicators
     places = {rank: replace(place, bus_id=f"{rank}") for rank, place in one.places.items()}
@@ -184,7 +186,8 @@ def test_which_way_nccl_took_and_could_take_is_said():
     kinds = {(0, 1): "SYS", (0, "NIC0"): "SYS", (1, "NIC0"): "PIX", (0, "NIC1"): "NODE", (1, "NIC1"): "SYS"}
     host = machine(kinds, numa=(0, 1), nics=nics)
     found = verdicts(Fabric((host,), log(BY_SHM)))["TO-P001"].findings[0]
-    assert "NCCL took SHM/direct; P2P through both processors (NCCL_P2P_LEVEL=SYS) may be faster" in found.message
+    assert (found.facts["way"], found.facts["took"]) == ("SHM", ["SHM/direct"])
+    assert "NCCL_P2P_LEVEL=SYS" in found.message
     told = {one.metric: one.value for one in found.evidence}
     assert told["nearest NICs of GPU0"] == "bonded NIC1 (mlx5_bond_0) (NODE)"
     assert told["nearest NICs of GPU1"] == "NIC0 (mlx5_0) (PIX)" and "a bonded NIC" in told
@@ -193,26 +196,26 @@ def test_which_way_nccl_took_and_could_take_is_said():
 def test_far_gpus_whose_neighbours_are_linked_need_not_go_through_host_memory():
     square = {(0, 1): "NV", (2, 3): "NV", (0, 2): "NV", (1, 3): "NV", (0, 3): "SYS", (1, 2): "SYS"}
     (mesh,) = verdicts(Fabric((machine(square),)))["TO-P001"].findings
-    assert "Links of other GPUs join them" in mesh.message and "host memory" not in mesh.message
+    assert mesh.facts["way"] == "joined"
     islands = square | {(0, 2): "SYS", (1, 3): "SYS"}
     (apart,) = verdicts(Fabric((machine(islands),)))["TO-P001"].findings
-    assert "would say which way it takes" in apart.message
+    assert apart.facts["way"] == "no_log"
 
 
 @pytest.mark.parametrize(
-    ("kind", "connections", "setting", "words"),
+    ("kind", "connections", "setting", "has"),
     [
-        ("PIX", BY_SHM, ("NCCL_P2P_LEVEL", "NVL"), "NCCL_P2P_LEVEL was set to NVL"),
-        ("SYS", BY_SOCKET, ("NCCL_SHM_DISABLE", "1"), "host memory is faster: it was switched off"),
-        ("XGMI", BY_SHM, ("NCCL_DEBUG", "INFO"), "XGMI connects them"),
+        ("PIX", BY_SHM, ("NCCL_P2P_LEVEL", "NVL"), "switch"),
+        ("SYS", BY_SOCKET, ("NCCL_SHM_DISABLE", "1"), "shm_off"),
+        ("XGMI", BY_SHM, ("NCCL_DEBUG", "INFO"), "xgmi"),
     ],
 )
-def test_what_keeps_gpus_from_the_better_way_is_said(kind, connections, setting, words):
+def test_what_keeps_gpus_from_the_better_way_is_said(kind, connections, setting, has):
     host = machine({(0, 1): kind}, name="AMD Instinct MI300X" if kind == "XGMI" else "NVIDIA L4")
     asked = log(connections, settings=(NcclSetting(*setting, quote(f"{setting[0]} set")),))
     [found] = verdicts(Fabric((host,), asked))["TO-P002"].findings
     assert found.severity == "warning"
-    assert words in found.message
+    assert (found.facts["has"], "settings" in found.facts) == (has, has != "xgmi")
 
 
 def test_sockets_inside_one_host_are_wrong():
@@ -233,7 +236,7 @@ def test_sockets_between_hosts_are_as_bad_as_what_they_replace():
     assert fired(Fabric((), asked))["TO-P003"] == ["warning"]
     only = replace(machine({(0, 1): "PHB"}), sources=("topo.txt",))  # a matrix, and no NIC in it
     found = verdicts(Fabric((only,), asked))["TO-P003"].findings[0]
-    assert (found.severity, "names no faster network" in found.message) == ("info", True)
+    assert (found.severity, found.facts["case"]) == ("info", "nothing_faster")
     said = replace(only, sources=("nccl.log",))  # NCCL's own tree has no device of a network that is off
     assert fired(Fabric((said,), asked))["TO-P003"] == ["warning"]
     broken = replace(plain, plugin_failures=(quote("NET/OFI aws-ofi-nccl initialization failed"),))
@@ -245,7 +248,7 @@ def test_sockets_between_hosts_are_as_bad_as_what_they_replace():
 def test_one_host_on_sockets_beside_others_of_its_communicator_on_infiniband() -> None:
     ring = [(0, 1, "NET", "IB", 0), (1, 2, "NET", "IB", 0), (2, 0, "NET", "Socket", 0)]
     (found,) = verdicts(Fabric(log=log(ring, ("a", "b", "c"))))["TO-P003"].findings
-    assert found.severity == "warning" and "over NET/IB" in found.message and found.ranks == (0, 2)
+    assert found.severity == "warning" and found.facts["ways"] == ["NET/IB"] and found.ranks == (0, 2)
     apart = log([(0, 1, "NET", "Socket", 0)], ("c", "d"))
     other = log([(0, 1, "NET", "IB", 0)], ("a", "b"))
     two_jobs = replace(apart, communicators=apart.communicators + other.communicators)
@@ -257,14 +260,14 @@ def test_sockets_inside_hosts_are_not_hidden_by_those_between():
     ring = [(rank, (rank + 1) % 4, "NET", "Socket", 0) for rank in range(4)]
     found = verdicts(Fabric((), log(ring, places=("a", "a", "b", "b"))))["TO-P003"].findings[0]
     assert found.severity == "warning"
-    assert "GPUs of one host use them too" in found.message
+    assert found.facts["inside_too"]
 
 
 def test_a_plugin_that_failed_beside_a_network_that_works():
     ring = [(0, 1, "NET", "IB", 0), (1, 0, "NET", "IB", 0)]
     failed = (quote("NET/OFI Only EFA provider is supported"),)
     found = verdicts(Fabric((), log(ring, places=("a", "b"), plugin_failures=failed)))["TO-P003"].findings[0]
-    assert (found.severity, "NCCL goes over NET/IB in its place" in found.message) == ("info", True)
+    assert (found.severity, found.facts["ways"]) == ("info", ["NET/IB"])
 
 
 def test_a_network_that_no_rank_needs_is_no_finding():
@@ -281,7 +284,7 @@ def test_a_network_that_does_not_start_and_the_setting_that_asked_for_it():
     nothing = NcclLog(("nccl.log",), settings=(asked,), plugin_failures=(line,), network_events=(event,))
     found = verdicts(Fabric((), nothing))["TO-P003"].findings[0]
     assert found.severity == "error"
-    assert "no connection was made; NCCL_SOCKET_IFNAME was set to nosuch0" in found.message
+    assert found.facts == {"case": "not_started", "settings": ["NCCL_SOCKET_IFNAME was set to nosuch0"]}
     went_on = replace(log(BOTH_WAYS), plugin_failures=(line,))
     assert fired(Fabric((NVLINK,), went_on)) == {"TO-P003": ["info"]}
 
@@ -304,8 +307,9 @@ def test_a_far_nic_is_named_with_the_near_one():
     using = Network("a", 100, "IB", quote("NET/IB : Using"), ((0, "mlx5_0:1/IB"), (1, "mlx5_1:1/IB")))
     found = verdicts(Fabric((host,), replace(talk, networks=(using,))))["TO-P004"].findings
     assert [f.severity for f in found] == ["warning"]
-    assert "GPU0 of a sends through NIC0 (mlx5_0)" in found[0].message
-    assert "NIC1 (mlx5_1) is near (PIX)" in found[0].message
+    claim = claim_of(found[0], FarNic)
+    assert claim and (claim.gpu, claim.hosts, claim.does, claim.nic) == ("GPU0", "a", "sends", "NIC0 (mlx5_0)")
+    assert (claim.path, claim.near, claim.best) == ("SYS", ("NIC1 (mlx5_1)",), "PIX")
     swapped = replace(using, devices=((0, "mlx5_1:1/IB"), (1, "mlx5_0:1/IB")))
     near = verdicts(Fabric((host,), replace(talk, networks=(swapped,))))["TO-P004"]
     assert not near.findings
@@ -317,7 +321,7 @@ def test_narrow_links_are_found_among_siblings_only():
     gpus = tuple(Gpu(i, "NVIDIA L4", pcie=Pcie(1, width, 4, 16)) for i, width in enumerate(lanes))
     found = verdicts(Fabric((Machine("a", gpus),)))["TO-P005"].findings
     assert len(found) == 1
-    assert "GPU2 (8 lanes)" in found[0].message
+    assert (found[0].facts["device"], found[0].facts["one"]) == ("GPU2", "8 lanes")
     board = tuple(replace(gpu, pcie=Pcie(1, 8, 4, 16)) for gpu in gpus)  # so wired on purpose
     assert not fired(Fabric((Machine("a", board),)))
     slot = tuple(replace(gpu, pcie=replace(gpu.pcie, most_width=gpu.pcie.width)) for gpu in gpus)
@@ -349,7 +353,7 @@ def test_nvlinks_are_added_up_because_pairs_may_differ_by_design():
     lost = {**mesh, (0, 3): ("NV", 2)}
     found = verdicts(Fabric((machine(lost, name="V100"),)))["TO-P005"].findings
     assert len(found) == 1
-    assert "GPU0 (5 links), GPU3 (5 links)" in found[0].message
+    assert found[0].facts["devices"] == ["5 links on GPU0", "5 links on GPU3"]
 
 
 def switched(lost=None, links=0, gpus=8):
@@ -359,33 +363,33 @@ def switched(lost=None, links=0, gpus=8):
         for i in range(gpus)
         for j in range(i + 1, gpus)
     }
-    return fired_text(Fabric((machine(kinds, name="H100"),)))
+    return narrow(Fabric((machine(kinds, name="H100"),)))
 
 
-def fired_text(fabric):
-    return [f.message for f in verdicts(fabric)["TO-P005"].findings]
+def narrow(fabric):
+    return [(f.facts["device"], f.facts["one"], f.facts["usual"]) for f in verdicts(fabric)["TO-P005"].findings]
 
 
 def test_links_to_a_switch_are_counted_once_and_none_at_all_is_found():
     assert switched() == []
-    assert switched(3, 17) == ["NVLinks of GPU3 (17 links) on a are below the 18 links of its siblings."]
-    assert switched(3) == ["NVLinks of GPU3 (0 links) on a are below the 18 links of its siblings."]
+    assert switched(3, 17) == [("GPU3", "17 links", "18 links")]
+    assert switched(3) == [("GPU3", "0 links", "18 links")]
 
 
 def test_gpus_without_a_bridge_and_parts_of_a_mesh_are_made_so():
     kinds = {(0, 1): ("NV", 4), (0, 2): "PHB", (1, 2): "PHB"}
     bridge = machine(kinds, name="NVIDIA GeForce RTX 3090")
-    assert fired_text(Fabric((bridge,))) == []
+    assert narrow(Fabric((bridge,))) == []
     told = [replace(gpu, nvlinks=4 * (gpu.index < 2), nvlinks_down=4 * (gpu.index > 1)) for gpu in bridge.gpus]
-    assert fired_text(Fabric((replace(bridge, gpus=tuple(told)),))) == []
+    assert narrow(Fabric((replace(bridge, gpus=tuple(told)),))) == []
     part = {(0, 1): ("NV", 1), (0, 2): ("NV", 1), (1, 2): ("NV", 2)}  # three GPUs of a DGX-1
-    assert fired_text(Fabric((machine(part, name="V100"),))) == []
+    assert narrow(Fabric((machine(part, name="V100"),))) == []
 
 
 def test_links_that_are_down_on_one_gpu_only():
     gpus = (Gpu(0, "H", nvlinks=18), Gpu(1, "H", nvlinks=16, nvlinks_down=2))
     found = verdicts(Fabric((Machine("a", gpus),)))["TO-P005"].findings
-    assert any("2 of GPU1" in f.message for f in found)
+    assert any(f.kind == "links_down" and (f.facts["one"], f.facts["gpu"]) == (2, "GPU1") for f in found)
     unused = tuple(replace(gpu, nvlinks=12, nvlinks_down=6) for gpu in gpus)
     assert not fired(Fabric((Machine("a", unused),)))
 
@@ -404,17 +408,16 @@ def judged_text(tmp_path, text):
 def test_without_info_lines_nothing_follows_from_missing_connections(tmp_path):
     (found,) = judged_text(tmp_path, WARNINGS_ONLY).findings
     assert (found.severity, found.confidence) == ("info", "medium")
-    assert "did not start" not in found.message and "no connection" not in found.message
-    assert "goes on over sockets" in found.message and "NCCL_DEBUG=INFO would say" in found.message
+    assert found.facts["case"] == found.facts["remark"] == "not_informed"
 
 
 def test_info_lines_of_one_process_tell_nothing_of_another(tmp_path):
     other = "a:1:2 [0] NCCL INFO cudaDriverVersion 13000\n"
     failed = "{}:1:2 [0] ofi_init:1134 NCCL WARN NET/OFI Only EFA provider is supported\n"
     (found,) = judged_text(tmp_path, other + failed.format("b")).findings
-    assert (found.severity, "NCCL_DEBUG=INFO would say" in found.message) == ("info", True)
+    assert (found.severity, found.facts["case"]) == ("info", "not_informed")
     (found,) = judged_text(tmp_path, other + failed.format("a")).findings
-    assert found.severity == "warning" and "the log ends before" in found.message
+    assert (found.severity, found.facts["case"]) == ("warning", "log_ends")
 
 
 def test_that_nothing_started_is_what_nccl_says_and_not_what_is_missing(tmp_path):
@@ -436,7 +439,7 @@ def test_a_plugin_that_failed_is_not_called_unneeded_from_a_part_of_the_ranks():
     failed = (quote("NET/OFI Only EFA provider is supported"),)
     half = log([(0, 1, "P2P", "CUMEM", None)], places=("a", "a", "b", "b"), plugin_failures=failed)
     (found,) = verdicts(Fabric((), half))["TO-P003"].findings
-    assert "no rank needed" not in found.message and "does not tell of all ranks" in found.message
+    assert (found.facts["case"], found.facts["remark"]) == ("not_logged", "part_of_ranks")
 
 
 def test_pairs_between_two_sides_are_listed_by_their_sides():

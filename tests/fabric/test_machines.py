@@ -43,7 +43,7 @@ def test_two_l4_on_two_nodes_with_a_bonded_nic():
         "mlx5_0": (1, False), "mlx5_1": (1, False), "mlx5_bond_0": (0, True),
     }  # fmt: skip
     found = judge_fabric(fabric)[0].findings[0]
-    assert "GPU0 and GPU1 reach each other only through PCIe and the link between the processors" in found.message
+    assert (found.kind, found.facts["pair"]) == ("across_numa", "GPU0 and GPU1")
     told = {one.metric: one.value for one in found.evidence}
     assert told["nearest NICs of GPU0"] == "bonded NIC2 (mlx5_bond_0) (NODE)"
     assert told["nearest NICs of GPU1"] == "NIC0 (mlx5_0), NIC1 (mlx5_1) (NODE)"
@@ -355,7 +355,7 @@ def test_a_card_all_of_whose_ports_are_slower_is_another_card():
 )
 def test_a_port_that_is_slower_than_its_siblings_is_told(slow):
     (finding,) = judge_widths(Fabric((two_gpus(*slow, *OTHERS),))).findings
-    assert "mlx5_0 (100 Gbit/s)" in finding.message
+    assert (finding.facts["device"], finding.facts["one"]) == ("mlx5_0", "100 Gbit/s")
 
 
 def test_links_that_are_narrower_one_way_are_not_called_alike():

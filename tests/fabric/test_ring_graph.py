@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from changed import replace
 
+from traceops.core.claims import claim_of
 from traceops.doctor.checkup import check_files
 from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Circumstances, Fabric
@@ -16,6 +16,7 @@ from traceops.fabric.model import Path as Way
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting, RankPlace
 from traceops.fabric.reference import ring_limit
 from traceops.render.doctor.text import doctor_verdict
+from traceops.rules.fabric.claims import Rings
 from traceops.rules.fabric.graph import judge_graph
 
 DATA = Path(__file__).parents[1] / "data"
@@ -43,7 +44,7 @@ def judged(host, *graphs, log=None):
 
 
 def told(host, *graphs, log=None):
-    return [found.message for found in judged(host, *graphs, log=log).findings]
+    return [found.facts for found in judged(host, *graphs, log=log).findings]
 
 
 PAIR = machine({(0, 1): 12}, total=12)
@@ -75,9 +76,8 @@ def test_a_matrix_without_a_rate_counts_the_slowest_nvlink_there_is():
 def test_twenty_of_240_is_a_finding_with_what_it_rests_on():
     [found] = judged(PAIR, graph(1, 20.0)).findings
     assert found.severity == "warning"
-    assert found.message == (
-        "NCCL's rings over 2 GPUs carry 20 GB/s (1 channel), 8 % of the 240 GB/s that their NVLinks (12 a GPU) give "
-        "one way."
+    assert claim_of(found, Rings) == Rings(
+        gpus=2, gbs=20.0, pct=pytest.approx(8.33, abs=0.01), limit=240.0, channels=1, links="NVLinks", per_gpu=12
     )
     assert {(one.file, one.line) for one in found.evidence if one.file} == {("graph.xml", 2), ("topo.xml", 3)}
 
@@ -88,8 +88,8 @@ def test_fewer_channels_than_the_links_allow(channels, fires):
 
 
 def test_rings_that_leave_the_links_for_the_processors_link():
-    [message] = told(PAIR, graph(2, 5.0, kind="SYS"))
-    assert "(2 channels, over SYS)" in message
+    [facts] = told(PAIR, graph(2, 5.0, kind="SYS"))
+    assert (facts["channels"], facts["over"]) == (2, "SYS")
 
 
 def test_gpus_that_are_joined_two_by_two_are_not_held_to_their_bridges():
@@ -122,7 +122,7 @@ def test_gpus_at_one_pcie_switch_are_judged_where_the_rings_stay_there():
     gpus = tuple(Gpu(i, pcie=link) for i in range(2))
     host = Machine(None, gpus, (), {("GPU0", "GPU1"): Way("PIX")})
     assert not told(host, graph(1, 24.0, kind="PIX"))
-    assert "PCIe links" in told(host, graph(1, 3.0, kind="PIX"))[0]
+    assert told(host, graph(1, 3.0, kind="PIX"))[0]["links"] == "PCIe links"
     assert judged(host, graph(1, 3.0, kind="PHB")).not_evaluated  # without P2P: its own cause
 
 
@@ -134,7 +134,7 @@ def log(channels, gbs, used=None, settings=(), hosts=("a", "a")):
 
 
 def test_a_graph_in_a_log_is_placed_by_its_ranks_beside_a_topology_without_a_host():
-    assert "8 %" in told(PAIR, log=log(1, 20.0))[0]
+    assert told(PAIR, log=log(1, 20.0))[0]["pct"] == pytest.approx(8.33, abs=0.01)
     assert not told(PAIR, log=log(12, 20.0))
     assert "leave the host" in judged(PAIR, log=log(1, 20.0, hosts=("a", "b"))).not_evaluated
 
@@ -143,9 +143,9 @@ def test_channels_that_a_setting_took_away_are_named_with_it():
     setting = NcclSetting(
         "NCCL_MAX_NCHANNELS", "2", Quote("nccl.log", 5, "NCCL_MAX_NCHANNELS set by environment to 2.")
     )
-    [message] = told(PAIR, log=log(12, 20.0, used=2, settings=[setting]))
-    assert "carry 40 GB/s (2 channels of the 12 that its search found), 17 %" in message
-    assert message.endswith("The log says that NCCL_MAX_NCHANNELS was set to 2.")
+    [facts] = told(PAIR, log=log(12, 20.0, used=2, settings=[setting]))
+    assert (facts["gbs"], facts["channels"], facts["found"]) == (40.0, 2, 12)
+    assert facts["settings"] == ["NCCL_MAX_NCHANNELS was set to 2"]
 
 
 def test_more_channels_than_the_search_found_are_its_channels_split():
@@ -169,7 +169,8 @@ def test_four_h200_and_their_graph_are_clear_and_an_altered_one_is_not(tmp_path)
         tmp_path, GRAPHS, ('pattern="4" crossnic="0" nchannels="12"', 'pattern="4" crossnic="0" nchannels="2"')
     )
     [found] = judge_graph(named_fabric([H200, few]), Circumstances()).findings
-    assert "carry 60 GB/s (2 channels), 17 % of the 360 GB/s that their NVLinks (18 a GPU) give" in found.message
+    claim = claim_of(found, Rings)
+    assert claim and (claim.gbs, claim.channels, claim.limit, claim.per_gpu) == (60.0, 2, 360.0, 18)
 
 
 TWO = """<system version="1"><cpu numaid="0" arch="x86_64">
@@ -193,12 +194,10 @@ def test_links_that_are_fewer_one_way_are_a_finding(tmp_path, there, back):
     fabric = two(tmp_path, there, back)
     wide, narrow = ("GPU0", "GPU1") if there > back else ("GPU1", "GPU0")
     [found] = judge_graph(fabric, Circumstances()).findings
-    assert found.message == (
-        f"The NVLinks between GPUs are narrower one way than the other: 12 from {wide} to {narrow}, 1 back."
-    )
+    assert found.facts == {"links": "NVLinks", "count": 1, "pairs": [f"12 from {wide} to {narrow}, 1 back"]}
     planned = replace(fabric, graphs=(graph(1, 20.0),))  # one cause, one finding
     [both] = judge_graph(planned, Circumstances()).findings
-    assert both.message.endswith("NCCL's rings carry 20 GB/s, as the narrower way allows.")
+    assert both.facts["planned"] == 20.0
 
 
 def test_links_that_are_alike_both_ways_are_not(tmp_path):
@@ -228,31 +227,30 @@ a:7:10 [1] NCCL INFO comm 0x2 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 65000 co
 
 
 @pytest.mark.parametrize(
-    ("there", "back", "channels", "words"),
+    ("there", "back", "channels", "facts"),
     [
         ("240.0", "240.0", 12, []),
-        ("240.0", "240.0", 1, ["8 % of the 240 GB/s"]),
-        ("20.0", "240.0", 1, ["240 GB/s from GPU1 to GPU0, 20 back"]),
+        ("240.0", "240.0", 1, [("limit", 240.0)]),
+        ("20.0", "240.0", 1, [("pairs", ["240 GB/s from GPU1 to GPU0, 20 back"])]),
     ],
 )
-def test_a_log_alone_tells_both(tmp_path, there, back, channels, words):
+def test_a_log_alone_tells_both(tmp_path, there, back, channels, facts):
     path = tmp_path / "nccl.log"
     path.write_text(SYSTEM.format(there=there, back=back, channels=channels))
     verdict = judge_graph(named_fabric([path]), Circumstances())
-    assert len(verdict.findings) == len(words)
-    assert all(re.search(word, found.message) for word, found in zip(words, verdict.findings, strict=True))
-    assert bool(verdict.clear) is not bool(words) or verdict.findings
+    assert [found.facts[name] for (name, _), found in zip(facts, verdict.findings, strict=True)] == [
+        value for _, value in facts
+    ]
+    assert bool(verdict.clear) is not bool(facts)
 
 
 def test_rings_slower_than_any_link_are_named_without_a_topology():
     slow = judge_graph(Fabric(graphs=(graph(1, 3.0, kind="SYS"),)), Circumstances())
-    assert [found.message for found in slow.findings] == [
-        "NCCL's rings within a host carry 3 GB/s (1 channel over SYS), less than half of the 12 GB/s that a PCIe 3.0 "
-        "link of 16 lanes gives one way."
-    ]
+    [found] = slow.findings
+    assert found.facts == {"gbs": 3.0, "slowest": 12.0, "channels": 1, "over": "SYS"}
     assert judge_graph(Fabric(graphs=(graph(6, 22.0),)), Circumstances()).not_evaluated
 
 
 def test_a_graph_alone_gets_no_clean_bill():
     said = doctor_verdict(check_files([str(GRAPHS)])).sentence
-    assert said.startswith("Nothing could be judged: nothing tells how fast the links between the GPUs")
+    assert said.startswith("Nothing could be judged: nothing shows how fast the links between the GPUs")

@@ -152,7 +152,7 @@ def test_each_reason_that_the_code_gives_is_in_the_catalogue() -> None:
         assert key in sections(family).get("reasons", {}) or key in shared, (family, key)
 
 
-_LISTS = ("ranks", "Ranks", "steps")
+_LISTS = ("ranks", "Ranks", "steps", "list", "and", "semicolons")
 REASONS = [
     (family, key)
     for family in sorted({"reasons", *(family for family, _ in reasons_used())})
@@ -165,10 +165,16 @@ def test_a_reason_is_filled_with_its_facts(family: str, key: str) -> None:
     """With every fact a number: none is left in braces."""
     text = sections(family)["reasons"][key]
     names = {name.partition(".")[0]: spec for _, name, spec, _ in Formatter().parse(text) if name}
+    words = sections(family).get("words", {})
     facts: dict[str, Any] = {
-        name: (3, 7) if spec in ("ranks", "Ranks", "steps") or spec.startswith("|") else 12
+        name: (3, 7)
+        if spec in _LISTS or spec.startswith("|")
+        else _first({}, words, spec[1:])
+        if spec.startswith("=")
+        else 12
         for name, spec in names.items()
     }
+    facts["link"] = 12  # of the text that {source} chooses
     said = reason(family, key, **facts)
     assert said and "{" not in said and "  " not in said and not said.endswith("."), said
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import get_args
+
 import pytest
 from changed import replace
 
@@ -10,11 +13,12 @@ from traceops.doctor.document import judge_tests
 from traceops.doctor.model import Trial
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import Limits
-from traceops.rules import registry
+from traceops.rules import machine, registry
 from traceops.rules.explained import checks
 from traceops.rules.machine.judge import RULES, judge_looks
 from traceops.rules.machine.limits import judge_limits
 from traceops.rules.machine.variables import check_variables
+from traceops.words.catalogue import sections
 
 SMALL = Look("a", "memory", "/dev/shm", "64 MB", "error", "too small", "--ipc=host", {"bytes": 64 << 20}, "TO-D301")
 
@@ -100,3 +104,20 @@ def test_what_is_not_all_right_names_its_rule() -> None:
 
 def test_reports_of_runs_do_not_list_rules_that_only_the_doctor_judges() -> None:
     assert not [check.rule for check in checks([]) if check.rule.startswith("TO-D")]
+
+
+def test_each_look_of_the_catalogue_is_made_somewhere_and_knows_its_place() -> None:
+    code = "".join(path.read_text() for path in Path(machine.__path__[0]).glob("*.py"))
+    outcomes = 0
+    for about, texts in sections("looks").items():
+        for key, text in texts.items():
+            level, colon, _ = text.partition(":")
+            if "." in key or not colon or level not in get_args(Level):
+                continue
+            outcomes += 1
+            assert f'"{about}"' in code and (f'"{key}"' in code or key.isdecimal()), (about, key)
+            assert all(texts.get(f"{key}.{part}", texts.get(part)) for part in ("area", "what")), (about, key)
+            rule = texts.get(f"{key}.rule", texts.get("rule", ""))
+            assert not rule or rule == "{rule}" or rule in {one.id for one in RULES}, (about, key)
+            assert level in ("ok", "not_evaluated") or texts.get(f"{key}.why", texts.get("why")), (about, key)
+    assert outcomes > 150

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.schedule import Phase, Schedule
+from traceops.capture.threads import native_threads_are_ours
 from traceops.capture.timing import Durations, StepTimer, uses_gpu
 from traceops.capture.trace_file import Adoption, TraceFolder, recorded_collectives
 from traceops.core.capture_failure import FIRST_STEPS, CaptureOperation
@@ -50,10 +51,63 @@ def end_forked_processes() -> None:
 
     def forked() -> None:
         """The last that is registered comes first: fflush(NULL), then _exit(status)."""
+        _exit_in_c.close()
         on_exit(end, None)
         before(flush, None, None)
 
     os.register_at_fork(after_in_child=lambda: contained(forked))
+
+
+class _ExitInC:
+    """Stops the profiler where C's `exit` ends the process inside a window: torch crashes there (SIGSEGV).
+
+    `exit` begins with what belongs to the thread that calls it, among it the callbacks of torch's profiler. So the stop
+    is registered there, and behind torch, as its last entry goes first. Such an entry cannot be taken back, and at a
+    normal end Python is gone by then. Therefore it is a call of `__cxa_finalize` with a handle of ours, which calls
+    what is registered for that handle: nothing once the window is closed.
+
+    Only in the main thread, and where the C library is glibc.
+    """
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None)
+        # By text: in a class Python would take two underscores for the class's own.
+        names = ("__cxa_thread_atexit_impl", "__cxa_atexit", "__cxa_finalize")
+        self._calls = [getattr(libc, name, None) for name in names]
+        self._handle = ctypes.create_string_buffer(1)
+        self._called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._stop_now)
+        self._is_registered = False
+        self._stop: Callable[[], None] | None = None
+
+    def open(self, stop: Callable[[], None]) -> None:
+        """Have `stop` called at C's exit until `close`."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        at_thread_end, at_exit, finalize = self._calls
+        if at_thread_end is None or at_exit is None or finalize is None:
+            return
+        if not self._is_registered:
+            self._is_registered = True
+            atexit.register(self.close)
+        # Again, as a new window has callbacks of its own.
+        at_thread_end(ctypes.cast(finalize, ctypes.c_void_p), self._handle, None)
+        at_exit(self._called, None, self._handle)
+        self._stop = stop
+
+    def close(self) -> None:
+        """Have nothing called any more."""
+        finalize = self._calls[-1]
+        if self._stop is not None and finalize is not None:
+            self._stop = None
+            finalize(self._handle)
+
+    def _stop_now(self, _argument: object) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            contained(stop)
+
+
+_exit_in_c = _ExitInC()
 
 
 class OtherThread(Exception):
@@ -143,9 +197,10 @@ class Recorder:
         session = profile(activities=activities, schedule=action, on_trace_ready=self._recorded, **self._options)
         session.step_num = step  # the ProfilerStep# in the trace is the step's number in the training
         try:
-            with _without_remark():
+            with _without_remark(), native_threads_are_ours():
                 session.start()
                 self._profile = session
+            contained(_exit_in_c.open, self.abandon)
             self._scope.enter_context(before_other_profilers(session.profiler, give_way))
         except BaseException:
             if self._profile is None:  # stopped where it was not prepared, Kineto crashes
@@ -198,6 +253,7 @@ class Recorder:
         session, self._profile = self._profile, None
         if session is None:
             return None
+        contained(_exit_in_c.close)
         self._doing(CaptureOperation.STOP)
         if not self._in_own_thread:
             self._leave(session)
@@ -220,6 +276,7 @@ class Recorder:
         """Stop whatever state the profiler is in, write nothing, and raise nothing."""
         session, self._profile = self._profile, None
         self._held = None
+        contained(_exit_in_c.close)
         contained(self._scope.close)
         if session is None:
             return

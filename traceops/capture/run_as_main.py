@@ -35,6 +35,13 @@ def run_as_main(words: Sequence[str], loaded: Set[str] | None = None) -> None:
         return
     sys.argv = list(words)
     path = str(Path(words[0]).absolute())
+    try:
+        Path(path).stat()
+    except OSError as error:  # in Python's own words
+        shown = path if words[0] == path else f"{Path.cwd()}/{words[0]}"
+        reason = f"can't open file {shown!r}: [Errno {error.errno}] {error.strerror}"
+        print(f"{sys.orig_argv[0]}: {reason}", file=sys.stderr)
+        sys.exit(2)
     if pkgutil.get_importer(path) is not None:  # a folder or an archive
         _put_first(path, loaded, safe=False)
         _new_main()

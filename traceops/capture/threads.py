@@ -16,11 +16,14 @@ import gc
 import os
 import signal
 import sys
+import warnings
 from _thread import allocate_lock, get_ident, start_new_thread
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain, compress, repeat, takewhile, tee
 from operator import is_not
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -79,6 +82,57 @@ os.register_at_fork(after_in_child=_running.clear)
 def our_threads() -> list[DaemonThread]:
     """Those of this process that have not ended."""
     return list(_running)
+
+
+_TASKS = Path("/proc/self/task")  # has an entry for each thread of this process
+_native: set[Path] = set()
+os.register_at_fork(after_in_child=_native.clear)
+
+
+@contextmanager
+def native_threads_are_ours() -> Iterator[None]:
+    """Threads that a library starts inside the block are the capture's: Kineto's, which torch's profiler starts."""
+    before = contained(_native_threads)
+    yield
+    if before is not None:
+        _native.update((contained(_native_threads) or set()) - before)
+
+
+def _native_threads() -> set[Path]:
+    return set(_TASKS.iterdir())
+
+
+class _ForkWarning:
+    """A filter's pattern that takes its filter away once it matched Python's warning of a fork with several threads."""
+
+    def match(self, text: str) -> bool:
+        """As a compiled pattern does."""
+        found = "is multi-threaded, use of" in text
+        if found:
+            _remove_fork_filter()
+        return found
+
+
+def _remove_fork_filter() -> None:
+    filters: Any = warnings.filters
+    filters[:] = [one for one in filters if not isinstance(one[1], _ForkWarning)]
+
+
+def _silence_fork_warning() -> None:
+    """Python warns of a fork where the process has several threads: not where it has one without ours.
+
+    The filter is put in place by hand: `warnings.filterwarnings` makes Python forget which warnings it has shown.
+    """
+    threads = _native_threads()
+    if len(threads) > 1 and len(threads - _native) - len(_running) <= 1:
+        filters: Any = warnings.filters
+        filters.insert(0, ("ignore", _ForkWarning(), DeprecationWarning, None, 0))
+
+
+if sys.version_info >= (3, 12):
+    os.register_at_fork(
+        before=lambda: contained(_silence_fork_warning), after_in_child=lambda: contained(_remove_fork_filter)
+    )
 
 
 def daemon_thread(name: str, work: Callable[[], object], hears: Iterable[int] = ()) -> DaemonThread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,26 @@ from numpy.typing import NDArray
 Int = NDArray[np.int64]
 
 
+def compiled_passes() -> Any:
+    """The compiled passes over columns; None where TRACEOPS_NATIVE=0 forbids them, or none of this version were built.
+
+    Each answers None where an argument is no column as it takes them; then NumPy does the work.
+    """
+    if os.environ.get("TRACEOPS_NATIVE") == "0":
+        return None
+    try:
+        import traceops.core._arrays as passes  # an installation without a compiler has none
+    except ImportError:
+        return None
+    return passes if getattr(passes, "VERSION", 0) == 1 else None
+
+
+native: Any = compiled_passes()
+
+
 def mean_ms(ns: Int) -> float:
     """Mean of times in ns, as ms; 0 without any."""
-    return float(np.mean(ns)) / 1e6 if len(ns) else 0.0
+    return float(ns.sum()) / len(ns) / 1e6 if len(ns) else 0.0
 
 
 # Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact.
@@ -38,24 +56,38 @@ class Intervals(Struct, frozen=True):
         """Whether each moment lies in the set."""
         if not len(self):
             return np.zeros(len(t), dtype=bool)
+        held: NDArray[np.bool_]
+        if native is not None:
+            held = np.empty(len(t), dtype=bool)
+            if native.holds(self.start, self.end, t, held) is not None:
+                return held
         at = self.start.searchsorted(t, side="right") - 1
-        held: NDArray[np.bool_] = (at >= 0) & (self.end[np.maximum(at, 0)] > t)
+        held = (at >= 0) & (self.end[np.maximum(at, 0)] > t)
         return held
 
     def covered_before(self, t: Int) -> Int:
         """Length of the set that lies before each `t`; differences give the length inside any bin."""
         if not len(self):
             return np.zeros(np.shape(t), dtype=np.int64)
+        covered: Int
+        if native is not None and isinstance(t, np.ndarray):
+            covered = np.empty(t.shape, dtype=np.int64)
+            if native.covered(self.start, self.end, t, covered) is not None:
+                return covered
         before = np.zeros(len(self) + 1, dtype=np.int64)
         (self.end - self.start).cumsum(out=before[1:])
         at = self.start.searchsorted(t, side="right")
         # Before all of them the last end is taken, from which no moment is counted: `at` is 0 there.
         overshoot = np.maximum(self.end.take(at - 1) - t, 0) * (at > 0)
-        covered: Int = before.take(at) - overshoot
+        covered = before.take(at) - overshoot
         return covered
 
     def within(self, start: Int, end: Int) -> Int:
         """Length of the set inside each bin [start, end)."""
+        if native is not None and len(self):
+            inside = np.empty(np.shape(start), dtype=np.int64)
+            if native.within(self.start, self.end, start, end, inside) is not None:
+                return inside
         return self.covered_before(end) - self.covered_before(start)
 
 
@@ -64,8 +96,18 @@ def empty() -> Intervals:
     return Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
+def _made(columns: Int, count: int) -> Intervals:
+    """The first ones of two columns that were made longer than needed; much longer ones are not kept alive."""
+    made = columns[:, :count] if 2 * count > columns.shape[1] else columns[:, :count].copy()
+    return Intervals(made[0], made[1])
+
+
 def union(start: Int, end: Int) -> Intervals:
     """Merge intervals in any order; empty and inverted ones count for nothing."""
+    if native is not None:
+        columns = np.empty((2, len(start)), dtype=np.int64)
+        if (count := native.unite(start, end, columns[0], columns[1])) is not None:
+            return _made(columns, count)
     keep = end > start
     if np.count_nonzero(keep) < len(keep):
         start, end = start[keep], end[keep]
@@ -93,6 +135,11 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     few, many = (a, b) if len(a) <= len(b) else (b, a)
     if not len(few):
         return empty()
+    if native is not None:
+        columns = np.empty((2, len(a) + len(b)), dtype=np.int64)
+        count = native.intersect(few.start, few.end, many.start, many.end, columns[0], columns[1])
+        if count is not None:
+            return _made(columns, count)
     first = many.end.searchsorted(few.start, side="right")
     count = many.start.searchsorted(few.end, side="left") - first
     of_few = np.arange(len(few)).repeat(count)
@@ -104,6 +151,10 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Time in `a` but not in `b`."""
     if not len(a) or not len(b):
         return a
+    if native is not None:
+        columns = np.empty((2, len(a) + len(b)), dtype=np.int64)
+        if (count := native.subtract(a.start, a.end, b.start, b.end, columns[0], columns[1])) is not None:
+            return _made(columns, count)
     ever = np.iinfo(np.int64)
     around = Intervals(np.concatenate(([ever.min], b.end)), np.concatenate((b.start, [ever.max])))
     return intersect(a, around)
@@ -197,6 +248,12 @@ def fewer(bars: Bars, most: int) -> Bars:
     """
     if len(bars) <= most:
         return bars
+    if native is not None:
+        given = (bars.start, bars.end, bars.name, bars.count, bars.busy)
+        columns = np.empty((5, most), dtype=np.int64)
+        whole = (np.asarray(column, dtype=np.int64) for column in given)
+        if (made := native.fewer(*whole, np.array([most]), *columns)) is not None:
+            return Bars(*columns[:, :made])
     lasts = bars.end - bars.start
     shift = int(np.partition(lasts, -(most // 2 + 1))[-(most // 2 + 1)]).bit_length()
     while (groups := _groups(bars, lasts, shift))[-1] >= most:

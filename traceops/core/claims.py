@@ -90,8 +90,8 @@ def restated(finding: Finding, kind: type[C], **facts: Any) -> Finding:
     return replace(finding, message=claim.message(), headline=claim.headline(), facts=claim.facts())
 
 
-class _Reason(SimpleNamespace):
-    """The facts of a reason, as a template reads those of a claim."""
+class Facts(SimpleNamespace):
+    """Facts that are no claim's, as a template reads those of a claim."""
 
     kind = "reasons"
     window = False
@@ -105,7 +105,7 @@ def reason(family: str, key: str, **facts: Any) -> str:
     """
     own = sections(family).get("reasons", {})
     text = own[key] if key in own else sections("reasons")["reasons"][key]
-    first, *more = (filled(part, _Reason(family=family, **facts)) for part in text.strip().split("\n"))
+    first, *more = (filled(part, Facts(family=family, **facts)) for part in text.strip().split("\n"))
     if first is None:
         raise ValueError(f"{family}: the reason {key} lacks a fact")
     return "; ".join([first, *(part for part in more if part is not None)])
@@ -115,7 +115,7 @@ def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, Sized) and not len(value))
 
 
-def filled(template: str, claim: Claim | _Reason) -> str | None:
+def filled(template: str, claim: Claim | Facts) -> str | None:
     """A sentence with its facts; None where one of them is not known, or a condition does not hold."""
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
@@ -142,7 +142,7 @@ def filled(template: str, claim: Claim | _Reason) -> str | None:
     return said
 
 
-def _shown(value: Any, spec: str, claim: Claim | _Reason) -> str | None:
+def _shown(value: Any, spec: str, claim: Claim | Facts) -> str | None:
     """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words].
 
     '^because' is the same with a capital letter; '|waits|wait' is for one and for several.
@@ -187,6 +187,8 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
     "list": lambda value: ", ".join(map(str, value)),
+    "semicolons": lambda value: "; ".join(map(str, value)),
+    "and": lambda value: " and ".join(map(str, value)),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {

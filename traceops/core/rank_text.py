@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from traceops.core.findings import MOST_STEPS
 
@@ -82,3 +83,31 @@ def who_first(ranks: Collection[int], most: int = 8) -> str:
 def first_steps_text(steps: Collection[int], most: int = 12) -> str:
     """Steps of a finding, as `ranks_text` has ranks: where there may be more than it names, nobody counts them."""
     return ranks_text(steps, most, counted=len(steps) < MOST_STEPS)
+
+
+_MOST_SHOWN = 4
+
+
+def unrecorded_sentences(entries: Iterable[Any]) -> list[str]:
+    """One about ranks that were started again, one about processes that trained beside a recorded one."""
+    known = [
+        one
+        for one in entries
+        if isinstance(one, Mapping) and isinstance(one.get("rank"), int) and isinstance(one.get("pid"), int)
+    ]
+    again = sorted({one["rank"] for one in known if one.get("restarted")})
+    beside = [one for one in known if not one.get("restarted")]
+    said = []
+    if again:
+        were = "was" if len(again) == 1 else "were"
+        said.append(
+            f"{who(again)} {were} started again after the recorded process had ended: no step since then is recorded"
+        )
+    if beside:
+        ranks = sorted({one["rank"] for one in beside})
+        pids = ", ".join(str(one["pid"]) for one in beside[:_MOST_SHOWN])
+        more = "" if len(beside) <= _MOST_SHOWN else f" and {len(beside) - _MOST_SHOWN} more"
+        other = "another process" if len(beside) == 1 else f"{len(beside)} other processes"
+        is_not = "is not" if len(beside) == 1 else "are not"
+        said.append(f"{other} (pid {pids}{more}) trained as {who(ranks)} too and {is_not} recorded")
+    return said

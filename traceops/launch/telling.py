@@ -21,8 +21,7 @@ from traceops.core.capture_failure import (
 from traceops.core.errors import TraceopsError
 from traceops.core.rank_files import seldom as seldom_in
 from traceops.core.rank_files import usual_ends
-from traceops.core.rank_text import who
-from traceops.core.unrecorded_text import unrecorded_sentences
+from traceops.core.rank_text import unrecorded_sentences, who
 from traceops.launch.aside import Aside
 from traceops.launch.display import LineSource, Screen, without_chatter
 from traceops.launch.ended import EndedRun, early_ends, unrecorded_here

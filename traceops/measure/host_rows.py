@@ -131,6 +131,8 @@ class HostRows(Struct, frozen=True, dict=True):
 
         torch waits in between for the events of freed blocks, which older versions of CUPTI do not record.
         """
+        if not len(self.allocations):
+            return self.allocations, self.allocations, self.allocations
         rows = self.launches[np.lexsort((self.events.ts[self.launches], self.events.tid[self.launches]))]
         tid, around = self.events.tid[rows], self.nesting.innermost_around(rows)
         allocates, frees = np.isin(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])

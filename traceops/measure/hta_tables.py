@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, native, union
 from traceops.measure.activity import COMM, COMPUTE, MEMORY
 from traceops.traces.model import Events
 
@@ -56,20 +57,29 @@ def hta_rows(events: Events) -> HtaRows:
     rows that have none, and rows without a correlation id do not share one.
     """
     is_step = np.array(["ProfilerStep" in text for text in events.names], dtype=bool)
+    is_sync = np.array([text in _SYNC for text in events.names], dtype=bool)
+    of_steps = (text for text in (*itertools.compress(events.names, is_step.tolist()), *events.cats))
+    leaves_out = len({text for text in of_steps if "ProfilerStep" in text}) > 1
+    if native is not None:
+        columns = (events.stream, events.correlation, events.name, events.ts, events.dur, is_step, is_sync)
+        if (found := native.hta_rows(*columns, np.array([leaves_out], dtype=np.int64))) is not None:
+            row, stream, key = (np.frombuffer(block, np.int64) for block in found[:3])
+            ts, dur, launch_ts = (np.frombuffer(block, np.float64) for block in found[3:6])
+            return HtaRows(row, ts, dur, stream, key, found[6], launch_ts)
     cut = np.flatnonzero((events.stream != -1) | (events.correlation != -1) | is_step[events.name])
     name, stream, correlation = events.name[cut], events.stream[cut], events.correlation[cut]
     ts = (events.ts[cut] - events.ts.min()) / 1000.0
     ts -= ts.min()
     key, keys = number_ids(correlation, stream >= 0)
     on_device = (stream >= 0) & (correlation >= 0) & (key >= 0)
-    on_device |= np.array([text in _SYNC for text in events.names], dtype=bool)[name]
+    on_device |= is_sync[name]
     device, host = np.flatnonzero(on_device), np.flatnonzero(~on_device)
 
     last_call = np.full(keys + 1, -1)  # its last place is for the key -1
     last_call[key[host]] = host
     last_call[-1] = -1
     kept, call_ts = np.arange(len(cut)), ts
-    if len({text for text in (*events.names, *events.cats) if "ProfilerStep" in text}) > 1:
+    if leaves_out:
         last_step = np.max(ts[host][is_step[name[host]]], initial=-np.inf)
         host = host[ts[host] < last_step]
         calls = np.bincount(key[host] + 1, minlength=keys + 1)
@@ -115,6 +125,11 @@ def number_ids(correlation: Int, on_device: Bool) -> tuple[Int, int]:
 
 def join(left: Int, right: Int, keys: int) -> tuple[Int, Int]:
     """Positions in `left` and `right` of each pair with equal keys, in left order, then in right order; keys from 0."""
+    if native is not None:
+        pairs = np.empty((2, max(len(left), len(right))), dtype=np.int64)  # as many as there are, if a key has one call
+        found = native.join(left, right, np.array([keys]), pairs[0], pairs[1])
+        if found is not None and found <= pairs.shape[1]:
+            return pairs[0, :found], pairs[1, :found]
     count = np.bincount(right, minlength=keys)
     by_key = np.argsort(right, kind="stable")
     pairs = count[left]
@@ -145,6 +160,7 @@ def hta_kinds(names: Sequence[str], used: NDArray[np.integer]) -> NDArray[np.int
 
 Columns = dict[str, list[Any]]
 Busy = tuple[Float, Float]
+_Described = tuple[float, float, float, float, float]  # sum, most, least, standard deviation, mean
 
 KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
 _KINDS = ((COMPUTE, "COMPUTATION"), (COMM, "COMMUNICATION"), (MEMORY, "MEMORY"))  # in HTA's order
@@ -154,6 +170,9 @@ _LARGE = 80  # percentile of the running sum, beyond which it does so too
 
 def busy_times(ts: Float, dur: Float) -> Busy:
     """Starts and ends of the times in which at least one row runs; rows that touch are one."""
+    if native is not None and (dur > 0).all() and (ts >= 0).all():  # the bits of such times are in their order
+        whole = union(ts.view(np.int64), (ts + dur).view(np.int64))
+        return whole.start.view(np.float64), whole.end.view(np.float64)
     order = np.argsort(ts)
     start, reach = ts[order], np.maximum.accumulate((ts + dur)[order])
     edge = np.ones(len(start) + 1, dtype=bool)
@@ -175,10 +194,13 @@ def temporal_breakdown(rank: int, every: Busy, compute: Busy) -> Columns:
 
 def overlap(rank: int, comm: Busy, compute: Busy) -> Columns:
     """Percent of the time in which communication runs that computation runs as well; None without any."""
-    times, running = _running((comm, compute))
-    both = np.flatnonzero(running == 3)
-    total = (comm[1] - comm[0]).sum()
-    share = (times[both + 1] - times[both]).sum() / total
+    if (found := _time_of_sets((comm, compute))) is not None:
+        lasted = found[2]
+    else:
+        times, running = _running((comm, compute))
+        both = np.flatnonzero(running == 3)
+        lasted = times[both + 1] - times[both]
+    share = lasted.sum() / (comm[1] - comm[0]).sum()
     return {"rank": [rank], "comp_comm_overlap_pctg": [known(np.round(100 * share, 2))]}
 
 
@@ -188,15 +210,18 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
     'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
     """
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
-    for own in dict.fromkeys(stream.tolist()):
+    values, first = np.unique(stream, return_index=True)
+    for own in values[np.argsort(first)].tolist():
         rows = np.flatnonzero(stream == own)
-        rows = rows[np.argsort(ts[rows])]
+        begin = ts[rows]
+        if not (begin[1:] > begin[:-1]).all():
+            rows = rows[np.argsort(begin)]
         before = (ts + dur)[rows[:-1]]
         gap = ts[rows[1:]] - before
         by_host = launch_ts[rows[1:]] > before
         short = ~by_host & (gap < KERNEL_WAIT_US)
         parts = {
-            name: _sum(gap[mask].tolist())
+            name: _sum(gap[mask])
             for name, mask in (("host_wait", by_host), ("kernel_wait", short), ("other", ~by_host & ~short))
             if name == "other" or mask.any()  # HTA counts the first kernel as 'other', with no gap
         }
@@ -211,11 +236,15 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
 
 def kernel_types(busy: dict[int, Busy]) -> Columns:
     """Time in which each kind of kernel, or set of kinds, runs; HTA cuts each interval to whole µs."""
-    times, running = _running([busy[kind] for kind, _ in _KINDS])
-    shown = np.flatnonzero(running > 0)
-    lasted = (times[shown + 1] - times[shown]).astype(np.int64)
-    sums = np.bincount(running[shown], weights=lasted, minlength=8).astype(np.int64)
-    seen = np.flatnonzero(np.bincount(running[shown], minlength=8))
+    parts = [busy[kind] for kind, _ in _KINDS]
+    if (found := _time_of_sets(parts)) is not None:
+        sums, seen = found[0], np.flatnonzero(found[1])
+    else:
+        times, running = _running(parts)
+        shown = np.flatnonzero(running > 0)
+        lasted = (times[shown + 1] - times[shown]).astype(np.int64)
+        sums = np.bincount(running[shown], weights=lasted, minlength=8).astype(np.int64)
+        seen = np.flatnonzero(np.bincount(running[shown], minlength=8))
     label = {
         i: " overlapping ".join(name for bit, (_, name) in enumerate(_KINDS) if i >> bit & 1) for i in seen.tolist()
     }
@@ -235,21 +264,20 @@ def kernels(rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDAr
     Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones.
     """
     count = np.bincount(name, minlength=len(names))
-    order = np.argsort(name.astype(np.uint16 if len(names) <= 1 << 16 else name.dtype), kind="stable")
-    values, ends = dur[order].tolist(), np.cumsum(count).tolist()
+    by_name = _statistics(name, dur, count)
     rows = []
     for kind, label in sorted(_KINDS, key=lambda pair: pair[1]):
         used = np.flatnonzero((count > 0) & (kinds == kind)).tolist()
-        own = {names[i]: values[ends[i] - count[i] : ends[i]] for i in used}
+        own = {names[i]: by_name[i] for i in used}
         if len(own) > _MOST_KERNELS:
-            own = _without_small({text: _sum(own[text]) for text in sorted(own)})
-        rows += [(text, *_statistics(own[text]), label, rank) for text in sorted(own)]
+            own = _without_small({text: own[text][0] for text in sorted(own)})
+        rows += [(text, *own[text], label, rank) for text in sorted(own)]
     columns = ("name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)", "kernel_type", "rank")
     return {column: [row[i] for row in rows] for i, column in enumerate(columns)}
 
 
-def _without_small(sums: dict[str, float]) -> dict[str, list[float]]:
-    """The largest sums by name, the rest under 'others'."""
+def _without_small(sums: dict[str, float]) -> dict[str, _Described]:
+    """The statistics of the largest sums by name, and of the rest as 'others'."""
     names, values = list(sums), np.array(list(sums.values()))
     order = _descending(values)
     running = np.cumsum(values[order])
@@ -257,13 +285,15 @@ def _without_small(sums: dict[str, float]) -> dict[str, list[float]]:
     result: dict[str, list[float]] = {}
     for i, is_small in zip(order, small, strict=True):
         result.setdefault("others" if is_small else names[i], []).append(float(values[i]))
-    return result
+    return {text: _described(np.array(own)) for text, own in result.items()}
 
 
-def _sum(values: list[float]) -> float:
+def _sum(values: Float) -> float:
     """Kahan's sum, which is pandas' for groups: so it has HTA's last digit too."""
+    if native is not None and (found := native.kahan(values)) is not None:
+        return float(found)
     total = lost = 0.0
-    for value in values:
+    for value in values.tolist():
         value -= lost
         more = total + value
         lost = more - total - value
@@ -271,18 +301,45 @@ def _sum(values: list[float]) -> float:
     return total
 
 
-def _statistics(values: list[float]) -> tuple[float, float, float, float, float]:
-    """Sum, largest, smallest, standard deviation (0 for one value) and mean.
+def _statistics(group: NDArray[np.integer], values: Float, count: Int) -> dict[int, _Described]:
+    """Sum, largest, smallest, standard deviation (0 for one value) and mean of the values of each group that has some.
 
     The deviation is Welford's, in the order of the values: so it has HTA's last digit too.
     """
+    used = np.flatnonzero(count).tolist()
+    if native is not None:
+        total, most, least, deviation = columns = np.empty((4, len(count)))
+        if native.statistics(group, values, total, most, least, deviation) is not None:
+            rows = columns[:, used].T.tolist()
+            return {i: (*row, row[0] / int(count[i])) for i, row in zip(used, rows, strict=True)}
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(count)
+    return {i: _described(values[order[ends[i] - count[i] : ends[i]]]) for i in used}
+
+
+def _described(values: Float) -> _Described:
     total, mean, squares = _sum(values), 0.0, 0.0
-    for count, value in enumerate(values, 1):
+    for number, value in enumerate(values.tolist(), 1):
         before = value - mean
-        mean += before / count
+        mean += before / number
         squares += (value - mean) * before
     deviation = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
-    return total, max(values), min(values), deviation, total / len(values)
+    return total, float(max(values)), float(min(values)), deviation, total / len(values)
+
+
+def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
+    """By set of parts (bits, as in `_running`) its time in whole µs and its stretches, and how long those of 3 are.
+
+    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say.
+    """
+    if native is None:
+        return None
+    columns = [column for part in parts for column in part]
+    columns += [np.empty(0)] * (6 - len(columns))
+    sums, stretches = np.empty((2, 8), dtype=np.int64)
+    both = np.empty(sum(map(len, columns)))
+    found = native.running(*columns, sums, stretches, both)
+    return None if found is None else (sums, stretches, both[:found])
 
 
 def _running(parts: Sequence[Busy]) -> tuple[Float, Int]:
@@ -370,7 +427,10 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
     of_call, of_device = join(rows.key[calls], rows.key[device], rows.keys)
     stream = np.concatenate((rows.stream[device[of_device]], rows.stream[device]))
     change = np.repeat([1, -1], len(device))
-    order = np.argsort(np.concatenate((rows.ts[calls[of_call]], rows.ts[device])))
+    times = np.concatenate((rows.ts[calls[of_call]], rows.ts[device]))
+    order = np.argsort(times, kind="stable")  # fast, as these are few runs that are in order
+    if (np.diff(times[order]) == 0).any():
+        order = np.argsort(times)  # what HTA says of equal times depends on its sort
     stream, change = stream[order], change[order]
     streams = np.unique(stream)
     described = [_describe(np.cumsum(change[stream == own]), (25, 50, 75)) for own in streams]

@@ -264,22 +264,23 @@ def _collectives(
     events: Events, activity: Activity, steps: StepBounds, inside: NDArray[np.bool_]
 ) -> tuple[tuple[CollectiveCalls, ...], Int]:
     comm = np.flatnonzero(inside & (activity.kind == COMM))
-    total = np.zeros(len(steps), dtype=np.int64)
     uses: dict[tuple[str, int | None, str | None, int | None], tuple[int, int]] = {}
-    for position in comm:
-        row, step = int(activity.row[position]), int(steps.of_activity[position])
-        args = events.comm.get(row)
-        key = _kind_of(args, events.names[events.name[row]])
+    total = [0] * len(steps)
+    took = (activity.end[comm] - activity.start[comm]).tolist()
+    rows = activity.row[comm]
+    columns = (rows.tolist(), events.name[rows].tolist(), steps.of_activity[comm].tolist(), took)
+    for row, name, step, ns in zip(*columns, strict=True):
+        key = _kind_of(events.comm.get(row), events.names[name])
         nbytes = message_bytes(key[3], key[2])
         total[step] = -1 if nbytes is None or total[step] < 0 else total[step] + nbytes
         count, spent = uses.get(key, (0, 0))
-        uses[key] = (count + 1, spent + int(activity.end[position] - activity.start[position]))
+        uses[key] = (count + 1, spent + ns)
     return (
         tuple(
             CollectiveCalls(*key, message_bytes(key[3], key[2]), count, spent)
             for key, (count, spent) in sorted(uses.items(), key=lambda item: -item[1][1])
         ),
-        total,
+        np.array(total, dtype=np.int64),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, union
+from traceops.core.arrays import Int, native, union
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -91,6 +91,8 @@ class Nesting(Struct, frozen=True, dict=True):
     @cached_property
     def parent(self) -> NDArray[np.int32]:
         """Position of the innermost event around each, -1 where there is none."""
+        if self._nested is not None:
+            return self._nested[1]
         depth = self.depth
         order = np.argsort(depth, kind="stable").astype(np.int32)
         deeper = np.concatenate(([False], depth[1:] > depth[:-1]))
@@ -100,6 +102,14 @@ class Nesting(Struct, frozen=True, dict=True):
         parent = np.empty_like(order)
         parent[order] = order.take(np.maximum.accumulate(eldest)) - 1
         return parent
+
+    @cached_property
+    def _nested(self) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+        """`depth` and `parent` in one pass; None without compiled code."""
+        if native is None:
+            return None
+        depth, parent = np.empty((2, len(self.start)), dtype=np.int32)
+        return None if native.nest(self.start, self.end, self._ends, depth, parent) is None else (depth, parent)
 
     @cached_property
     def own_time(self) -> Int:
@@ -115,6 +125,11 @@ class Nesting(Struct, frozen=True, dict=True):
 
         None of `rows` may be one of the events themselves, whose `parent` is known.
         """
+        if self._axis is not None and self._nested is not None:
+            found = np.empty(len(rows), dtype=np.int64)
+            events, nested = self.events, (self.start, self._ends, *self._nested)
+            if native.innermost(rows, events.tid, events.ts, self.axis.threads, self._axis, *nested, found) is not None:
+                return found
         at = self._place(rows)
         begun = np.searchsorted(self.start, at, side="right")
         level = begun - np.searchsorted(self._ends, at, side="right") - 1
@@ -128,12 +143,24 @@ class Nesting(Struct, frozen=True, dict=True):
 
     def outermost_around(self, rows: Int) -> Int:
         """Position of the outermost event in which each of `rows` begins on its thread, -1 outside all."""
+        found: Int
+        if self._axis is not None and len(self.start):
+            found = np.empty(len(rows), dtype=np.int64)
+            events, nested = self.events, (self.start, self._reach, self.outermost)
+            if native.outermost(rows, events.tid, events.ts, self.axis.threads, self._axis, *nested, found) is not None:
+                return found
         at = self._place(rows)
         begun = np.searchsorted(self.start[self.outermost], at, side="right")
         # What is inside the last one begun may outlast it where events only overlap.
         over = np.concatenate(([-1], self._reach[self.outermost[1:] - 1], self._reach[-1:]))
-        found: Int = np.append(self.outermost, -1)[np.where(over[begun] > at, begun - 1, -1)]
+        found = np.append(self.outermost, -1)[np.where(over[begun] > at, begun - 1, -1)]
         return found
+
+    @cached_property
+    def _axis(self) -> Int | None:
+        """Where the axis begins and a thread's part of it, for compiled code; None without it, or of odd times."""
+        axis = self.axis
+        return None if native is None or axis.moments is not None else np.array((axis.origin, axis.span))
 
     @cached_property
     def _reach(self) -> Int:
@@ -147,6 +174,8 @@ class Nesting(Struct, frozen=True, dict=True):
     @cached_property
     def depth(self) -> NDArray[Any]:
         """How many events are around each: those begun before, less those of them that ended by then."""
+        if self._nested is not None:
+            return self._nested[0]
         depth = np.arange(len(self.start))
         depth -= np.searchsorted(self._ends, self.start, side="right")
         ending = self.end == self.start

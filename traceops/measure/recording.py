@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, union
+from traceops.core.arrays import Int, native, union
 from traceops.core.capture_failure import any_before_window
 from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
 from traceops.measure.nesting import distinct
@@ -175,16 +175,20 @@ def _longest(gaps: _Gaps, meta: TraceMeta) -> Int:
     """
     longest = np.zeros(_KINDS, dtype=np.int64)
     quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
-    # By kind, then by length: both are in one number, which sorts fast.
-    in_order = np.sort((gaps.kind.astype(np.int64) << _GAP_BITS) | np.minimum(gaps.length, _LONGEST_GAP))
     count = np.bincount(gaps.kind, minlength=_KINDS)
-    used = np.flatnonzero(count)
-    at = (np.cumsum(count) - count)[used] + (quantile * (count[used] - 1)).astype(np.int64)
-    longest[used] = in_order[at] & _LONGEST_GAP
+    within = (quantile * (count - 1)).astype(np.int64)  # of the gaps of a kind, once they are in order
+    within[count == 0] = -1
+    length = np.minimum(gaps.length, _LONGEST_GAP)
+    tick = None if native is None else native.select(gaps.kind, length, within, longest)
+    if tick is None:
+        # By kind, then by length: both are in one number, which sorts fast.
+        in_order = np.sort((gaps.kind.astype(np.int64) << _GAP_BITS) | length)
+        used = np.flatnonzero(count)
+        longest[used] = in_order[(np.cumsum(count) - count + within)[used]] & _LONGEST_GAP
+        tick = int(length[length > 0].min(initial=_LONGEST_GAP)) if (length > 0).any() else 0
     if not meta.with_stack:
         np.minimum(longest, _LONGEST_NS, out=longest)
-    positive = gaps.length[gaps.length > 0]
-    np.maximum(longest, positive.min() if len(positive) else 0, out=longest)
+    np.maximum(longest, tick, out=longest)
     longest[_AT_GRAPH] = np.iinfo(np.int64).max
     longest[_RECORDING_NOTHING] = 0
     if not meta.profile_memory:  # else allocations are recorded inside operators too

@@ -13,6 +13,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import overall_busbw
 from traceops.across.match import Collective
+from traceops.across.phases import Rounds
 from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import HELD, RESERVED, STEP, MemoryUse
@@ -44,6 +45,8 @@ from traceops.report.step_times import (
     MachineRow,
     OccasionRow,
     OwnProfilerRow,
+    PhaseRow,
+    RoundsRow,
     StepsBeforeRow,
     StepsRow,
     UndisturbedRankRow,
@@ -305,6 +308,7 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
         looks=sum(run.looks.values()),
         input_by_turns=run.by_turns,
         own_profiler=_own_profiler(run, manifest),
+        rounds=_rounds(seen.rounds),
         occasions=tuple(
             OccasionRow(
                 cause=one.cause,
@@ -321,6 +325,16 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
         machine=_machine(seen),
         timeline=tuple(_timeline(run)),
     )
+
+
+def _rounds(rounds: Rounds | None) -> RoundsRow | None:
+    if rounds is None:
+        return None
+    phases = [
+        PhaseRow(where=one.place.said, ms=_rounded(one.ms), pct=_rounded(one.pct), trains=one.trains)
+        for one in rounds.phases
+    ]
+    return RoundsRow(steps=rounds.steps, ms=_rounded(rounds.ms), count=rounds.count, phases=tuple(phases))
 
 
 def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow | None:

@@ -90,6 +90,7 @@ def conclude(
         other_steps=other_steps,
         plain=plain,
         own_ms=own_ms,
+        rounds=seen.rounds,
     )
     return Analysis(assemble(known, run_block(found, usable), judge(known), seen), run)
 

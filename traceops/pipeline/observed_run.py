@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.phases import Rounds, find_rounds
 from traceops.across.plain_step import PlainStep, early_place, early_window
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import MachineUse, MemoryUse, machine_use, memory_use
@@ -18,8 +19,7 @@ from traceops.across.whole_run import whole_run
 from traceops.core.capture_failure import FIRST_STEPS, counted, only_first_steps, shorter_schedule
 from traceops.core.errors import InputError
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, SNAPSHOT
-from traceops.core.rank_text import who
-from traceops.core.unrecorded_text import unrecorded_sentences
+from traceops.core.rank_text import unrecorded_sentences, who
 from traceops.measure.light import LightActivity, light_activity
 from traceops.measure.step_memory import StepMemory, measure_step_memory
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -83,6 +83,7 @@ class ObservedRun(Struct, frozen=True):
     recorded: tuple[int, StepMemory] | None = None
     early: EarlyWindowRow | None = None
     ended: Mapping[int, int] = field(default_factory=dict)  # rank that has finished -> its steps
+    rounds: Rounds | None = None
 
 
 def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
@@ -110,7 +111,8 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     early = _early(whole, ranks, observed)
     notes += first_steps_only(found, ranks) if early is None else [early.note]
     ended = ended_steps(found.manifest)
-    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended)
+    rounds = None if whole is None else find_rounds(whole, observed)
+    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended, rounds)
 
 
 def _early(whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]) -> EarlyWindowRow | None:

@@ -297,6 +297,24 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     first: Annotated[tuple[Count, ...], Meta(description="The ranks with the fewest, the first 64 of them.")]
 
 
+class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A phase of the training's loop."""
+
+    where: Annotated[str, Meta(description="Function and line of the program.")]
+    ms: Annotated[NotNegative, Meta(description="A round.")]
+    pct: Annotated[NotNegative, Meta(description="Of the round, by the time of the host.")]
+    trains: Annotated[bool, Meta(description="Backward or the optimizer runs in it.")]
+
+
+class RoundsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A round of the training's loop: its steps repeat with a period."""
+
+    steps: Annotated[Count, Meta(description="Steps of the optimizer in a round; 1 where all are alike.")]
+    ms: NotNegative
+    count: Annotated[Count, Meta(description="Rounds that were timed.")]
+    phases: tuple[PhaseRow, ...] = ()
+
+
 class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run, as far as it was observed (docs/observe.md)."""
 
@@ -322,6 +340,7 @@ class WholeRunRows(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Input comes late in every few steps: typical_ms is the mean of these and the others.")
     ] = False
     own_profiler: Annotated[OwnProfilerRow | None, Meta(description="Null where no script profiled itself.")] = None
+    rounds: Annotated[RoundsRow | None, Meta(description="Null where all steps are alike and one phase.")] = None
     occasions: tuple[OccasionRow, ...] = ()
     hosts: tuple[HostRow, ...] = ()
     machine: tuple[MachineRow, ...] = ()

@@ -47,7 +47,7 @@ def _bounds(family: Family) -> Iterator[str]:
         yield from (f"Bounds of {family.prefix}:", "")
     for bounds in family.bounds:
         for name, value in asdict(bounds).items():
-            values = ", ".join(f"{one:g}" for one in (value if isinstance(value, tuple) else (value,)))
+            values = ", ".join(f"{one:.3g}" for one in (value if isinstance(value, tuple) else (value,)))
             yield f"- {values} {texts(bounds.words, 'bounds')[name]}"
     if family.bounds:
         yield ""

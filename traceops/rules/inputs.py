@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.phases import Rounds
 from traceops.across.plain_step import PlainStep, ProfilerCost, profiler_cost
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
@@ -49,7 +50,7 @@ class Inputs(Struct, frozen=True):
     observed, whole, machine: what ranks and launchers saw of the whole run, not only of its window (docs/observe.md).
     plain: what a step takes that is not recorded. own_ms: the one number that is told of it, ms. undisturbed: where it
     goes; None where no light window tells. memory: what the ranks held of their GPUs. other_steps: ranks that are left
-    out because of theirs.
+    out because of theirs. rounds: of the training's loop.
     """
 
     found: Discovery
@@ -65,6 +66,7 @@ class Inputs(Struct, frozen=True):
     other_steps: tuple[OtherSteps, ...] = ()
     plain: PlainStep | None = None
     own_ms: float | None = None
+    rounds: Rounds | None = None
 
     @property
     def ranks(self) -> list[RankSummary]:

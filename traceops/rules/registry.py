@@ -20,6 +20,7 @@ from traceops.rules import (
     idle_copies,
     memory,
     overlap,
+    phases,
     pipeline,
     regression,
     steps,
@@ -30,6 +31,7 @@ from traceops.rules import (
     whole_run_machine,
 )
 from traceops.rules.fabric import judge as fabric
+from traceops.rules.fabric.claims import BOUNDS as FABRIC_BOUNDS
 from traceops.rules.inputs import Inputs
 from traceops.rules.named_lines import with_lines, with_stacks
 from traceops.rules.validity_claims import BOUNDS as VALIDITY_BOUNDS
@@ -65,12 +67,17 @@ def _of_the_machine() -> tuple[Rule, ...]:
     return judge.RULES
 
 
-WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES)
+WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *phases.RULES)
 
 
 def judge_whole_run(inputs: Inputs) -> list[Verdict]:
     """What was observed of the whole run, whether or not a step of it was recorded."""
-    return [*whole_run.judge(inputs), *whole_run_machine.judge(inputs), *whole_run_hosts.judge(inputs)]
+    return [
+        *whole_run.judge(inputs),
+        *whole_run_machine.judge(inputs),
+        *whole_run_hosts.judge(inputs),
+        *phases.judge(inputs),
+    ]
 
 
 IDLE = (*idle.RULES, *idle_copies.RULES)
@@ -103,7 +110,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle_copies.BOUNDS,)),
     Family("TO-K", "kernel efficiency", compute.RULES, compute.judge, of_steps=True, of_recorded=True),
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, bounds=(bandwidth.BOUNDS,)),
-    Family("TO-P", "GPU links", fabric.RULES, fabric.judge),
+    Family("TO-P", "GPU links", fabric.RULES, fabric.judge, bounds=(FABRIC_BOUNDS,)),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
     Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
     Family("TO-D", "machine setup", _of_the_machine),

@@ -31,7 +31,8 @@ class LongSteps(Claim, frozen=True, kw_only=True):
     """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms.
 
     does: why, on these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some
-    steps only, which leaves `left_pct` unexplained. share: percent of the run, where such steps come again.
+    steps only, which leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come.
+    share: percent of the run, where such steps come again.
     """
 
     family = "steps"
@@ -48,6 +49,7 @@ class LongSteps(Claim, frozen=True, kw_only=True):
     place: str | None = None
     longer: float | None = None
     longer_at_most: float | None = None
+    round_steps: int | None = None
     another: str | None = None
     another_in: int | None = None
     another_of: int | None = None
@@ -257,7 +259,7 @@ _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("checkpoint", re.compile(r"(?i)save_?(state|checkpoint|model)|checkpoint_?(save|write)|torch\.save|dcp[._:]")),
     ("garbage_collection", re.compile(r"(?i)\bgc\b|garbage")),
 )
-_UNEXPLAINED = (CAUSE, "unknown")
+_UNEXPLAINED = (CAUSE, "unknown", "round")
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -287,10 +289,16 @@ def judge(inputs: Inputs) -> list[Verdict]:
     seen_often = timed.spells > 1 and not once
     alike = _ranks_alike(replace(run, unlike=every_odd), worst, cause)
     other = second_kind(inputs, len(every)) if cause == "other_work" else None
+    rounds = None if region or cause in (*_OF_BOTH, FIRST_USE, ALLOCATES) else inputs.rounds
+    in_round = rounds is not None and rounds.explained and all(rounds.is_long(number) for number in run.unlike)
+    if in_round:
+        cause, held = "round", None
     share = timed.share_pct * (1.0 if other is None else other.left)
     severity: Severity = (severity_of(share, *_BOUNDS) or "info") if seen_often else "info"
     if other is not None and other.explains:
         cause, severity = "other_optimizer", "info"
+    if in_round:
+        severity = "info"
     kernels, usual = _kernels(worst, run.unlike)
     says_why = not held and cause not in _UNEXPLAINED
     several = len(alike) > 1
@@ -308,6 +316,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         place=place,
         longer=None if several else longer_in,
         longer_at_most=longer_in if several else None,
+        round_steps=rounds.steps if rounds is not None and in_round else None,
         another=None if other is None else other.kinds.another,
         another_in=None if other is None else other.kinds.count,
         another_of=None if other is None else other.kinds.steps,
@@ -326,7 +335,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
             Evidence(Fact.SUCH_STEPS, timed.unlike, f"of {timed.steps} timed steps"),
             Evidence(Fact.BEYOND_TYPICAL_STEPS, round(timed.share_pct, 2), "% of the time"),
         ]
-    impact = stored(share / 100 * timed.mean_ms) if seen_often and cause != "other_optimizer" else None
+    explained = cause in ("other_optimizer", "round")
+    impact = stored(share / 100 * timed.mean_ms) if seen_often and not explained else None
     if impact is not None:
         evidence.append(Evidence(Fact.BEYOND_TYPICAL_STEPS, impact, "ms/step"))
     if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:

@@ -17,6 +17,7 @@ from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, seve
 from traceops.core.rule import Verdict, described
 from traceops.core.units import percent_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.phases import is_phase
 from traceops.rules.steps import causes_of_unlike
 from traceops.rules.whole_run_claims import BOUNDS, PartOfRank, PartOfRun
 from traceops.traces.observed import Compilation
@@ -41,7 +42,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if run is None:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
-    told = [one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0))]
+    told = [
+        one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0)) and not is_phase(one, inputs.rounds)
+    ]
     in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
         unlike = sum(one.share_pct for one in told if one.cause == cause)
@@ -60,7 +63,8 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     """Clear, or where what comes again takes much of the run for no known cause, not evaluated."""
     timed = int(run.timed.sum())
     counts = {"timed": timed, "beyond": timed - run.typical_steps - len(run.start)}
-    again = next((one for one in run.occasions if one.cause == "unknown" and one.times >= _LEAST_TIMES), None)
+    unknown = (one for one in run.occasions if one.cause == "unknown" and not is_phase(one, inputs.rounds))
+    again = next((one for one in unknown if one.times >= _LEAST_TIMES), None)
     if again is None or again.share_pct < BOUNDS.unlike_pct[0]:
         return UNLIKE_OVER_RUN.clear(reason("whole_run", "few_unlike", **counts))
     kinds = step_kinds(inputs.manifest)

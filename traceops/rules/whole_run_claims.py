@@ -13,6 +13,7 @@ class WholeRunBounds(Bounds, frozen=True):
 
     words = "whole_run"
 
+    phases_pct: tuple[float, float] = (10.0, 50.0)
     unlike_pct: tuple[float, float] = (1.0, 10.0)
     waste_pct: float = 30.0
     spread_pct: float = 3.0

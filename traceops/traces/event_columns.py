@@ -144,7 +144,8 @@ class EventColumns:
             if state != ODD:
                 return done, state
         events, length, state = decode_events(self._decode, text[done:], ended)
-        self._extend(events)
+        if events:
+            self._extend(events)
         return done + length, state
 
     def add(self, value: Any, text: str) -> bool:
@@ -205,8 +206,9 @@ class EventColumns:
             self._comm[row] = comm
 
     def _flush(self) -> None:
-        pending, self._pending = self._pending, []
-        self._extend(pending)
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self._extend(pending)
 
     def _extend(self, batch: list[RawEvent]) -> None:
         """Add the complete events of a batch that have a usable time."""

@@ -120,6 +120,9 @@ def _heading(report: Report) -> str:
         parts.append(f"no steps are marked; window of {step.typical:.2f} ms")
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
+        rows = rows_of_run(report)
+        if rows is not None and rows.rounds is not None and rows.rounds.steps > 1:
+            parts.append(f"round of {rows.rounds.steps} steps {fixed_text(rows.rounds.ms, 2)} ms")
         parts += [found] if (found := steps_found(report)) else []
         parts += [said] if (said := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"

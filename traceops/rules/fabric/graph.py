@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict, described
@@ -14,33 +15,21 @@ from traceops.fabric.model import Gpu, Machine, Path, same_host
 from traceops.fabric.nccl import Communicator, GraphBandwidth, NcclLog, NcclSetting
 from traceops.fabric.reference import RingLimit, ring_limit
 from traceops.fabric.talks import RankGpus, names_are_of_several
+from traceops.rules.fabric.claims import BOUNDS, OneSided, Rings, SlowRings
 
 BELOW_LINKS = described("fabric", "TO-P006")
 RULES = (BELOW_LINKS,)
 
 _RING = 4  # NCCL's number of the pattern
-_PLANNED_SHARE = 0.6  # of the links' bandwidth: a search that finds the links plans 86 % and more
-_MESH_SHARE = 1 / 3  # where not every pair has a link, rings need not reach what the narrowest cut gives
-_SLOWEST_LINK = (12.0, "a PCIe 3.0 link of 16 lanes gives")  # GB/s as NCCL counts; slower ones join no GPUs that train
-_SLOW_SHARE = 0.5
 _LIMITING = (
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_TOPO_FILE",
     "NCCL_GRAPH_FILE", "NCCL_ALGO",
 )  # fmt: skip
-_LINK_NAMES = {"NV": "NVLinks", "XGMI": "XGMI links"}
-_NO_GRAPH = (
-    "no graph of NCCL tells what its rings carry: NCCL_GRAPH_DUMP_FILE writes one, NCCL_DEBUG=INFO with "
-    "NCCL_DEBUG_SUBSYS=INIT,GRAPH logs it"
-)
-_NO_LINKS = (
-    "nothing tells how fast the links between the GPUs of NCCL's graph are: NCCL_TOPO_DUMP_FILE writes that, and "
-    "NCCL_DEBUG_SUBSYS=INIT,GRAPH logs it"
-)
-_NOT_JOINED = "the GPUs of NCCL's rings are not all joined by links of their own, or nothing tells how fast these are"
-_BETWEEN_HOSTS = "NCCL's rings leave the host, so its network devices set their pace"
+_MOST_PAIRS = 6
+LINK_NAMES = {"NV": "NVLinks", "XGMI": "XGMI links"}
 
 
-class _Rings(Struct, frozen=True):
+class _Plan(Struct, frozen=True):
     """A ring graph of one host's GPUs. channels: those that collectives use, where fewer than the search found."""
 
     graph: GraphBandwidth
@@ -64,7 +53,7 @@ def judge_graph(fabric: Fabric, known: Circumstances) -> Verdict:
         if rings is None:
             leave += 1
             continue
-        if not rings.gpus and rings.gbs < _SLOW_SHARE * _SLOWEST_LINK[0]:
+        if not rings.gpus and rings.gbs < BOUNDS.slow_share * BOUNDS.any_link_gbs:
             findings.append(_below_any_link(rings, fabric.log, known))
             continue
         limit = ring_limit(rings.machine, rings.gpus)
@@ -74,23 +63,24 @@ def judge_graph(fabric: Fabric, known: Circumstances) -> Verdict:
         planned[id(rings.machine)] = max(rings.gbs, planned.get(id(rings.machine), 0.0))
         share = rings.gbs / limit.gbs
         judged.append(f"{rings.gbs:.4g} of {limit.gbs:.4g} GB/s")
-        if share < (_PLANNED_SHARE if limit.whole else _MESH_SHARE):
+        if share < (BOUNDS.planned_share if limit.whole else BOUNDS.mesh_share):
             findings.append(_below(rings, limit, share, fabric.log, known))
     for machine in fabric.machines:
         findings += _one_sided(machine, planned.get(id(machine)))
     if not judged and not findings:
-        seen = graphs - leave
-        why = _NO_GRAPH if not graphs else _NOT_JOINED if apart else _NO_LINKS if seen else _BETWEEN_HOSTS
-        return BELOW_LINKS.not_evaluated(why)
-    said = "; ".join(dict.fromkeys(judged))
-    return BELOW_LINKS.verdict(*_once(findings), clear=f"NCCL's rings plan for {said} that the links give")
+        seen = graphs > leave
+        key = "no_graph" if not graphs else "not_joined" if apart else "no_links" if seen else "between_hosts"
+        return BELOW_LINKS.not_evaluated(reason("fabric", key))
+    if not findings:
+        return BELOW_LINKS.clear(reason("fabric", "rings_fit", judged="; ".join(dict.fromkeys(judged))))
+    return BELOW_LINKS.verdict(*_once(findings))
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
     return list({found.message: found for found in findings}.values())
 
 
-def _rings_of(fabric: Fabric) -> Iterator[_Rings | None]:
+def _rings_of(fabric: Fabric) -> Iterator[_Plan | None]:
     """Every ring graph; None for one that leaves its host. Of a graph whose GPUs nobody knows: without machine."""
     for graph in fabric.graphs:
         if graph.pattern != _RING:
@@ -116,15 +106,15 @@ def _rings_of(fabric: Fabric) -> Iterator[_Rings | None]:
 
 def _comparable(graph: GraphBandwidth, limit: RingLimit) -> bool:
     """Between GPUs at PCIe switches only rings that stay there: many kinds of GPU have no P2P over PCIe at all."""
-    return limit.kind in _LINK_NAMES or graph.intra_type in ("PIX", "PXB")
+    return limit.kind in LINK_NAMES or graph.intra_type in ("PIX", "PXB")
 
 
-def _placed(graph: GraphBandwidth, machine: Machine | None, gpus: list[Gpu | None], channels: int) -> _Rings:
+def _placed(graph: GraphBandwidth, machine: Machine | None, gpus: list[Gpu | None], channels: int) -> _Plan:
     """The rings with their GPUs; without any where one of them is not known."""
     known = tuple(gpu for gpu in gpus if gpu is not None)
     whole = len(known) == len(gpus) == len({gpu.index for gpu in known})
     nowhere = machine is None or not whole
-    return _Rings(graph, machine or Machine(None), () if nowhere else known, channels)
+    return _Plan(graph, machine or Machine(None), () if nowhere else known, channels)
 
 
 def _by_index(machine: Machine | None, index: int) -> Gpu | None:
@@ -145,23 +135,28 @@ def _machine_of(fabric: Fabric, communicator: Communicator) -> Machine | None:
     return only if only is not None and only.host is None else None
 
 
-def _below(rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, known: Circumstances) -> Finding:
+def _below(rings: _Plan, limit: RingLimit, share: float, log: NcclLog | None, known: Circumstances) -> Finding:
     graph = rings.graph
-    name = _LINK_NAMES.get(limit.kind)
-    each = f" ({limit.count} a GPU)" if limit.count and limit.count > 1 and name else ""
-    links = f"{name}{each}" if name else "PCIe links"
-    over = "" if name is None or graph.intra_type in (None, "NVL", "NVB", "XGMI") else f", over {graph.intra_type}"
-    made = f"{_channels(rings)}{over}"
-    fewer = f" of the {graph.channels} that its search found" if rings.channels < graph.channels else ""
-    where = f" of {rings.machine.host}" if rings.machine.host else ""
+    name = LINK_NAMES.get(limit.kind)
     settings = _limiting(log)
     return BELOW_LINKS.finding(
         at_least("warning", known.slow),
         "high" if limit.whole else "medium",
-        f"NCCL's rings over {len(rings.gpus)} GPUs{where} carry {rings.gbs:.3g} GB/s ({made}{fewer}), "
-        f"{100 * share:.0f} % of the {limit.gbs:.4g} GB/s that their {links} give one way.{_set_text(settings)}",
+        Rings(
+            gpus=len(rings.gpus),
+            host=rings.machine.host,
+            gbs=rings.gbs,
+            pct=100 * share,
+            limit=limit.gbs,
+            channels=rings.channels,
+            found=graph.channels if rings.channels < graph.channels else None,
+            over=None if name is None or graph.intra_type in ("NVL", "NVB", "XGMI") else graph.intra_type,
+            links=name or "PCIe links",
+            per_gpu=limit.count if limit.count and limit.count > 1 and name else None,
+            settings=set_to(settings),
+        ),
         [
-            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(limit.gbs * _PLANNED_SHARE, 1)),
+            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(limit.gbs * BOUNDS.planned_share, 1)),
             Evidence(Fact.LINKS_BY_NCCL, round(limit.gbs, 1), "GB/s"),
             *quoted((graph.quote,), Fact.NCCL),
             *quoted((one.quote for one in settings), Fact.NCCL),
@@ -172,17 +167,21 @@ def _below(rings: _Rings, limit: RingLimit, share: float, log: NcclLog | None, k
     )
 
 
-def _below_any_link(rings: _Rings, log: NcclLog | None, known: Circumstances) -> Finding:
-    """Rings that are slow whatever joins their GPUs, where no topology tells what does."""
-    graph, settings, (gbs, gives) = rings.graph, _limiting(log), _SLOWEST_LINK
-    over = f" over {graph.intra_type}" if graph.intra_type else ""
+def _below_any_link(rings: _Plan, log: NcclLog | None, known: Circumstances) -> Finding:
+    """Rings that are slow whatever joins their GPUs, where no topology shows what does."""
+    graph, settings, slowest = rings.graph, _limiting(log), BOUNDS.any_link_gbs
     return BELOW_LINKS.finding(
         at_least("warning", known.slow),
         "medium",
-        f"NCCL's rings within a host carry {rings.gbs:.3g} GB/s ({_channels(rings)}{over}), less than half of the "
-        f"{gbs:g} GB/s that {gives} one way.{_set_text(settings)}",
+        SlowRings(
+            gbs=rings.gbs,
+            slowest=slowest,
+            channels=rings.channels,
+            over=graph.intra_type or None,
+            settings=set_to(settings),
+        ),
         [
-            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(_SLOW_SHARE * gbs, 1)),
+            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(BOUNDS.slow_share * slowest, 1)),
             *quoted((graph.quote,), Fact.NCCL),
             *quoted((one.quote for one in settings), Fact.NCCL),
             *known.saved,
@@ -191,13 +190,9 @@ def _below_any_link(rings: _Rings, log: NcclLog | None, known: Circumstances) ->
     )
 
 
-def _channels(rings: _Rings) -> str:
-    return f"{rings.channels} channel{'' if rings.channels == 1 else 's'}"
-
-
-def _set_text(settings: list[NcclSetting]) -> str:
-    said = " and ".join(f"{one.name} was set to {one.value}" for one in settings)
-    return f" The log says that {said}." if said else ""
+def set_to(settings: Sequence[NcclSetting]) -> tuple[str, ...]:
+    """'NCCL_P2P_DISABLE was set to 1' of each."""
+    return tuple(f"{one.name} was set to {one.value}" for one in settings)
 
 
 def _limiting(log: NcclLog | None) -> list[NcclSetting]:
@@ -212,10 +207,7 @@ def _one_sided(machine: Machine, planned: float | None) -> list[Finding]:
     """One finding for all pairs of a machine that have fewer links one way than the other; planned: of rings there."""
     uneven: list[tuple[str, Path]] = []
     for (one, other), path in machine.paths.items():
-        back = machine.paths.get((other, one))
-        share = path.back_share
-        if share is None and back is not None and path.kind == back.kind and path.count and back.count:
-            share = back.count / path.count
+        share = _share_back(path, machine.paths.get((other, one)))
         if share is None or share >= 1 or not (one.startswith("GPU") and other.startswith("GPU")):
             continue
         unit = "" if path.count else " GB/s"
@@ -223,19 +215,29 @@ def _one_sided(machine: Machine, planned: float | None) -> list[Finding]:
         uneven.append((f"{much:.3g}{unit} from {one} to {other}, {much * share:.3g} back", path))
     if not uneven:
         return []
-    kind = _LINK_NAMES.get(uneven[0][1].kind, "links")
-    where = f" on {machine.host}" if machine.host else ""
-    more = f"; and {len(uneven) - 6} more pairs" if len(uneven) > 6 else ""
-    listed = "; ".join(said for said, _ in uneven[:6])
-    rings = "" if planned is None else f" NCCL's rings carry {planned:.3g} GB/s, as the narrower way allows."
+    claim = OneSided(
+        links=LINK_NAMES.get(uneven[0][1].kind, "links"),
+        host=machine.host,
+        count=len(uneven),
+        pairs=tuple(text for text, _ in uneven[:_MOST_PAIRS]),
+        more=len(uneven) - _MOST_PAIRS if len(uneven) > _MOST_PAIRS else None,
+        planned=planned,
+    )
     return [
         BELOW_LINKS.finding(
             "warning",
             "high" if uneven[0][1].back_share is not None else "medium",
-            f"The {kind} between GPUs{where} are narrower one way than the other: {listed}{more}.{rings}",
+            claim,
             [
                 Evidence(Fact.PAIRS_THAT_ARE_NARROWER_ONE_WAY, len(uneven), "pairs"),
                 *quoted((path.quote for _, path in uneven if path.quote is not None), Fact.TOPOLOGY),
             ],
         )
     ]
+
+
+def _share_back(path: Path, back: Path | None) -> float | None:
+    """How much of a path's bandwidth the way back has."""
+    if path.back_share is None and back is not None and path.kind == back.kind and path.count and back.count:
+        return back.count / path.count
+    return path.back_share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceops.across.communication import exposed_pct
+from traceops.core.claims import reason
 from traceops.core.rule import Verdict
 from traceops.fabric.fabric import Circumstances, Fabric
 from traceops.fabric.talks import talks
@@ -21,10 +22,6 @@ RULES = (
     *benchmarks.RULES,
 )
 
-_NONE = (
-    "nothing tells of the fabric: no topology matrix (nvidia-smi topo -m), no NCCL log (NCCL_DEBUG=INFO) and no XML "
-    "of NCCL in the run folder or beside the traces"
-)
 # Hangs that a broken link explains as well as anything else does.
 OF_A_LINK = (GPU_STUCK.id, NO_START.id, NETWORK_STUCK.id)
 
@@ -37,7 +34,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
 def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
     """A verdict for each rule of the fabric."""
     if fabric is None or not (fabric.machines or fabric.graphs or fabric.benchmarks or fabric.log is not None):
-        return [rule.not_evaluated(_NONE) for rule in RULES]
+        return [rule.not_evaluated(reason("fabric", "no_evidence")) for rule in RULES]
     known = circumstances or Circumstances()
     talked = talks(fabric)
     return [

@@ -1,19 +1,22 @@
-"""TO-P003: sockets in place of the fast network."""
+"""TO-P003 and TO-P004: sockets in place of the fast network, and NICs far from their GPUs."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Severity
+from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, is_rdma
 from traceops.fabric.nccl import (
     NcclLog,
+    NcclSetting,
     Network,
     all_ranks_told,
     asked_for_sockets,
@@ -23,6 +26,8 @@ from traceops.fabric.nccl import (
     why_not_told,
 )
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, receiver, sender
+from traceops.rules.fabric.claims import FarNic, Sockets
+from traceops.rules.fabric.graph import set_to
 
 SOCKETS = described("fabric", "TO-P003")
 
@@ -31,112 +36,109 @@ RULES = (SOCKETS,)
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
 _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
-_ONE_DEVICE = (
-    "NCCL could not open or query a network device, and without INFO lines of that process (NCCL_DEBUG=INFO) the log "
-    "does not tell which others it uses"
-)
-NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
+
+
+class _Seen(Struct, frozen=True):
+    """What a log and the topologies show of the network.
+
+    between: talks over sockets that leave their host. fast: devices of faster networks. asked_for: settings that ask
+    for sockets. nothing_faster: a topology names all networks of a host, and none is faster.
+    """
+
+    log: NcclLog
+    talked: Sequence[Talk]
+    over_sockets: Sequence[Talk]
+    between: Sequence[Talk]
+    fast: Sequence[Nic]
+    asked_for: Sequence[NcclSetting]
+    nothing_faster: bool
+
+    @property
+    def connected(self) -> bool:
+        return any(communicator.connections for communicator in self.log.communicators)
 
 
 def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
     log = fabric.log
     if log is None or not (log.networks or log.communicators or log.plugin_failures):
-        return SOCKETS.not_evaluated(NO_LOG)
+        return SOCKETS.not_evaluated(reason("fabric", "no_log"))
     over_sockets = [talk for talk in talked if is_socket(talk)]
     fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
-    asked_for = asked_for_sockets(log)
-    nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
-    evidence = [
-        *quoted(log.plugin_failures, Fact.NCCL),
-        *quoted((setting.quote for setting in asked_for), Fact.NCCL),
-        *quoted((talk.connection.quote for talk in over_sockets), Fact.NCCL, 2),
-    ]
+    seen = _Seen(
+        log,
+        talked,
+        over_sockets,
+        [talk for talk in over_sockets if not talk.inside],
+        fast,
+        asked_for_sockets(log),
+        not fast and any(names_all_nics(machine, log) for machine in fabric.machines),
+    )
     if not over_sockets and not log.plugin_failures:
-        networks = sorted({network.plugin for network in log.networks})
-        used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
-        if unknown := why_not_told(log):
-            return SOCKETS.not_evaluated(unknown)
-        return SOCKETS.clear(_clear(networks, used, bool(log.communicators)))
-    between = [talk for talk in over_sockets if not talk.inside]
-    pairs = len({members(talk) for talk in over_sockets})
-    if pairs:
-        evidence.insert(0, Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs))
-    severity: Severity
-    connected = any(communicator.connections for communicator in log.communicators)
-    if not (over_sockets or connected or log.networks or failed_are_informed(log)) and _only_devices(log):
-        return SOCKETS.not_evaluated(_ONE_DEVICE)
-    if log.plugin_failures and not connected and log.networks:
-        severity = "warning"
-        instead = ", ".join(sorted({network.plugin for network in log.networks}))
-        message = f"A network's plugin did not start; NCCL uses the network {instead} in its place."
-    elif log.plugin_failures and not connected and not has_no_network(log):
-        severity = "warning" if failed_are_informed(log) else "info"
-        message = _what_instead(log)
-    elif log.plugin_failures and not connected:
-        severity = "error"
-        message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
-    elif log.plugin_failures:
-        severity = "error" if between else "warning" if over_sockets else "info"
-        others = sorted({talk.way for talk in talked if talk.connection.transport == "NET"})
-        so = (
-            "; no rank needed the network in this run."
-            if all_ranks_told(log)
-            else "; the log does not tell of all ranks' connections, and none that it has is over the network."
-        )
-        if over_sockets:
-            so = ", and NCCL fell back to sockets."
-        elif others:
-            so = f"; NCCL goes over {', '.join(others)} in its place."
-        message = f"A network's plugin did not start{so}"
-    elif between and (faster := _faster_beside(talked, between)):
-        severity = at_least("warning", known.slow)
-        message = (
-            f"Some ranks go over TCP sockets between hosts and others of their communicator over {', '.join(faster)}: "
-            "where the sockets are, a plugin, driver or device is missing."
-        )
-    elif between and (fast or (asked_for and not nothing_faster)):
-        severity = at_least("warning", known.slow)
-        have = f" though there {'is' if len(fast) == 1 else 'are'} {', '.join(map(nic_name, fast[:4]))}" if fast else ""
-        message = f"NCCL goes over TCP sockets between hosts{have}."
-    elif between:
-        severity = "info"  # however slow: nothing better is known of, and TO-C001 tells what it costs
-        message = (
-            "NCCL goes over TCP sockets between hosts, and their topology names no faster network."
-            if nothing_faster
-            else "NCCL goes over TCP sockets between hosts; nothing in its log tells of a faster network. If these "
-            "hosts have InfiniBand, RoCE or EFA, its plugin or drivers are missing where the ranks run."
-        )
-    else:
-        severity = at_least("warning", known.slow)
-        message = "NCCL sends over TCP sockets between GPUs of one host, the slowest way there is."
-    if between and len(between) < len(over_sockets):
+        unknown = why_not_told(log)
+        return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
+    if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and _only_devices(log):
+        return SOCKETS.not_evaluated(reason("fabric", "one_device"))
+    severity, claim = _without_plugin(seen) if log.plugin_failures else _over_sockets(seen, known.slow)
+    inside_too = bool(seen.between) and len(seen.between) < len(over_sockets)
+    if inside_too:
         severity = at_least("warning", severity)
-        message += " GPUs of one host use them too, which is the slowest way there is."
-    if asked_for:
-        message += f" {' and '.join(f'{s.name} was set to {s.value}' for s in asked_for)}."
-    return SOCKETS.verdict(
-        SOCKETS.finding(
-            severity,
-            "medium" if severity == "info" else "high",
-            message,
-            [*evidence, *(known.saved if over_sockets and severity != "info" else ())],
-            ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
-            impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
-        )
+    settings = (*claim.settings, *set_to(seen.asked_for))
+    costs = bool(over_sockets) and severity != "info"
+    pairs = len({members(talk) for talk in over_sockets})
+    finding = SOCKETS.finding(
+        severity,
+        "medium" if severity == "info" else "high",
+        replace(claim, inside_too=inside_too, settings=settings),
+        [
+            *([Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs)] if pairs else []),
+            *quoted(log.plugin_failures, Fact.NCCL),
+            *quoted((setting.quote for setting in seen.asked_for), Fact.NCCL),
+            *quoted((talk.connection.quote for talk in over_sockets), Fact.NCCL, 2),
+            *(known.saved if costs else ()),
+        ],
+        ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
+        impact_ms=known.lost_ms if costs else None,
     )
+    return SOCKETS.verdict(finding)
 
 
-def _what_instead(log: NcclLog) -> str:
-    if failed_are_informed(log):
-        return (
-            "A network's plugin did not start, and the log ends before it names another network: NCCL normally goes on "
-            "over sockets."
-        )
-    return (
-        "A network's plugin is absent or does not suit this machine. NCCL normally goes on over sockets then; this log "
-        "has no INFO lines of that process, so it cannot tell: NCCL_DEBUG=INFO would say which network is in use."
-    )
+def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
+    """A network's plugin did not start: with what NCCL goes on, as far as the log shows."""
+    log = seen.log
+    if not seen.connected and log.networks:
+        return "warning", Sockets(case="in_its_place", ways=tuple(sorted({network.plugin for network in log.networks})))
+    if not seen.connected and has_no_network(log):
+        return "error", Sockets(case="not_started", settings=_by_settings(log))
+    if not seen.connected:
+        if failed_are_informed(log):
+            return "warning", Sockets(case="log_ends", remark="goes_on")
+        return "info", Sockets(case="not_informed", remark="not_informed")
+    if seen.over_sockets:
+        return "error" if seen.between else "warning", Sockets(case="fell_back")
+    others = tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"}))
+    if others:
+        return "info", Sockets(case="in_its_place", ways=others)
+    if all_ranks_told(log):
+        return "info", Sockets(case="not_needed")
+    return "info", Sockets(case="not_logged", remark="part_of_ranks")
+
+
+def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets]:
+    """Data goes over sockets, and nothing failed: whether there is a faster way."""
+    severity = at_least("warning", slow)
+    if not seen.between:
+        return severity, Sockets(case="inside")
+    if ways := _faster_beside(seen.talked, seen.between):
+        return severity, Sockets(case="mixed", remark="missing_there", ways=tuple(ways))
+    if seen.fast:
+        return severity, Sockets(case="beside_faster", faster=tuple(map(nic_name, seen.fast[:4])))
+    if seen.asked_for and not seen.nothing_faster:
+        return severity, Sockets(case="between_hosts")
+    # information, however slow: nothing better is known of, and TO-C001 shows what it costs
+    if seen.nothing_faster:
+        return "info", Sockets(case="nothing_faster", remark="by_topology")
+    return "info", Sockets(case="between_hosts", remark="unknown")
 
 
 def _only_devices(log: NcclLog) -> bool:
@@ -144,12 +146,12 @@ def _only_devices(log: NcclLog) -> bool:
     return {event.kind for event in log.network_events if event.failed} == {"device_failed"}
 
 
-def _by_settings(log: NcclLog) -> str:
+def _by_settings(log: NcclLog) -> tuple[str, ...]:
     """The settings that choose a network, where one was to be chosen and is not there."""
-    chosen = {s.name: s.value for s in log.settings if s.name in _CHOOSING}
+    chosen = {one.name: one for one in log.settings if one.name in _CHOOSING}
     if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
-        return ""
-    return "".join(f"; {name} was set to {value}" for name, value in chosen.items())
+        return ()
+    return set_to(list(chosen.values()))
 
 
 def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
@@ -175,12 +177,13 @@ def _is_fast(nic: Nic) -> bool:
     return is_rdma(nic) and nic.up is not False
 
 
-def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:
+def _clear(log: NcclLog, talked: Sequence[Talk]) -> str:
+    used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
     if used:
-        return f"between ranks NCCL goes over {', '.join(used)}"
-    if talked:
-        return "no rank sends over the network"
-    return f"the network is {', '.join(networks)}; no connection over sockets is in the log"
+        return reason("fabric", "networks_used", ways=used)
+    if log.communicators:
+        return reason("fabric", "no_network_used")
+    return reason("fabric", "network_named", networks=sorted({network.plugin for network in log.networks}))
 
 
 # TO-P004: NICs far from the GPU that sends or receives through them.
@@ -188,51 +191,52 @@ def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:
 
 FAR_NIC = described("fabric", "TO-P004")
 FAR_NIC_RULES = (FAR_NIC,)
+_CHOICE = "NCCL_IB_HCA"
 
 # NCCL uses GPUDirect RDMA within PCIe switches, which these change, and C2C.
 _NO_GDR: tuple[PathKind, ...] = ("NODE", "SYS")
 _GDR_SETTINGS = ("NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT")
-_NO_PLACE = "no rank goes through a NIC of which the log and a topology tell the place"
-_UNPLACED = (
-    "which of the topology's GPUs a rank runs on is not known: it has no bus ids, and a rank counts the GPUs that it "
-    "sees; `nvidia-smi -q` beside the matrix has them, and the XML of NCCL_TOPO_DUMP_FILE"
-)
-_CONTRADICTED = (
-    "NCCL uses GPUDirect RDMA where the topology has the NIC far from the GPU: where neither NCCL_NET_GDR_LEVEL nor "
-    "C2C lets it, the topology is of other GPUs"
-)
 
 
 class _Far(Struct, frozen=True):
-    """A GPU that sends or receives through a far NIC, on whichever host. usable: NCCL could take the near ones, as far
-    as known."""
+    """One end of a talk at a far NIC: what it is, and the paths to that NIC and to the nearest ones."""
 
-    gpu: str
-    does: str
-    nic: str
-    near: tuple[str, ...]
-    path: PathKind
-    best: PathKind
-    usable: bool
+    claim: FarNic
+    talk: Talk
+    path: Path
+    best: Path
 
 
 def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
     log = fabric.log
     if log is None:
-        return FAR_NIC.not_evaluated(NO_LOG)
-    seen = contradicted = unplaced = 0
+        return FAR_NIC.not_evaluated(reason("fabric", "no_log"))
+    names = {setting.name for setting in log.settings}
+    count: Counter[str] = Counter()
+    alike: dict[FarNic, list[_Far]] = defaultdict(list)
+    for far in _far_ends(log, talked, names, count):
+        alike[far.claim].append(far)
+    if not alike and not count["seen"]:
+        key = "nic_contradicted" if count["contradicted"] else "nic_unplaced" if count["unplaced"] else "no_nic"
+        return FAR_NIC.not_evaluated(reason("fabric", key))
     job = job_ranks(fabric)
-    far: dict[_Far, list[tuple[Talk, Path, Path]]] = defaultdict(list)
+    findings = [_far_finding(claim, found, job, chosen=_CHOICE in names) for claim, found in alike.items()]
+    return FAR_NIC.verdict(*findings, clear=reason("fabric", "nics_near", count=count["seen"]))
+
+
+def _far_ends(log: NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
+    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log.
+
+    count: how many NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them.
+    """
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)
-    names = {setting.name for setting in log.settings}
-    is_chosen = "NCCL_IB_HCA" in names
     for talk in talked:
         if talk.connection.transport != "NET" or is_socket(talk) or talk.at_nic is None:
             continue
-        unplaced += talk.nic_machine is not None and bool(talk.nic_machine.nics) and talk.nic_gpu is None
+        count["unplaced"] += talk.nic_machine is not None and bool(talk.nic_machine.nics) and talk.nic_gpu is None
         own = networks[talk.at_nic.host, talk.at_nic.pid]
         for machine, gpu, nic in _ends(own, talk):
             path = machine.path(gpu.label, nic.label)
@@ -240,42 +244,41 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
             if path is None or best is None:
                 continue
             if talk.connection.gdr and path.kind in _NO_GDR and names.isdisjoint(_GDR_SETTINGS):
-                contradicted += 1
+                count["contradicted"] += 1
                 continue
-            seen += 1
+            count["seen"] += 1
             if distance(path) > distance(best):
                 listed = {name.partition(":")[0] for network in own for _, name in network.devices}
-                usable = is_chosen or any(other.name in listed for other in near)
-                does = "receives" if talk.connection.of_receiver else "sends"
-                key = _Far(gpu.label, does, nic_name(nic), tuple(map(nic_name, near)), path.kind, best.kind, usable)
-                far[key].append((talk, path, best))
-    findings = [
-        FAR_NIC.finding(
-            "warning" if one.path == "SYS" and one.usable else "info",
-            "high" if one.usable and is_chosen else "medium",
-            _far_message(one, hosts_text((t.nic_machine.host for t, *_ in found if t.nic_machine is not None), "of")),
-            [
-                Evidence(Fact.PATH_TO_THE_NIC_IN_USE, one.path),
-                Evidence(Fact.PATH_TO_THE_NEAREST_NIC, one.best),
-                *quoted((talk.connection.quote for talk, *_ in found), Fact.NCCL, 2),
-                *quoted((path.quote for path in found[0][1:] if path.quote is not None), Fact.TOPOLOGY, 2),
-            ],
-            ranks=ranks_in(job, {receiver(t) if t.connection.of_receiver else sender(t) for t, *_ in found}),
-        )
-        for one, found in far.items()
-    ]
-    if not findings and not seen:
-        return FAR_NIC.not_evaluated(_CONTRADICTED if contradicted else _UNPLACED if unplaced else _NO_PLACE)
-    by = f"{seen} connection{'' if seen == 1 else 's'}"
-    clear = f"all NICs in use whose place is known (by {by}) are nearest to their GPU"
-    return FAR_NIC.verdict(*findings, clear=clear)
+                claim = FarNic(
+                    gpu=gpu.label,
+                    does="receives" if talk.connection.of_receiver else "sends",
+                    nic=nic_name(nic),
+                    near=tuple(map(nic_name, near[:4])),
+                    path=path.kind,
+                    across=path.kind == "SYS",
+                    best=best.kind,
+                    usable=_CHOICE in names or any(other.name in listed for other in near),
+                )
+                yield _Far(claim, talk, path, best)
 
 
-def _far_message(one: _Far, hosts: str) -> str:
-    unlisted = "" if one.usable else ", but NCCL lists none of them: a port may be down, or not meant for it"
-    return (
-        f"{one.gpu}{hosts} {one.does} through {one.nic}, which lies {_far(one.path)} from it, while "
-        f"{', '.join(one.near[:4])} {'is' if len(one.near) == 1 else 'are'} near ({one.best}){unlisted}."
+def _far_finding(claim: FarNic, found: Sequence[_Far], job: Mapping[Hashable, int], *, chosen: bool) -> Finding:
+    """A far NIC, on whichever hosts. chosen: a setting names the NICs that NCCL may take."""
+    talks = [one.talk for one in found]
+    hosts = hosts_text((talk.nic_machine.host for talk in talks if talk.nic_machine is not None), "").strip()
+    return FAR_NIC.finding(
+        "warning" if claim.path == "SYS" and claim.usable else "info",
+        "high" if claim.usable and chosen else "medium",
+        replace(claim, hosts=hosts or None),
+        [
+            Evidence(Fact.PATH_TO_THE_NIC_IN_USE, claim.path),
+            Evidence(Fact.PATH_TO_THE_NEAREST_NIC, claim.best),
+            *quoted((talk.connection.quote for talk in talks), Fact.NCCL, 2),
+            *quoted(
+                (path.quote for path in (found[0].path, found[0].best) if path.quote is not None), Fact.TOPOLOGY, 2
+            ),
+        ],
+        ranks=ranks_in(job, {receiver(one) if one.connection.of_receiver else sender(one) for one in talks}),
     )
 
 
@@ -291,7 +294,3 @@ def _ends(networks: Sequence[Network], talk: Talk) -> list[tuple[Machine, Gpu, N
         if number == talk.connection.device
     }
     return [(machine, gpu, nic) for nic in machine.nics if nic.name in names or nic.label in names][:1]
-
-
-def _far(path: PathKind) -> str:
-    return "across NUMA nodes (SYS)" if path == "SYS" else f"farther ({path})"

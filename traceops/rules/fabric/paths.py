@@ -7,8 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.links import link_by_name
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
@@ -16,17 +18,26 @@ from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, 
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote, is_rdma
 from traceops.fabric.nccl import NcclLog, NcclSetting
 from traceops.fabric.talks import Talk, distance, gpu_pairs, job_ranks, members, nearest_nics, nic_name, ranks_in
+from traceops.rules.fabric.claims import BOUNDS, AcrossNuma, LinksDown, NarrowLink, UnusedLinks
+from traceops.rules.fabric.graph import set_to
 
 ACROSS_NUMA_NODES = described("fabric", "TO-P001")
 
 RULES = (ACROSS_NUMA_NODES,)
 
-_EXPOSED_PCT = 20.0  # of the step: from there on a slow path is more than information
 _MOST_PAIRS = 6
+_MOST_DEVICES = 8
 
 
-# What machines share that are one finding: how severe, the pairs, what is to say, and, if it was measured, the host.
-_Across = tuple[Severity, str, str, str | None]
+_Pair = tuple[Gpu, Gpu, Path]
+
+
+class _Across(Struct, frozen=True):
+    """What machines share that are one finding. measured: the host, where its pairs were measured."""
+
+    severity: Severity
+    claim: AcrossNuma
+    measured: str | None
 
 
 def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
@@ -34,7 +45,6 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
     of_machine: dict[int, list[Talk]] = defaultdict(list)
     for talk in talked:
         of_machine[id(talk.machine)].append(talk)
-    job = job_ranks(fabric)
     logged = any(one.connections for one in (fabric.log.communicators if fabric.log is not None else ()))
     alike: dict[_Across, list[tuple[Machine, list[Evidence], list[Talk]]]] = defaultdict(list)
     judged = 0
@@ -44,60 +54,76 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         pairs = list(gpu_pairs(machine, used))
         judged += len(pairs)
         across = [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]
-        if not across:
-            continue
-        between = [talk for talk in own if _is_one_of(talk, across)]
-        severity, why = _weight(known, between)
-        given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
-        if given is not None and nearer is not None and 2 * given < nearer:
-            severity = at_least(severity, "warning")
-        ways = _ways(between, by_others=_are_joined(pairs, across), hung=known.hung, logged=logged)
-        message = (
-            f"reach each other only through PCIe and the link between the processors (SYS{_nodes(across)}), the "
-            f"slowest path inside a host{why}. {ways}"
-        )
-        evidence = [
-            Evidence(Fact.PAIRS_OF_GPUS_ACROSS_NUMA_NODES, len(across), f"of {len(pairs)}"),
-            *quoted((path.quote for *_, path in across if path.quote is not None), Fact.TOPOLOGY),
-            *quoted((talk.connection.quote for talk in between), Fact.NCCL),
-        ]
-        evidence += _nics(machine, used)
-        if given is not None:
-            evidence.append(Evidence(Fact.SLOWEST_PAIR_ACROSS_NODES, round(given, 2), "GB/s"))
-        if nearer is not None:
-            evidence.append(Evidence(Fact.SLOWEST_NEARER_PAIR, round(nearer, 2), "GB/s"))
-        if known.exposed_pct is not None:
-            evidence.append(
-                Evidence(Fact.EXPOSED_TRANSFER, round(known.exposed_pct, 1), f"% of {known.words.the}", _EXPOSED_PCT)
-            )
-        measured = None if given is None else machine.host
-        alike[severity, _listed(across), message, measured].append((machine, evidence, between))
+        if across:
+            between = [talk for talk in own if _is_one_of(talk, across)]
+            evidence = _paths_taken(across, len(pairs), between)
+            found, measured = _across(machine, pairs, across, between, known, logged=logged)
+            alike[found].append((machine, [*evidence, *_nics(machine, used), *measured], between))
+    if not alike and not judged:
+        return ACROSS_NUMA_NODES.not_evaluated(reason("fabric", "no_paths"))
+    job = job_ranks(fabric)
     findings = [
         ACROSS_NUMA_NODES.finding(
-            severity,
-            "high" if severity == "info" else "medium",
-            f"{listed}{hosts_text((machine.host for machine, *_ in found), 'on')} {message}",
+            one.severity,
+            "high" if one.severity == "info" else "medium",
+            replace(one.claim, gpus=one.claim.gpus + hosts_text((machine.host for machine, *_ in found), "on")),
             found[0][1],
             ranks=ranks_in(job, {end for *_, between in found for talk in between for end in members(talk)}),
         )
-        for (severity, listed, message, _), found in alike.items()
+        for one, found in alike.items()
     ]
-    if not findings and not judged:
-        return ACROSS_NUMA_NODES.not_evaluated("the paths between GPUs of one host are not known")
-    return ACROSS_NUMA_NODES.verdict(*findings, clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
+    return ACROSS_NUMA_NODES.verdict(*findings, clear=reason("fabric", "none_across", pairs=judged))
+
+
+def _across(
+    machine: Machine,
+    pairs: Sequence[_Pair],
+    across: Sequence[_Pair],
+    between: Sequence[Talk],
+    known: Circumstances,
+    *,
+    logged: bool,
+) -> tuple[_Across, list[Evidence]]:
+    """What there is to find on a machine with pairs across nodes, and its numbers. between: talks of these pairs."""
+    severity, weight = _weight(known, between)
+    given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
+    if given is not None and nearer is not None and 2 * given < nearer:
+        severity = at_least(severity, "warning")
+    numbers = []
+    if given is not None:
+        numbers.append(Evidence(Fact.SLOWEST_PAIR_ACROSS_NODES, round(given, 2), "GB/s"))
+    if nearer is not None:
+        numbers.append(Evidence(Fact.SLOWEST_NEARER_PAIR, round(nearer, 2), "GB/s"))
+    if known.exposed_pct is not None:
+        share = round(known.exposed_pct, 1)
+        numbers.append(Evidence(Fact.EXPOSED_TRANSFER, share, f"% of {known.words.the}", BOUNDS.exposed_pct))
+    nodes = sorted({gpu.numa for one, other, _ in across for gpu in (one, other) if gpu.numa is not None})
+    claim = AcrossNuma(
+        pair=f"{across[0][0].label} and {across[0][1].label}" if len(across) == 1 else None,
+        count=len(across),
+        gpus=_listed(across),
+        nodes=tuple(nodes) if len(nodes) > 1 else (),
+        weight=weight,
+        way=_way(between, by_others=_are_joined(pairs, across), hung=known.hung, logged=logged),
+        took=tuple(sorted({talk.way for talk in between})),
+    )
+    return _Across(severity, claim, None if given is None else machine.host), numbers
+
+
+def _paths_taken(across: Sequence[_Pair], pairs: int, between: Sequence[Talk]) -> list[Evidence]:
+    return [
+        Evidence(Fact.PAIRS_OF_GPUS_ACROSS_NUMA_NODES, len(across), f"of {pairs}"),
+        *quoted((path.quote for *_, path in across if path.quote is not None), Fact.TOPOLOGY),
+        *quoted((talk.connection.quote for talk in between), Fact.NCCL),
+    ]
 
 
 def _weight(known: Circumstances, between: Sequence[Talk]) -> tuple[Severity, str]:
     """Far apart alone is information; with a hang that P2P explains or with time lost it is more."""
     if known.hung and (not between or any(talk.connection.transport == "P2P" for talk in between)):
-        return (
-            "warning",
-            "; ranks hang in a collective, as they do where the driver promises P2P that is broken: try "
-            "NCCL_P2P_DISABLE=1",
-        )
-    if known.slow or (known.exposed_pct or 0.0) >= _EXPOSED_PCT:
-        return "warning", "; and communication holds this run up"
-    return "info", ": slower than between GPUs of one node, and no sign of a fault by itself"
+        return "warning", "hung"
+    slow = known.slow or (known.exposed_pct or 0.0) >= BOUNDS.exposed_pct
+    return ("warning", "slow") if slow else ("info", "alone")
 
 
 def _measured(
@@ -130,27 +156,17 @@ def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[G
     return all(other in group[one] for one, other, _ in across)
 
 
-def _ways(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) -> str:
+def _way(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) -> str:
     """Which way NCCL took, and which it could take. by_others: links of other GPUs join these.
 
     hung: ranks hang, and the other way is advised for that. logged: NCCL's log tells of connections.
     """
-    if not between and by_others:
-        return "Links of other GPUs join them, though, and NCCL takes a ring over those where there is one."
-    if not between and logged:
-        return "NCCL's log does not tell which way it takes between these."
     if not between:
-        return "NCCL's log (NCCL_DEBUG=INFO) would say which way it takes."
-    took = sorted({talk.way for talk in between})
-    could = {
-        "P2P": "through host memory (NCCL_P2P_DISABLE=1) may be faster",
-        "SHM": "P2P through both processors (NCCL_P2P_LEVEL=SYS) may be faster, if the driver allows it",
-        "NET": "it could go through host memory (SHM), which needs room in /dev/shm and ranks that share IPC",
-    }
+        return "joined" if by_others else "not_logged" if logged else "no_log"
     transport = between[0].connection.transport
     if hung and transport == "P2P":
-        return f"NCCL took {', '.join(took)}."
-    return f"NCCL took {', '.join(took)}; {could.get(transport, 'nothing faster is known')}."
+        return "hung"
+    return transport if transport in ("P2P", "SHM", "NET") else "other"
 
 
 def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
@@ -175,11 +191,6 @@ def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
     return "; ".join(f"{one.label} and {other.label}" for one, other, _ in pairs[:_MOST_PAIRS]) + more
 
 
-def _nodes(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
-    nodes = sorted({gpu.numa for one, other, _ in pairs for gpu in (one, other) if gpu.numa is not None})
-    return f", NUMA nodes {', '.join(map(str, nodes))}" if len(nodes) > 1 else ""
-
-
 # TO-P002: GPUs that are near each other and do not use their link.
 
 
@@ -190,82 +201,90 @@ _SWITCHED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 _NEAR = ("PIX", "PXB")  # NCCL uses P2P over PCIe up to here by default [NCCL, paths.cc]
 
 
+class _Has(Struct, frozen=True):
+    """What a pair has and does not use, by the key of its words. certain: more than a guess."""
+
+    key: str
+    device: str | None = None
+    link: str | None = None
+    path: str | None = None
+
+    @property
+    def certain(self) -> bool:
+        return self.key in ("nvlink", "xgmi", "by_name")
+
+
 def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P002: GPUs of one host that talk through host memory or the network though P2P is there."""
     inside = [talk for talk in talked if talk.inside]
-    if not inside:
-        return UNUSED_LINKS.not_evaluated(
-            "no log of NCCL says which way GPUs of one host talk (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH)"
-        )
-    assert fabric.log is not None
-    reasons: dict[str, list[Talk]] = defaultdict(list)
+    if not inside or fabric.log is None:
+        return UNUSED_LINKS.not_evaluated(reason("fabric", "no_ways"))
     off = [setting.name for setting in _switched_off(fabric.log)]
+    slower: dict[_Has, list[Talk]] = defaultdict(list)
     for talk in inside:
         if talk.connection.transport in ("SHM", "NET"):
-            reason = _lost_link(talk, known.device, off, bool(fabric.log.p2p_disabled))
-            if reason:
-                reasons[reason].append(talk)
-    findings = []
-    for reason, missed in reasons.items():
-        has_links = reason.startswith(("NVLink", "XGMI"))
-        settings = _switched_off(fabric.log, over_pcie=not has_links)
-        ways = sorted({talk.way for talk in missed})
-        pairs = {members(talk) for talk in missed}
-        through = "the network" if all(t.connection.transport == "NET" for t in missed) else "host memory"
-        if len({talk.connection.transport for talk in missed}) > 1:
-            through = "host memory and the network"
-        because = (
-            f" The log says that {' and '.join(f'{s.name} was set to {s.value}' for s in settings)}."
-            if settings
-            else " NCCL found that they cannot reach each other directly: look at the driver, at `nvidia-smi nvlink "
-            "-s` and `nvidia-smi topo -p2p r`, and for virtual machines that get single GPUs."
-            if fabric.log.p2p_disabled
-            else " No variable in the log switches P2P off: look for isolated containers (each rank must see all "
-            "GPUs' devices and share IPC), IOMMU or ACS, and a driver without P2P."
-        )
-        evidence = [
-            Evidence(Fact.PAIRS_OF_RANKS_WITHOUT_P2P, len(pairs), f"of {len({members(talk) for talk in inside})}"),
+            has = _lost_link(talk, known.device, off, bool(fabric.log.p2p_disabled))
+            if has is not None:
+                slower[has].append(talk)
+    pairs = len({members(talk) for talk in inside})
+    findings = [_unused(fabric, fabric.log, has, missed, pairs, known) for has, missed in slower.items()]
+    return UNUSED_LINKS.verdict(*findings, clear=reason("fabric", "ways", ways=sorted({talk.way for talk in inside})))
+
+
+def _unused(
+    fabric: Fabric, log: NcclLog, has: _Has, missed: Sequence[Talk], pairs: int, known: Circumstances
+) -> Finding:
+    """Talks that go past what their pairs have. pairs: of all that talk inside a host."""
+    settings = _switched_off(log, over_pcie=not has.certain)
+    transports = {talk.connection.transport for talk in missed}
+    certain = has.certain or bool(settings)
+    claim = UnusedLinks(
+        through="both" if len(transports) > 1 else "network" if transports == {"NET"} else "memory",
+        ways=tuple(sorted({talk.way for talk in missed})),
+        has=has.key,
+        device=has.device,
+        link=has.link,
+        path=has.path,
+        because="set" if settings else "refused" if log.p2p_disabled else "unknown",
+        settings=set_to(settings),
+    )
+    return UNUSED_LINKS.finding(
+        at_least("warning", known.slow) if certain else "info",
+        "high" if certain else "medium",
+        claim,
+        [
+            Evidence(Fact.PAIRS_OF_RANKS_WITHOUT_P2P, len({members(talk) for talk in missed}), f"of {pairs}"),
             *quoted((talk.connection.quote for talk in missed), Fact.NCCL),
             *quoted((setting.quote for setting in settings), Fact.NCCL),
-            *quoted(fabric.log.p2p_disabled, Fact.NCCL, 2),
+            *quoted(log.p2p_disabled, Fact.NCCL, 2),
             *quoted(
                 (t.path.quote for t in missed if t.path is not None and t.path.quote is not None), Fact.TOPOLOGY, 1
             ),
-        ]
-        certain = has_links or bool(settings)
-        evidence += known.saved if certain else ()
-        findings.append(
-            UNUSED_LINKS.finding(
-                at_least("warning", known.slow) if certain else "info",
-                "high" if certain else "medium",
-                f"GPUs of one host talk through {through} ({', '.join(ways)}) though {reason}.{because}",
-                evidence,
-                ranks=ranks_in(job_ranks(fabric), (end for talk in missed for end in members(talk))),
-                impact_ms=known.lost_ms if certain else None,
-            )
-        )
-    used = sorted({talk.way for talk in inside})
-    return UNUSED_LINKS.verdict(*findings, clear=f"GPUs of one host talk by {', '.join(used)}")
+            *(known.saved if certain else ()),
+        ],
+        ranks=ranks_in(job_ranks(fabric), (end for talk in missed for end in members(talk))),
+        impact_ms=known.lost_ms if certain else None,
+    )
 
 
-def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> str:
-    """What the pair has and does not use; empty where nothing says that it has anything better.
+def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> _Has | None:
+    """What the pair has and does not use; None where nothing shows that it has anything better.
 
     no_p2p: NCCL says that GPUs cannot reach each other directly; over PCIe that is how many kinds are made.
     """
     path = talk.path
     if path is not None and path.kind in ("NV", "XGMI"):
-        return "XGMI connects them" if path.kind == "XGMI" else "NVLink connects them"
+        return _Has("xgmi" if path.kind == "XGMI" else "nvlink")
     name = next((gpu.name for gpu in talk.gpus if gpu is not None and gpu.name), None) or device
     if path is None and name is not None and (known := link_by_name(name)) is not None:
-        return f"NVLink connects GPUs of this kind ({name}: {known.link})"
+        return _Has("by_name", device=name, link=known.link)
     if path is not None and path.kind in _NEAR and not no_p2p:
-        return f"they hang at the same PCIe switches ({path.kind}), near enough for P2P"
+        return _Has("switch", path=path.kind)
     if path is None and not no_p2p and any(name.startswith("NCCL_P2P") for name in switched_off):
-        return "nothing says that P2P would not work: it was switched off"
+        return _Has("p2p_off")
     if talk.connection.transport == "NET" and "NCCL_SHM_DISABLE" in switched_off:
-        return "host memory is faster: it was switched off"
-    return ""
+        return _Has("shm_off")
+    return None
 
 
 def _switched_off(log: NcclLog, *, over_pcie: bool = False) -> list[NcclSetting]:
@@ -317,8 +336,8 @@ def judge_widths(fabric: Fabric) -> Verdict:
                 findings += _below(machine, metric, unit, siblings)
         findings += _links_down(machine)
     if not findings and not compared:
-        return NARROW_LINK.not_evaluated("no width or speed of two devices of a kind is known")
-    return NARROW_LINK.verdict(*findings, clear=f"{compared} widths and speeds equal their siblings'")
+        return NARROW_LINK.not_evaluated(reason("fabric", "no_widths"))
+    return NARROW_LINK.verdict(*findings, clear=reason("fabric", "widths_equal", count=compared))
 
 
 def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width]) -> list[Finding]:
@@ -328,20 +347,27 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
     low = [width for width in siblings if width.value < usual]
     if not low:
         return []
-    named = ", ".join(f"{width.device} ({_amount(width.value, unit)})" for width in low[:8])
-    where = f" on {machine.host}" if machine.host else ""
     made_so = all(width.most is not None and width.value >= width.most for width in low)
+    alone = low[0] if len(low) == 1 else None
+    claim = NarrowLink(
+        metric="Number of NVLinks" if metric == "NVLinks" else metric,
+        device=alone.device if alone else None,
+        one=_amount(alone.value, unit) if alone else None,
+        count=len(low),
+        devices=tuple(f"{_amount(width.value, unit)} on {width.device}" for width in low[:_MOST_DEVICES]),
+        host=machine.host,
+        usual=_amount(usual, unit),
+        made_so=made_so,
+    )
     return [
         NARROW_LINK.finding(
             "info" if made_so else "warning",
             "high" if counts[usual] > len(low) else "medium",
-            f"{metric} of {named}{where} {'are' if metric.endswith('s') else 'is'} below the {usual:g} {unit} of "
-            f"{'its' if len(low) == 1 else 'their'} siblings"
-            f"{': the slot allows no more' if made_so else ''}.",
+            claim,
             [
                 *(
                     Evidence(Fact.WIDTH, width.value, unit, usual, subject=f"{metric} of {width.device}")
-                    for width in low[:8]
+                    for width in low[:_MOST_DEVICES]
                 ),
                 *quoted((quote for width in low for quote in width.quotes), Fact.TOPOLOGY, 2),
             ],
@@ -364,8 +390,16 @@ def _links_down(machine: Machine) -> list[Finding]:
         NARROW_LINK.finding(
             "warning",
             "high",
-            f"NVLinks are down: {', '.join(f'{gpu.nvlinks_down} of {gpu.label}' for gpu in down)}.",
-            [Evidence(Fact.NVLINKS_DOWN, gpu.nvlinks_down, "links", 0, subject=gpu.label) for gpu in down[:8]],
+            LinksDown(
+                gpu=down[0].label if len(down) == 1 else None,
+                one=down[0].nvlinks_down if len(down) == 1 else None,
+                count=len(down),
+                gpus=tuple(f"{gpu.nvlinks_down} of {gpu.label}" for gpu in down),
+            ),
+            [
+                Evidence(Fact.NVLINKS_DOWN, gpu.nvlinks_down, "links", 0, subject=gpu.label)
+                for gpu in down[:_MOST_DEVICES]
+            ],
         )
     ]
 

@@ -6,24 +6,17 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from traceops.fabric.model import Machine
 from traceops.machine.files import output
 from traceops.machine.look import HostContext, Look
 from traceops.machine.platform import parse_nvlink_status, parse_p2p
 from traceops.machine.probe import HostFacts, Run, machine_of, probe
-from traceops.rules.machine.gpus import XID, judge_gpus, judge_xids
+from traceops.rules.machine.gpus import judge_gpus, judge_xids
 from traceops.rules.machine.limits import judge_cpus, judge_limits
-from traceops.rules.machine.links import DIRECT_ACCESS, judge_lanes, judge_nvlink, judge_p2p
+from traceops.rules.machine.links import judge_lanes, judge_nvlink, judge_p2p
+from traceops.rules.machine.looks import looked
 from traceops.rules.machine.network import judge_efa, judge_gdr, judge_interfaces, judge_rdma
-from traceops.rules.machine.platform import (
-    DRIVER,
-    judge_container,
-    judge_fabric_manager,
-    judge_pcie_ways,
-    judge_software,
-)
+from traceops.rules.machine.platform import judge_container, judge_fabric_manager, judge_pcie_ways, judge_software
 from traceops.rules.machine.variables import check_variables
 
 
@@ -48,14 +41,13 @@ def judge(facts: HostFacts, environ: Mapping[str, str]) -> tuple[Machine, tuple[
 def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
     host, driver = facts.host, facts.driver
     if driver is None or not driver.gpus:
-        why = f"no GPU to look at: {facts.smi.problem or 'nvidia-smi shows none'}"
-        areas = (("GPU", "GPUs"), ("NVLink", "NVLink"), ("PCIe", "GPU link"), ("PCIe", "direct access (P2P)"))
-        unseen = [Look(host, area, what, "none", "not_evaluated", why) for area, what in areas]
+        unseen = [
+            looked(host, about, "no_gpu", problem=facts.smi.problem) for about in ("gpus", "nvlink", "gpu_link", "p2p")
+        ]
         if facts.platform is None or not facts.platform.has_gpus:
             if facts.smi.timed_out:  # without a GPU it says so at once
-                advice = "look for a driver that hangs: sudo dmesg | grep -i -e nvrm -e xid; it may take a reboot"
-                unseen[0] = replace(unseen[0], level="warning", advice=advice, rule=DRIVER.id)
-            return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why, rule=XID.id)]
+                unseen[0] = looked(host, "driver", "no_answer", problem=facts.smi.problem)
+            return [*unseen, looked(host, "xid", "no_gpu", problem=facts.smi.problem)]
         return [*unseen, *judge_xids(facts.driver_log, facts.log.problem, {}, host)]
     gpus = driver.gpus
     labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
@@ -69,17 +61,7 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
     if len(gpus) > 1:
         looks += judge_p2p(parse_p2p(facts.p2p.text), machine.paths, bool(virtual), host)
     else:
-        looks.append(
-            Look(
-                host,
-                "PCIe",
-                "direct access (P2P)",
-                "one GPU",
-                "not_evaluated",
-                "there is no pair of GPUs",
-                rule=DIRECT_ACCESS.id,
-            )
-        )
+        looks.append(looked(host, "p2p", "one_gpu"))
     if facts.platform is not None:
         told = any(gpu.fabric_state is not None for gpu in gpus)
         looks += judge_fabric_manager(facts.platform, told, len(gpus), host)
@@ -102,19 +84,19 @@ def _host(facts: HostFacts, environ: Mapping[str, str], machine: Machine) -> lis
         quota = facts.limits.processors if facts.limits else None
         looks += judge_cpus(facts.cpus, near, quota, host)
     else:
-        looks.append(_late(host, "NUMA", "cores"))
-    looks += judge_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
+        looks.append(looked(host, "cores", "unanswered"))
+    looks += judge_limits(facts.limits, count, rdma, host) if facts.limits else [looked(host, "limits", "unanswered")]
     if facts.platform is not None:
         looks += judge_container(facts.platform, environ, count, facts.smi.problem, host, timed_out=facts.smi.timed_out)
     else:
-        looks.append(_late(host, "container", "container"))
+        looks.append(looked(host, "container", "unanswered"))
     return looks
 
 
 def _network(facts: HostFacts) -> list[Look]:
     host = facts.host
     if facts.rdma is None or facts.interfaces is None or facts.openable is None:
-        return [_late(host, "network", "interfaces and RDMA devices")]
+        return [looked(host, "interfaces", "unanswered")]
     active = [one for one in facts.rdma if one.active]
     looks = [*judge_interfaces(facts.interfaces, bool(active), host), *judge_rdma(facts.rdma, facts.openable, host)]
     gpus = [gpu.name for gpu in facts.driver.gpus] if facts.driver else []
@@ -133,7 +115,7 @@ def _software(facts: HostFacts, environ: Mapping[str, str]) -> list[Look]:
     if software is not None:
         looks += judge_software(software, driver.cuda if driver else None, len(gpus), host)
     else:
-        looks.append(_late(host, "software", "torch"))
+        looks.append(looked(host, "torch", "unanswered"))
     context = HostContext(
         facts.interfaces,
         facts.rdma,
@@ -143,7 +125,3 @@ def _software(facts: HostFacts, environ: Mapping[str, str]) -> list[Look]:
         software.torch if software else None,
     )
     return [*looks, *check_variables(environ, host, context, facts.files or ())]
-
-
-def _late(host: str, area: str, what: str) -> Look:
-    return Look(host, area, what, "not known", "not_evaluated", "files of /proc and /sys did not answer in time")

@@ -1,30 +1,21 @@
-"""TO-D301 to TO-D304: /dev/shm, ulimits and cgroups."""
+"""TO-D301 to TO-D306: shared memory, ulimits, cgroups, cores and NUMA nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from traceops.core.rule import JudgedBy, described
 from traceops.core.units import memory_text
 from traceops.machine.files import listed
-from traceops.machine.look import Look
+from traceops.machine.look import Level, Look
 from traceops.machine.platform import Cpus, Limits, Near
-
-# TO-D305 and TO-D306: cores and NUMA nodes.
-
+from traceops.rules.machine.looks import looked
 
 CORES = described("machine", "TO-D305", JudgedBy.DOCTOR)
 NUMA = described("machine", "TO-D306", JudgedBy.DOCTOR)
 RULES = (CORES, NUMA)
-
-
-def balancing_look(host: str) -> Look:
-    """The kernel moves memory between nodes by itself."""
-    return Look(
-        host, "NUMA", "automatic NUMA balancing", "on", "note",
-        "the kernel moves memory between nodes: it may disturb NCCL's buffers",
-        "sudo sysctl kernel.numa_balancing=0", rule=NUMA.id,
-    )  # fmt: skip
 
 
 def judge_cpus(cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None, host: str) -> tuple[Look, ...]:
@@ -33,51 +24,33 @@ def judge_cpus(cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None
     gpus: by label. quota: processors that a cgroup grants, None without a limit.
     """
     if not cpus.allowed:
-        return (
-            Look(
-                host,
-                "NUMA",
-                "cores",
-                "not known",
-                "not_evaluated",
-                "this system has no /proc/self/status",
-                rule=CORES.id,
-            ),
-        )
-    total = sum(len(one) for one in cpus.nodes.values())
-    found = f"{len(cpus.allowed)}{f' of {total}' if total > len(cpus.allowed) else ''} cores"
-    found += f" on {len(cpus.nodes)} NUMA nodes" if len(cpus.nodes) > 1 else ""
-    facts = {"allowed": listed(cpus.allowed), "nodes": {str(node): listed(one) for node, one in cpus.nodes.items()},
-             "quota": quota, "gpus": {label: near.numa for label, near in gpus}}  # fmt: skip
+        return (looked(host, "cores", "unknown"),)
+    numbers = {"allowed": listed(cpus.allowed), "nodes": {str(node): listed(one) for node, one in cpus.nodes.items()},
+               "quota": quota, "gpus": {label: near.numa for label, near in gpus}}  # fmt: skip
     granted = min(float(len(cpus.allowed)), quota or float("inf"))
     if gpus and granted < len(gpus):
-        looks = [
-            Look(host, "NUMA", "cores", f"{granted:g} for {len(gpus)} GPUs", "warning",
-                 "every rank keeps a core busy, and NCCL's network and the loader need more",
-                 "ask for more cores: docker --cpus/--cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit", facts,
-                 rule=CORES.id)
-        ]  # fmt: skip
+        cores = looked(host, "cores", "few", numbers, granted=granted, gpus=len(gpus))
     else:
-        looks = [Look(host, "NUMA", "cores", found, facts=facts, rule=CORES.id)]
+        allowed, total, nodes = len(cpus.allowed), sum(len(one) for one in cpus.nodes.values()), len(cpus.nodes)
+        cores = looked(
+            host, "cores", "fine", numbers,
+            allowed=allowed, total=total if total > allowed else None, nodes=nodes if nodes > 1 else None,
+        )  # fmt: skip
+    return (cores, *_of_nodes(cpus, gpus, numbers, host))
+
+
+def _of_nodes(cpus: Cpus, gpus: Sequence[tuple[str, Near]], numbers: Mapping[str, Any], host: str) -> Iterator[Look]:
+    """What keeps processes from memory and cores near their GPUs."""
+    several = len(cpus.nodes) > 1
     far = [(label, near) for label, near in gpus if near.cpus and not near.cpus & cpus.allowed]
     if far:
         shown = "; ".join(f"{label} is near {listed(near.cpus)}" for label, near in far)
-        looks.append(
-            Look(host, "NUMA", "cores near GPUs", f"none allowed for {', '.join(label for label, _ in far)}", "warning",
-                 f"this process may use {listed(cpus.allowed)}; {shown}: all they copy crosses between NUMA nodes",
-                 "widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE", facts,
-                 rule=NUMA.id)
-        )  # fmt: skip
-    elif gpus and len(cpus.nodes) > 1 and all(near.numa is None for _, near in gpus):
-        looks.append(
-            Look(host, "NUMA", "GPUs' NUMA nodes", "not known", "note",
-                 "there are several nodes and the firmware does not say where the GPUs are: binding is guesswork",
-                 "on bare metal update the BIOS; in a virtual machine ask for its NUMA layout", facts,
-                 rule=NUMA.id)
-        )  # fmt: skip
-    if gpus and len(cpus.nodes) > 1 and cpus.balancing:
-        looks.append(balancing_look(host))
-    return tuple(looks)
+        labels, allowed = [label for label, _ in far], listed(cpus.allowed)
+        yield looked(host, "numa", "far", numbers, gpus=labels, allowed=allowed, near=shown)
+    elif gpus and several and all(near.numa is None for _, near in gpus):
+        yield looked(host, "numa", "unknown", numbers)
+    if gpus and several and cpus.balancing:
+        yield looked(host, "numa", "balancing")
 
 
 SHARED_MEMORY = described("machine", "TO-D301", JudgedBy.DOCTOR)
@@ -101,77 +74,42 @@ def judge_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Look
 
 def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
     if limits.shm is None:
-        return Look(
-            host, "memory", "/dev/shm", "not known", "not_evaluated", "there is no /dev/shm", rule=SHARED_MEMORY.id
-        )
+        return looked(host, "shm", "unknown")
     free = limits.shm_free if limits.shm_free is not None else limits.shm
     found = memory_text(limits.shm) + (f", {memory_text(free)} free" if free < 0.9 * limits.shm else "")
-    facts = {"bytes": limits.shm, "free_bytes": free, "nccl_segments": limits.leftovers}
-    advice = (
-        "docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an emptyDir with medium: Memory at /dev/shm; "
-        "on a host: sudo mount -o remount,size=50% /dev/shm"
-    )
-    if limits.shm <= _DOCKER_SHM and gpus > 1:
-        why = "a container's default: NCCL's shared memory and loaders with workers fail ('No space left', bus error)"
-        return Look(host, "memory", "/dev/shm", found, "error", why, advice, facts, rule=SHARED_MEMORY.id)
+    numbers = {"bytes": limits.shm, "free_bytes": free, "nccl_segments": limits.leftovers}
+    level: Level | None = None
     if limits.shm <= _DOCKER_SHM:
-        why = "a container's default: loaders with workers die of a bus error"
-        return Look(host, "memory", "/dev/shm", found, "warning", why, advice, facts, rule=SHARED_MEMORY.id)
-    if free < _DOCKER_SHM:
-        why = "nearly full: NCCL and loaders with workers fail"
-        what = "see what holds it: ls -la /dev/shm; remove segments of jobs that ended: rm /dev/shm/nccl-*"
-        return Look(
-            host,
-            "memory",
-            "/dev/shm",
-            found,
-            "error" if gpus > 1 else "warning",
-            why,
-            what,
-            facts,
-            rule=SHARED_MEMORY.id,
-        )
-    if free < _SMALL_SHM and gpus > 1:
-        why = "NCCL takes some 10 MB for each pair that has no direct access, loaders a batch for each worker"
-        return Look(host, "memory", "/dev/shm", found, "warning", why, advice, facts, rule=SHARED_MEMORY.id)
-    return Look(host, "memory", "/dev/shm", found, facts=facts, rule=SHARED_MEMORY.id)
+        key = "container_of_several" if gpus > 1 else "container"
+    elif free < _DOCKER_SHM:
+        key, level = "full", "error" if gpus > 1 else None
+    else:
+        key = "small" if free < _SMALL_SHM and gpus > 1 else "fine"
+    return looked(host, "shm", key, numbers, level=level, found=found)
 
 
 def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
-    facts = {"memlock": limits.memlock, "nofile": limits.files, "nproc": limits.processes, "may_lock": limits.may_lock}
+    numbers = {
+        "memlock": limits.memlock, "nofile": limits.files, "nproc": limits.processes, "may_lock": limits.may_lock,
+    }  # fmt: skip
+    look = partial(looked, host, "limits", numbers=numbers)
     looks = []
     if rdma and limits.memlock is not None and limits.memlock < _LITTLE_LOCKED and not limits.may_lock:
-        looks.append(
-            Look(host, "limits", "locked memory", memory_text(limits.memlock), "error",
-                 "RDMA registers GBs: it fails with 'Cannot allocate memory', or NCCL falls back to sockets",
-                 "ulimit -l unlimited; docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK "
-                 "and LimitMEMLOCK=infinity in slurmd's unit", facts, rule=LOCKED_MEMORY.id)
-        )  # fmt: skip
+        looks.append(look("locked", memory=memory_text(limits.memlock)))
     if limits.files is not None and limits.files < _FEW_FILES:
-        very = limits.files < _VERY_FEW_FILES
-        looks.append(
-            Look(host, "limits", "open files", str(limits.files), "warning" if very else "note",
-                 "each connection of NCCL and each tensor of a loader's worker takes one"
-                 + ("" if very else "; enough for one host"),
-                 "ulimit -n 65536; docker run --ulimit nofile=65536", facts, rule=FEW_FILES_OR_TASKS.id)
-        )  # fmt: skip
+        looks.append(look("very_few_files" if limits.files < _VERY_FEW_FILES else "few_files", files=limits.files))
     fewest = min((one for one in (limits.processes, limits.tasks) if one is not None), default=None)
     if fewest is not None and fewest < _FEW_PROCESSES:
-        looks.append(
-            Look(host, "limits", "processes and threads", str(fewest), "warning",
-                 "a rank has a hundred threads and more: starting them fails ('Resource temporarily unavailable')",
-                 "ulimit -u 65536; docker run --pids-limit -1", facts, rule=FEW_FILES_OR_TASKS.id)
-        )  # fmt: skip
+        looks.append(look("few_tasks", tasks=fewest))
     if not looks:
         lock = "unlimited" if limits.memlock is None or limits.may_lock else memory_text(limits.memlock)
-        files = "unlimited" if limits.files is None else str(limits.files)
-        looks = [Look(host, "limits", "ulimits", f"locked memory {lock}, open files {files}", facts=facts)]
+        looks = [look("fine", locked=lock, files="unlimited" if limits.files is None else limits.files)]
     return looks
 
 
 def _of_cgroups(limits: Limits, gpus: int, host: str) -> list[Look]:
-    facts = {"memory_bytes": limits.memory, "used_bytes": limits.memory_used, "processors": limits.processors,
-             "tasks": limits.tasks}  # fmt: skip
+    numbers = {"memory_bytes": limits.memory, "used_bytes": limits.memory_used, "processors": limits.processors,
+               "tasks": limits.tasks}  # fmt: skip
     parts = [
         f"memory {memory_text(limits.memory)}" if limits.memory else "",
         f"{limits.processors:g} processors" if limits.processors else "",
@@ -179,9 +117,5 @@ def _of_cgroups(limits: Limits, gpus: int, host: str) -> list[Look]:
     ]
     found = ", ".join(part for part in parts if part) or "none"
     if limits.memory is not None and limits.memory < _SMALL_MEMORY * max(gpus, 1):
-        return [
-            Look(host, "limits", "cgroup limits", found, "warning" if gpus else "note",
-                 "every rank takes 2 to 4 GB of the host's memory before it trains: the kernel may kill one",
-                 "docker run --memory, the pod's memory limit, or Slurm --mem", facts, rule=CGROUP_MEMORY.id)
-        ]  # fmt: skip
-    return [Look(host, "limits", "cgroup limits", found, facts=facts, rule=CGROUP_MEMORY.id)]
+        return [looked(host, "cgroup", "little_memory", numbers, level=None if gpus else "note", found=found)]
+    return [looked(host, "cgroup", "fine", numbers, found=found)]

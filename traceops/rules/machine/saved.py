@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import combinations
 from pathlib import PurePath
 
@@ -37,7 +38,6 @@ from traceops.rules.machine.gpus import (
 )
 from traceops.rules.machine.gpus import RULES as HEALTH
 from traceops.rules.machine.judge import AREAS
-from traceops.rules.machine.limits import balancing_look
 from traceops.rules.machine.links import (
     DIRECT_ACCESS,
     NVLINK,
@@ -48,24 +48,16 @@ from traceops.rules.machine.links import (
     judge_p2p,
     judge_waiting,
 )
-from traceops.rules.machine.network import judge_gdr_told
-from traceops.rules.machine.platform import (
-    DRIVER,
-    IOMMU_ACS,
-    NCCL,
-    TORCH,
-    judge_failed,
-    judge_iommu_warning,
-    judge_lost,
-    judge_software,
-)
+from traceops.rules.machine.looks import looked
+from traceops.rules.machine.network import judge_gdr_logged
+from traceops.rules.machine.platform import DRIVER, TORCH, judge_failed, judge_iommu_warning, judge_lost, judge_software
 from traceops.rules.machine.variables import check_variables
+from traceops.words.catalogue import texts
 
 # What the log of NCCL or RCCL says that rules of a machine judge: IOMMU, NUMA balancing, GPUDirect RDMA.
 
 
 _LINKS = ("NV", "XGMI")
-_WHY = "NCCL's log tells of other things only"
 
 
 def judge_log(fabric: Fabric, others: Sequence[Look]) -> list[Look]:
@@ -89,7 +81,7 @@ def _warnings(fabric: Fabric, log: NcclLog) -> list[Look]:
     for remark in log.host_remarks:
         host = remark.host or log.files[0]
         if remark.kind == "numa_balancing":
-            looks.append(balancing_look(host))
+            looks.append(looked(host, "numa", "balancing"))
         elif _gpus_of(log, remark.host) != 1:
             looks.append(judge_iommu_warning(_all_linked(fabric, remark.host), host))
     return looks
@@ -124,7 +116,7 @@ def _gpudirect(fabric: Fabric, log: NcclLog) -> list[Look]:
         for name, on in network.gdr.items():
             own[name] = own.get(name, True) and on
     looks = (
-        judge_gdr_told(plugin, told, _names(fabric, host), host or log.files[0])
+        judge_gdr_logged(plugin, told, _names(fabric, host), host or log.files[0])
         for (host, plugin), told in devices.items()
     )
     return [look for look in looks if look is not None]
@@ -145,7 +137,7 @@ def _untold(told: Sequence[Look], others: Sequence[Look]) -> list[Look]:
     judged = {look.rule for look in (*told, *others)}
     seen = {look.area for look in others}
     return [
-        Look(first[area].host, area, rule.title, "not known", "not_evaluated", _WHY, rule=rule.id)
+        looked(first[area].host, "open", "not_logged", area=area, title=rule.title, rule=rule.id)
         for area, rules in AREAS
         if area in first and area not in seen
         for rule in rules
@@ -158,7 +150,6 @@ def _untold(told: Sequence[Look], others: Sequence[Look]) -> list[Look]:
 
 _WHOLE = (COMPUTE_MODE, MIG, ECC_OFF, UNLIKE_GPUS, DRIVER)  # what a table tells all of
 _OF_PARTS = (MEMORY.id, CLOCKS.id, COMPUTE_MODE.id)
-_NAMES_CUT = "nvidia-smi cut their names off: save nvidia-smi -L too"
 
 
 def judge_table(table: SmiTable, listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[str]]:
@@ -201,9 +192,8 @@ def _fits(name: str, whole: str) -> bool:
 
 def _uncertain(look: Look) -> Look:
     """GPUs whose names are alike as far as they are shown may be of two models."""
-    if look.rule != UNLIKE_GPUS.id or look.level != "ok":
-        return look
-    return replace(look, level="not_evaluated", why=_NAMES_CUT)
+    cut = look.rule == UNLIKE_GPUS.id and look.level == "ok"
+    return replace(look, level="not_evaluated", why=texts("looks", "gpus")["names_cut.why"]) if cut else look
 
 
 # Judges what collect_env says of torch: whether it fits the driver, its NCCL, and the variables that are set.
@@ -214,7 +204,6 @@ def _uncertain(look: Look) -> Look:
 _OLDEST_DRIVER = {
     (13,): "580", (12,): "525", (11,): "450", (10, 2): "440.33", (10, 1): "418.39", (10, 0): "410.48",
 }  # fmt: skip
-_NO_CAUSE = "torch finds no GPU, and these files do not tell why"
 
 
 def judge_environment(told: TorchEnvironment, gpus: int, host: str) -> list[Look]:
@@ -225,8 +214,7 @@ def judge_environment(told: TorchEnvironment, gpus: int, host: str) -> list[Look
     if told.torch is not None:
         looks += [_torch(look, told, gpus, host) for look in found if look.rule == TORCH.id]
     if not told.wheels:
-        why = "these files do not tell which NCCL torch has"
-        looks.append(Look(host, "software", "NCCL", "not known", "not_evaluated", why, rule=NCCL.id))
+        looks.append(looked(host, "nccl", "not_saved"))
     if told.variables is not None:
         context = HostContext(gpus=gpus or None, nccl=software.nccl, torch=told.torch)
         looks += check_variables(told.variables, host, context)
@@ -237,15 +225,11 @@ def _torch(look: Look, told: TorchEnvironment, gpus: int, host: str) -> Look:
     """Of a torch built for CUDA: it fits where it sees GPUs itself, else the driver may be too old for it."""
     if look.level != "ok" or told.cuda is None or told.sees_gpus:
         return look
+    again = partial(looked, host, "torch", numbers=look.facts, found=look.found)
     oldest = _oldest_driver(told.cuda)
     if told.driver and oldest and version_of(told.driver)[:2] < version_of(oldest):
-        return replace(
-            look, level="error", why=f"driver {told.driver} is too old for it: torch sees no GPU",
-            advice=f"update the driver to {oldest} or newer, or install torch built for an older CUDA: see "
-            "'Get started' of pytorch.org",
-        )  # fmt: skip
-    why = _NO_CAUSE if gpus and told.sees_gpus is False else "these files do not tell whether torch finds GPUs"
-    return replace(look, level="not_evaluated", why=why)
+        return again("old_driver", driver=told.driver, oldest=oldest)
+    return again("no_cause" if gpus and told.sees_gpus is False else "not_saved")
 
 
 def _oldest_driver(cuda: str) -> str | None:
@@ -262,7 +246,6 @@ _TOLD_BY: tuple[tuple[str, str, str, tuple[Rule, ...]], ...] = (
     ("p2p", "PCIe", "nvidia-smi topo -p2p r", (DIRECT_ACCESS,)),
     ("smi", "PCIe", "nvidia-smi -q", (PCIE_LINK,)),
 )
-_NOT_SAVED = "these files do not tell: save {} too"
 
 
 def judge_outputs(saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | None = None) -> tuple[Look, ...]:
@@ -270,14 +253,7 @@ def judge_outputs(saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | N
     told, host, ways = saved.outputs, saved.name, paths or {}
     gpus: Sequence[SmiGpu] = told.smi.smi.gpus if told.smi else ()
     looks, decided = _of_gpus(told, host)
-    if told.smi is not None:
-        looks += judge_lanes(gpus, host)
-    if told.nvlink is not None:  # a paste may be cut off: GPUs that it lacks are not judged
-        links = told.nvlink.links
-        listed = gpus or [SmiGpu(index, name, uuid) for index, name, uuid in told.nvlink.named]
-        looks += judge_nvlink([gpu for gpu in listed if gpu.index in links], links, ways, host)
-    elif gpus:
-        looks += [look for look in judge_nvlink(gpus, None, ways, host) if look.rule == NVSWITCH.id]
+    looks += _of_links(told, gpus, ways, host)
     if told.parts is not None:
         found, by_it = judge_parts(told.parts, host)
         looks += [look for look in found if look.rule not in decided]
@@ -294,7 +270,19 @@ def judge_outputs(saved: SavedOutputs, paths: Mapping[tuple[str, str], Path] | N
         table = told.table.table if told.table else None
         shown = gpus or (table.smi.gpus if table else told.listed or ())
         looks += judge_environment(told.environment, len(shown), host)
-    return (*([_told_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved, decided))
+    return (*([_apart(saved.apart, host)] if saved.apart else []), *looks, *_open(saved, decided))
+
+
+def _of_links(told: Outputs, gpus: Sequence[SmiGpu], ways: Mapping[tuple[str, str], Path], host: str) -> Iterator[Look]:
+    """What the outputs say of PCIe and NVLink."""
+    if told.smi is not None:
+        yield from judge_lanes(gpus, host)
+    if told.nvlink is not None:  # a paste may be cut off: GPUs that it lacks are not judged
+        links = told.nvlink.links
+        listed = gpus or [SmiGpu(index, name, uuid) for index, name, uuid in told.nvlink.named]
+        yield from judge_nvlink([gpu for gpu in listed if gpu.index in links], links, ways, host)
+    elif gpus:
+        yield from (look for look in judge_nvlink(gpus, None, ways, host) if look.rule == NVSWITCH.id)
 
 
 def _of_gpus(told: Outputs, host: str) -> tuple[list[Look], set[str]]:
@@ -313,46 +301,33 @@ def _of_gpus(told: Outputs, host: str) -> tuple[list[Look], set[str]]:
     return [*looks, *found], decided | by_it
 
 
-def _told_apart(apart: Apart, host: str) -> Look:
+def _apart(apart: Apart, host: str) -> Look:
     """Two files that cannot be of one machine: nothing is said across them."""
     file, other = (PurePath(path).name for path in (apart.file, apart.other))
     why = apart.why
     gpu = f"GPU{why.gpu}"
-    if why.kind == "count":
-        ours, theirs = (
-            f"a {gpu}" if number is None else f"{number} GPU{'' if number == 1 else 's'}"
-            for number in (why.ours, why.theirs)
-        )
-        found = f"{file} has {ours}, {other} has {theirs}"
-    elif why.kind == "bus_id":
-        found = f"the GPUs of {file} have other PCIe addresses than those of {other}"
-    else:
-        what = "is of another model" if why.kind == "model" else "has another UUID"
-        found = f"{gpu} of {file} {what} than in {other}"
-    return Look(
-        host, "GPU", "files", found, "warning",
-        "they are of two machines, or a GPU was lost or replaced in between: each is judged by itself",
-        "give the files of one machine and one time",
-    )  # fmt: skip
+    ours, theirs = (
+        f"a {gpu}" if number is None else f"{number} GPU{'' if number == 1 else 's'}"
+        for number in (why.ours, why.theirs)
+    )
+    return looked(
+        host, "gpu_modes", "two_machines", kind_of=why.kind, file=file, other=other, gpu=gpu, ours=ours, theirs=theirs
+    )
 
 
 def _xids(log: DriverLog, labels: Mapping[str, str], host: str) -> list[Look]:
     """Xids of the log; where it holds none, no more is said than that."""
     found = judge_xids(log, None, dict(labels), host)
-    return [replace(look, found="none in this log") if look.level == "ok" else look for look in found]
+    return [replace(look, found=texts("looks", "xid")["none_saved"]) if look.level == "ok" else look for look in found]
 
 
 def _open(saved: SavedOutputs, told: AbstractSet[str]) -> list[Look]:
     """A look for each rule that the files leave open. told: rules that something else decides."""
     looks = [
-        Look(saved.name, area, rule.title, "not known", "not_evaluated", _NOT_SAVED.format(program), rule=rule.id)
+        looked(saved.name, "open", "not_saved", area=area, title=rule.title, program=program, rule=rule.id)
         for output, area, program, rules in _TOLD_BY
         if output not in saved.outputs.programs
         for rule in rules
         if rule.id not in told
     ]
-    why = "a saved file does not tell which programs were the job's own"
-    looks.append(Look(saved.name, "GPU", OTHERS.title, "not known", "not_evaluated", why, rule=OTHERS.id))
-    why = "traceops doctor reads it on the host itself"
-    looks.append(Look(saved.name, "PCIe", IOMMU_ACS.title, "not known", "not_evaluated", why, rule=IOMMU_ACS.id))
-    return looks
+    return [*looks, looked(saved.name, "gpu_modes", "others_unsaved"), looked(saved.name, "pcie_ways", "unread")]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variables import FAMILIES, SWITCH, Variable, as_number, known_variables, version_of
+from traceops.rules.machine.looks import looked
 from traceops.rules.machine.variable_clashes import clashes, costs, setting
 
 UNKNOWN_NAME = described("machine", "TO-D401", JudgedBy.DOCTOR)
@@ -55,25 +57,15 @@ def check_variables(
     if context.gpus == 0:  # no job here uses NCCL: nothing fails, but what is set may be meant for other nodes
         looks = [replace(look, level="warning") if look.level == "error" and look.what.startswith("NCCL_") else look
                  for look in looks]  # fmt: skip
-    if not looks:
-        found = f"{count} known, none wrong" if count else "none set"
-        looks = [Look(host, "environment", "variables of NCCL and torch", found)]
-    return tuple(looks)
+    return tuple(looks or [looked(host, "variables", "none_wrong", count=count or None)])
 
 
 def _of_file(path: str, settings: Mapping[str, str], environ: Mapping[str, str], host: str) -> Look:
-    shown = ", ".join(
-        f"{name}={value}" for name, value in list(settings.items())[:8] if name in known_variables().variables
-    )
+    known = {name: value for name, value in settings.items() if name in known_variables().variables}
+    shown = ", ".join(f"{name}={known[name]}" for name in list(settings)[:8] if name in known)
     beaten = [name for name in settings if name in environ]
-    return Look(
-        host, "environment", path, (shown or f"{len(settings)} settings")[: 4 * _SHOWN], "note",
-        "NCCL reads this file: it sets these though the environment does not show them"
-        + (f"; the environment beats its {', '.join(beaten)}" if beaten else ""),
-        f"leave out what is not wanted: edit {path}, or set the variable in the environment, which wins",
-        {"set": {name: value for name, value in settings.items() if name in known_variables().variables}},
-        rule=NCCL_FILE.id,
-    )  # fmt: skip
+    shown = (shown or f"{len(settings)} settings")[: 4 * _SHOWN]
+    return looked(host, "variables", "file", {"set": known}, name=path, settings=shown, beaten=beaten)
 
 
 def _of_known(variable: Variable, value: str, context: HostContext, host: str) -> list[Look]:
@@ -82,24 +74,16 @@ def _of_known(variable: Variable, value: str, context: HostContext, host: str) -
         return []
     if name in known_variables().renamed and (replaced := _renamed(name, value, context, host)):
         return [replaced]
-    looks = []
-    if (wrong := _wrong_value(variable, value, context, host)) is not None:
-        looks.append(wrong)
+    wrong = _wrong_value(variable, value, context, host)
+    looks = [] if wrong is None else [wrong]
     version = context.torch if name.startswith("TORCH_") else context.nccl if name.startswith("NCCL_") else None
     library = "torch" if name.startswith("TORCH_") else "NCCL"
     installed = version_of(version or "")[:2]
+    look = partial(setting, host, "variables", name=name, value=value, library=library)
     if installed and variable.since and installed < version_of(variable.since):
-        looks.append(
-            setting(
-                host, name, value, "note", f"{library} {version} does not know it: new in {library} {variable.since}",
-                f"unset {name}, or use a newer {library}", rule=NOT_READ,
-            )
-        )  # fmt: skip
+        looks.append(look("too_early", version=version, since=variable.since))
     elif installed and variable.until and installed > version_of(variable.until):
-        looks.append(
-            setting(host, name, value, "note", f"not read any more after {library} {variable.until}", f"unset {name}",
-                    rule=NOT_READ)
-        )  # fmt: skip
+        looks.append(look("too_late", until=variable.until))
     return looks
 
 
@@ -112,47 +96,37 @@ def _renamed(name: str, value: str, context: HostContext, host: str) -> Look | N
         return None
     variable = known_variables().variables.get(name)
     gone = variable is not None and bool(variable.until)
-    why = f"{'nothing reads it any more' if gone else 'an old name'}: {new} since {since}"
-    same = known_variables().variables[new].values == variable.values if variable else True
-    advice = (
-        f"unset {name}; export {new}={value}"
-        if same
-        else f"unset {name}; see {new}: {known_variables().variables[new].does}"
-    )
-    return setting(host, name, value, "warning" if gone else "note", why, advice, rule=NOT_READ)
+    now = known_variables().variables.get(new)
+    same = variable is None or (now is not None and now.values == variable.values)
+    return setting(
+        host, "variables", "renamed", name, value,
+        level="warning" if gone else None, gone=gone, new=new, since=since, same=same, right=value,
+        does=now.does if now else None,
+    )  # fmt: skip
 
 
 def _wrong_value(variable: Variable, value: str, context: HostContext, host: str) -> Look | None:
     name = variable.name
+    look = partial(setting, host, "variables", name=name, value=value)
     words = {"NCCL_ALGO": _ALGORITHMS, "NCCL_PROTO": _PROTOCOLS}.get(name)
     if words is not None:
         unknown = _unknown_words(value, words)
-        if not unknown:
-            return None
         strict = version_of(context.nccl or "2.24")[:2] >= _STRICT_LISTS
-        return setting(
-            host, name, value, "error" if strict else "warning",
-            f"{', '.join(unknown)} is none of {', '.join(words)}: NCCL "
-            + ("ends with 'invalid usage'" if strict else "leaves it out without a word"),
-            f"unset {name}", rule=WRONG_VALUE,
-        )  # fmt: skip
+        level: Level | None = "error" if strict else None
+        allowed = ", ".join(words)
+        return look("unknown_words", level=level, words=unknown, allowed=allowed, strict=strict) if unknown else None
     if variable.takes(value):
         return None
-    advice = f"unset {name}, or set it to {variable.allowed()}"
+    allowed = variable.allowed()
     if isinstance(variable.values, range):
-        number = as_number(value)
-        if number is None:
-            why = f"not a number: NCCL reads it as 0. It takes {variable.allowed()}"
-            if variable.values == SWITCH and value.strip().casefold() in _MEANS_ON:
-                advice = f"export {name}=1"
-            return setting(host, name, value, "warning", why, advice, rule=WRONG_VALUE)
-        return setting(host, name, value, "note", f"it takes {variable.allowed()}", advice, rule=WRONG_VALUE)
+        if as_number(value) is not None:
+            return look("not_allowed", level="note", allowed=allowed)
+        on = variable.values == SWITCH and value.strip().casefold() in _MEANS_ON
+        return look("no_number", allowed=allowed, right=1 if on else None)
     near = difflib.get_close_matches(value.upper(), variable.values or (), 1, 0.6)
-    if near:
-        advice = f"export {name}={near[0]}"
     # torch refuses to start at such a value, NCCL goes on as if nothing were set
-    level: Level = "error" if name.startswith("TORCH_") else "warning"
-    return setting(host, name, value, level, f"it takes {variable.allowed()}", advice, rule=WRONG_VALUE)
+    level = "error" if name.startswith("TORCH_") else None
+    return look("not_allowed", level=level, allowed=allowed, right=near[0] if near else None)
 
 
 def _unknown_words(value: str, words: Sequence[str]) -> list[str]:
@@ -164,38 +138,22 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
     """A name that nothing reads: with the right one where it is close to one."""
     if name in known_variables().unrelated:
         return []
+    look = partial(looked, host, "variables", name=name)
     if name in known_variables().renamed:
         new, since = known_variables().renamed[name]
-        return [
-            Look(host, "environment", name, "set", "note", f"an old name: {new} since {since}",
-                 f"unset {name}; export {new}={_quoted(set_[name], new)}", rule=NOT_READ.id)
-        ]  # fmt: skip
+        renamed = look("renamed", new=new, since=since, same=True, right=_quoted(set_[name], new))
+        return [replace(renamed, found="set")]
     if name in known_variables().unread:
-        return [
-            Look(host, "environment", name, "set, read by nothing", "warning",
-                 "neither NCCL nor torch knows this name", f"unset {name}; {known_variables().unread[name]}",
-                 rule=UNKNOWN_NAME.id)
-        ]  # fmt: skip
+        return [look("unread", instead=known_variables().unread[name])]
     family = name.upper().startswith(FAMILIES)
     if not family and not _ALMOST_A_FAMILY.match(name):
         return []
     right = _closest(name)
     if right is not None:
-        return [
-            Look(
-                host, "environment", name, "set, read by nothing", "warning",
-                f"there is no such variable; is {right} meant? ({known_variables().variables[right].does})",
-                f"unset {name}"
-                + ("" if right in set_ else f"; if {right} is meant: export {right}={_quoted(set_[name], right)}"),
-                {"right": right}, rule=UNKNOWN_NAME.id,
-            )
-        ]  # fmt: skip
-    if not family:
-        return []
-    return [
-        Look(host, "environment", name, "set", "note", "neither NCCL, torch nor Gloo is known to read it",
-             f"if it is meant for a plugin, leave it; else unset {name}", rule=UNKNOWN_NAME.id)
-    ]  # fmt: skip
+        value = None if right in set_ else _quoted(set_[name], right)
+        does = known_variables().variables[right].does
+        return [look("misspelt", {"right": right}, new=right, does=does, right=value)]
+    return [look("unknown")] if family else []
 
 
 def _closest(name: str) -> str | None:

@@ -1,0 +1,28 @@
+"""A curriculum: sequences get longer from stage to stage."""
+
+import torch
+from timed import DEVICE, phase, rounds, sizes, wrap
+from torch import nn
+
+LENGTHS, WIDTH, BATCH = (64, 128, 256), sizes(96, 512), sizes(4, 48)
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> None:
+    tokens = torch.randn(BATCH, length, WIDTH, device=DEVICE)
+    loss = model(tokens).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def main() -> None:
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
+    model = wrap(nn.TransformerEncoder(layer, sizes(2, 8)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for number in rounds(sizes(120, 150)):
+        stage = number // sizes(40, 50)
+        with phase(f"stage {stage}", train_step):
+            train_step(model, optimizer, LENGTHS[stage])
+
+
+main()

@@ -1,0 +1,351 @@
+"""The rounds of a training whose steps recur with a period, and the phases of its loop, named by their lines.
+
+A reinforcement learner collects, then makes a few steps of its optimizer; a GAN's critic makes several for one of the
+generator. Such steps are no outliers: the durations of all steps show the period, and samples of the host the phases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise, takewhile
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from traceops.across.run_steps import Floats, Mask, WholeRun
+from traceops.measure.host_places import CodePlace, own_overhead, place_of, stack_purposes, trains, waits
+from traceops.traces.observed import Observed, SampledFrame
+
+_LONGEST = 64  # steps of a round
+_LEAST_ROUNDS = 4
+_EXPLAINED = 0.35  # of how far steps are from their median: less is no period
+_AS_GOOD = 0.9  # of the best period's: the shortest one is it
+_UNEVEN = 0.1  # of a round: how far its steps are from their median
+_LONGER = 1.25  # times the shortest step of the round
+_STEPS_OF_STAGE = 12
+_APART, _CLEAR = 1.3, 2.5  # of stages: how much longer a step takes, and in what steps differ from their median
+_OF_FUNCTION, _OF_LINE = 0.85, 0.97  # of the samples: what they have in common is above the loop
+_LEAST_SAMPLES = 40
+_LEAST_OF_POSITION = 5  # samples, of fewer no share is known
+_LEAST_PCT = 2.0
+_SELDOM = 0.8  # of a line's samples in one step of the round: it runs once a round
+
+
+class Phase(Struct, frozen=True):
+    """A part of the loop. ms: a round; pct: of the round. does: as in `Purpose`.
+
+    most: the innermost function that takes most of it, where that is another one. trains: backward runs in it, or a
+    model that the loop calls with gradients. waits: lines of the loop that wait for the device or other ranks.
+    """
+
+    place: CodePlace
+    ms: float
+    pct: float
+    trains: bool
+    does: str | None = None
+    most: CodePlace | None = None
+    waits: bool = False
+
+
+class Stage(Struct, frozen=True):
+    """Steps from `first` on that take `ms` each, pct of the run in all."""
+
+    first: int
+    ms: float
+    pct: float
+
+
+class Rounds(Struct, frozen=True):
+    """A loop's rounds, of which `count` were timed, or stages that follow each other.
+
+    profile_ms: what each step of a round takes, the first one by the number `first`.
+    """
+
+    profile_ms: tuple[float, ...]
+    first: int
+    count: int
+    phases: tuple[Phase, ...] = ()
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer in a round, 1 where all are alike."""
+        return len(self.profile_ms)
+
+    @property
+    def ms(self) -> float:
+        """What a round takes."""
+        return sum(self.profile_ms)
+
+    @property
+    def explained(self) -> bool:
+        """Whether there are rounds, and several phases show what makes their steps differ."""
+        return self.steps > 1 and len(self.phases) > 1
+
+    def is_long(self, step: int) -> bool:
+        """Whether the step of this number is one that is longer than the others in each round."""
+        own = self.profile_ms[(step - self.first) % self.steps]
+        return own >= _LONGER * min(self.profile_ms)
+
+    def holds(self, place: CodePlace) -> bool:
+        """Whether a phase is in this function."""
+        return any(place.unit in (one.place.unit, one.most and one.most.unit) for one in self.phases)
+
+
+def find_rounds(run: WholeRun, observed: Sequence[Observed]) -> Rounds | None:
+    """None where all steps are alike and no part of the loop but the training takes time."""
+    timed = run.timed & ~np.isin(run.numbers, run.start)
+    took = run.step_ms
+    profile = None if run.by_turns else period_of(took, timed)
+    stages = stages_of(took, run.numbers, timed) if profile is None else ()
+    if profile is None:
+        timed = timed if stages else run.like  # what comes in some steps only is TO-W001's
+        profile = np.array([float(took[timed].mean())])
+    enough = [one for one in observed if len(one.samples) >= _LEAST_SAMPLES]
+    looked = min(enough, key=_waiting, default=None)
+    phases = phases_of(looked, run.numbers, timed, profile) if looked is not None else ()
+    if len(profile) == 1 and not stages and not any(not one.trains for one in phases):
+        return None
+    count = int(timed.sum()) // len(profile)
+    return Rounds(tuple(profile.tolist()), int(run.numbers[0]), count, tuple(phases), stages)
+
+
+def _waiting(one: Observed) -> float:
+    """The part of a rank's time in which it waits: least on the one that the others wait for."""
+    waiting = np.array([waits(one, stack) for stack in range(len(one.stacks))], dtype=bool)
+    us = one.samples[:, 2]
+    return float(us[waiting[one.samples[:, 1]]].sum()) / max(float(us.sum()), 1.0)
+
+
+def period_of(took: Floats, timed: Mask) -> Floats | None:
+    """What each step of a round takes, ms, the first one by the number of the step; None where there are no rounds.
+
+    Each step is compared with the median of the others at its place of the round: the part of what steps are from their
+    median that this explains has to be large, and chance explains nothing.
+    """
+    at = np.flatnonzero(timed)
+    steps = took[at]
+    if not len(steps):
+        return None
+    off = float(np.abs(steps - np.median(steps)).sum())
+    explained: dict[int, float] = {}
+    for period in range(2, min(_LONGEST, len(steps) // _LEAST_ROUNDS) + 1):
+        left = 0.0
+        for place in range(period):
+            own = steps[at % period == place]
+            if len(own) < _LEAST_ROUNDS - 1:
+                break
+            left += float(np.abs(own - np.median(own)).sum()) * len(own) / (len(own) - 1)
+        else:
+            explained[period] = 1 - left / off if off else 0.0
+    best = max(explained.values(), default=0.0)
+    if best < _EXPLAINED:
+        return None
+    period = min(period for period, part in explained.items() if part >= _AS_GOOD * best)
+    profile = np.array([float(np.median(steps[at % period == place])) for place in range(period)])
+    uneven = float(np.abs(profile - np.median(profile)).sum())
+    return profile if uneven >= _UNEVEN * float(profile.sum()) else None
+
+
+def stages_of(took: Floats, numbers: NDArray[np.int64], timed: Mask) -> tuple[Stage, ...]:
+    """Stages of a run whose steps are even for a while, then longer or shorter for good; empty where it has one."""
+    steps, named = took[timed], numbers[timed]
+    cuts = [0, *sorted(_cuts(steps, 0, len(steps))), len(steps)]
+    if len(cuts) == 2:
+        return ()
+    total = float(steps.sum())
+    return tuple(
+        Stage(int(named[first]), float(np.median(steps[first:last])), 100 * float(steps[first:last].sum()) / total)
+        for first, last in pairwise(cuts)
+    )
+
+
+def _cuts(steps: Floats, first: int, last: int) -> Iterator[int]:
+    """Where between `first` and `last` steps change for good."""
+    least = _STEPS_OF_STAGE
+    if last - first < 2 * least:
+        return
+    off = [_off(steps[first:cut]) + _off(steps[cut:last]) for cut in range(first + least, last - least + 1)]
+    cut = first + least + int(np.argmin(off))
+    before, after = steps[first:cut], steps[cut:last]
+    shorter, longer = sorted((float(np.median(before)), float(np.median(after))))
+    if longer >= _APART * shorter and longer - shorter >= _CLEAR * min(off) / (last - first):
+        yield from _cuts(steps, first, cut)
+        yield cut
+        yield from _cuts(steps, cut, last)
+
+
+def _off(steps: Floats) -> float:
+    return float(np.abs(steps - np.median(steps)).sum())
+
+
+class _Part(Struct, frozen=True):
+    """A line of the loop, or a function of the program that it calls: where its samples are, by stack and place."""
+
+    line: int
+    place: CodePlace
+    called: bool
+    trains: bool
+    does: str | None
+    no_grad: bool
+    us: NDArray[np.float64]  # by place in the round
+    waits: float
+    innermost: dict[CodePlace, float]
+    lines: dict[CodePlace, float]
+
+
+def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: Floats) -> list[Phase]:
+    """Parts of the loop by their time, those that follow each other and do the same being one. Empty without a loop."""
+    rows = one.samples[np.isin(one.samples[:, 0], numbers[timed])]
+    overhead = np.array([own_overhead(one, stack) for stack in range(len(one.stacks))], dtype=bool)
+    rows = rows[~overhead[rows[:, 1]]] if len(rows) else rows
+    if len(rows) < _LEAST_SAMPLES or not trains(one):
+        return []
+    us, places = np.zeros((len(one.stacks), len(profile))), (rows[:, 0] - numbers[0]) % len(profile)
+    np.add.at(us, (rows[:, 1], places), rows[:, 2].astype(np.float64))
+    total = us.sum(axis=0)
+    looks = np.bincount(places, minlength=len(profile))
+    parts = _merged(_parts(one, us), len(profile))
+    enough = looks >= _LEAST_OF_POSITION
+    pooled = np.where(enough, total, max(total.sum(), 1.0))
+    found = []
+    for own in parts:
+        spent = np.sum([part.us for part in own], axis=0)
+        ms = float((np.where(enough, spent, spent.sum()) / pooled * profile).sum())
+        found.append(_phase(own, ms, 100 * ms / float(profile.sum())))
+    return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
+
+
+def _phase(own: Sequence[_Part], ms: float, pct: float) -> Phase:
+    """Lines that are one phase, as one."""
+    lines, innermost, does = Counter[CodePlace](), Counter[CodePlace](), Counter[str]()
+    for part in own:
+        lines.update(part.lines)
+        innermost.update(part.innermost)
+        does.update({part.does: float(part.us.sum())} if part.does else {})
+    place = max(lines, key=lambda line: (line.line > 0, lines[line]))
+    units: Counter[tuple[str, str, int]] = Counter()
+    for inner, spent in innermost.items():
+        units[inner.unit] += spent
+    unit, spent = units.most_common(1)[0]
+    of_unit = (inner for inner in innermost if inner.unit == unit)
+    deepest = max(of_unit, key=lambda inner: (inner.line > 0, innermost[inner]))
+    named = does.most_common(1)
+    total = sum(innermost.values())
+    return Phase(
+        place,
+        ms,
+        pct,
+        any(part.trains for part in own),
+        named[0][0] if named and named[0][1] > total / 2 else None,
+        deepest if unit != place.unit and spent > total / 2 else None,
+        not own[0].called and sum(part.waits for part in own) > total / 2,
+    )
+
+
+def _merged(parts: Sequence[_Part], period: int) -> list[list[_Part]]:
+    """Parts that are one phase: a function, neighbouring lines of the loop itself, and all its lines that train.
+
+    Nothing is said of a loop in which nothing trains.
+    """
+
+    def kind(part: _Part) -> tuple[object, ...]:
+        once = period > 1 and float(part.us.max()) > _SELDOM * float(part.us.sum())
+        return (part.place.unit, True, once) if part.called else (False, part.no_grad, once)
+
+    groups: list[list[_Part]] = []
+    training: dict[tuple[object, ...], list[_Part]] = {}
+    for what, neighbours in groupby(sorted(parts, key=lambda part: part.line), key=kind):
+        own = list(neighbours)
+        trains = any(part.trains for part in own)
+        if not trains or what not in training:
+            groups.append(own)
+            training.update({what: own} if trains else {})
+        else:
+            training[what].extend(own)
+    return groups if training else []
+
+
+def _parts(one: Observed, us: NDArray[np.float64]) -> list[_Part]:
+    """What each line of the loop takes, and each function of the program that it calls."""
+    weight = us.sum(axis=1)
+    paths = {
+        stack: [(number, place) for number in one.stacks[stack] if (place := place_of(one, number)) is not None]
+        for stack in np.flatnonzero(weight).tolist()
+    }
+    depth, inside = _loop(paths, weight)
+    purposes = stack_purposes(one)
+    waiting = {stack: waits(one, stack) for stack in inside}
+    groups: dict[tuple[int, tuple[str, str, int] | None], list[int]] = defaultdict(list)
+    for stack in inside:
+        path = paths[stack]
+        calls = len(path) > depth + 1 and not _by_module(one, stack, path[depth])
+        groups[path[depth][1].line, path[depth + 1][1].unit if calls else None].append(stack)
+    found = []
+    for (line, unit), stacks in groups.items():
+        called = unit is not None and not all(waiting[stack] for stack in stacks)
+        lines, innermost, does = Counter[CodePlace](), Counter[CodePlace](), Counter[str]()
+        for stack in stacks:
+            lines[paths[stack][depth + called][1]] += weight[stack]
+            innermost[paths[stack][-1][1]] += weight[stack]
+            if (what := purposes[stack].what) is not None:
+                does[what] += weight[stack]
+        own = float(weight[stacks].sum())
+        named = does.most_common(1)
+        free = any(one.frames[paths[stack][depth][0]].no_grad for stack in stacks)
+        frames = [one.frames[number] for stack in stacks for number in one.stacks[stack]]
+        found.append(
+            _Part(
+                line,
+                lines.most_common(1)[0][0],
+                called,
+                any(_trains(frame, free or called) for frame in frames),
+                named[0][0] if named and named[0][1] > own / 2 else None,
+                free,
+                us[stacks].sum(axis=0),
+                sum(float(weight[stack]) for stack in stacks if waiting[stack]),
+                dict(innermost),
+                dict(lines),
+            )
+        )
+    return found
+
+
+def _trains(frame: SampledFrame, other: bool) -> bool:
+    """Whether a frame is of backward or an optimizer, or of a model that the loop itself calls with gradients."""
+    if frame.function.endswith("_engine_run_backward") or "/torch/optim/" in frame.file:
+        return True
+    return not other and frame.function.endswith("_call_impl")
+
+
+def _by_module(one: Observed, stack: int, caller: tuple[int, CodePlace]) -> bool:
+    """Whether the line of the loop calls a model: what its class does is no phase of its own."""
+    after = one.stacks[stack][one.stacks[stack].index(caller[0]) + 1 :]
+    between = takewhile(lambda number: place_of(one, number) is None, after)
+    return any(one.frames[number].function.endswith("_call_impl") for number in between)
+
+
+def _loop(paths: dict[int, list[tuple[int, CodePlace]]], weight: NDArray[np.float64]) -> tuple[int, list[int]]:
+    """How deep on the stacks the loop's function is, and the stacks in it; none where there is none."""
+    inside, depth = [stack for stack, path in paths.items() if path], 0
+    while True:
+        functions: Counter[tuple[str, str]] = Counter()
+        for stack in inside:
+            place = paths[stack][depth][1]
+            functions[place.function, place.file] += weight[stack]
+        if not functions:
+            return 0, []
+        (function, file), spent = functions.most_common(1)[0]
+        if spent < _OF_FUNCTION * sum(functions.values()):
+            return 0, []
+        inside = [s for s in inside if (paths[s][depth][1].function, paths[s][depth][1].file) == (function, file)]
+        lines: Counter[int] = Counter()
+        for stack in inside:
+            lines[paths[stack][depth][1].line] += weight[stack]
+        line, of_line = lines.most_common(1)[0]
+        deeper = [s for s in inside if paths[s][depth][1].line == line and len(paths[s]) > depth + 1]
+        if of_line < _OF_LINE * spent or sum(weight[s] for s in deeper) < _OF_LINE * of_line:
+            return depth, inside
+        inside, depth = deeper, depth + 1

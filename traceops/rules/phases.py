@@ -1,0 +1,132 @@
+"""TO-W004: the rounds and stages of a training, and the phases of its loop that are no training steps."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from traceops.across.phases import Phase, Rounds
+from traceops.across.run_steps import Occasion
+from traceops.core.claims import Claim, reason
+from traceops.core.facts import Fact
+from traceops.core.findings import Evidence, severity_of
+from traceops.core.rule import Verdict, described
+from traceops.core.units import ms_text, percent_text, stored
+from traceops.rules.inputs import Inputs
+from traceops.rules.whole_run_claims import BOUNDS
+
+PHASES = described("whole_run", "TO-W004")
+RULES = (PHASES,)
+
+
+class LoopPhase(Struct, frozen=True):
+    """A phase of the loop: place as it is shown, with its file and line. ms: a round; pct: of the round."""
+
+    place: str
+    file: str
+    line: int
+    ms: float
+    pct: float
+    trains: bool
+    does: str | None = None
+    most: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place} {percent_text(self.pct)}"
+
+
+class StageOfRun(Struct, frozen=True):
+    """Steps from `first` on that take `ms` each, pct of the run in all."""
+
+    first: int
+    ms: float
+    pct: float
+
+    def __str__(self) -> str:
+        return f"{ms_text(self.ms)} ms from step {self.first} on"
+
+
+class LoopPhases(Claim, frozen=True, kw_only=True):
+    """A round of `round_steps` steps takes round_ms; several: where it is more than one. outside: what is no training.
+
+    place, pct: of the longest phase that is none, most: the function that takes most of it, where it is another.
+    """
+
+    family = "whole_run"
+    kind = "loop_phases"
+    round_steps: int
+    round_ms: float
+    rounds: int
+    several: bool
+    phases: tuple[LoopPhase, ...]
+    stages: tuple[StageOfRun, ...]
+    place: str | None = None
+    pct: float | None = None
+    most: str | None = None
+    outside: float | None = None
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Whether the loop has phases: a round of several steps, stages, or much beside the training in each step."""
+    rounds = inputs.rounds
+    if inputs.whole is None:
+        return [PHASES.not_evaluated(reason("whole_run", "not_observed"))]
+    if rounds is None or (rounds.steps == 1 and not rounds.stages and outside_pct(rounds) < BOUNDS.phases_pct[0]):
+        return [PHASES.clear(reason("whole_run", "no_phases", timed=int(inputs.whole.timed.sum())))]
+    outside = [one for one in rounds.phases if _is_outside(one)]
+    longest = outside[0] if outside else None
+    claim = LoopPhases(
+        round_steps=rounds.steps,
+        round_ms=rounds.ms,
+        rounds=rounds.count,
+        several=rounds.steps > 1,
+        phases=tuple(_told(one) for one in rounds.phases),
+        stages=tuple(StageOfRun(one.first, one.ms, one.pct) for one in rounds.stages),
+        place=None if longest is None else longest.place.said,
+        pct=None if longest is None else longest.pct,
+        most=None if longest is None or longest.most is None else longest.most.said,
+        outside=outside_pct(rounds) if len(outside) > 1 else None,
+    )
+    evidence = [Evidence(Fact.ROUND, stored(rounds.ms), f"ms, {rounds.steps} steps, {rounds.count} times")]
+    evidence += [
+        Evidence(Fact.IN_PHASE, stored(one.ms), "ms a round", subject=one.place.said, file=one.place.file,
+                 line=max(one.place.line, 1))
+        for one in rounds.phases
+    ]  # fmt: skip
+    return [
+        PHASES.verdict(
+            PHASES.finding(
+                severity_of(outside_pct(rounds), *BOUNDS.phases_pct) or "info",
+                "high" if rounds.steps > 1 or rounds.stages else "medium",
+                claim,
+                evidence,
+                ranks=inputs.whole.ranks,
+                impact_ms=stored(sum(one.ms for one in outside) / rounds.steps) if outside else None,
+                cause="stages" if rounds.stages and not outside else (longest.does if longest is not None else None),
+            )
+        )
+    ]
+
+
+def is_phase(one: Occasion, rounds: Rounds | None) -> bool:
+    """Whether steps unlike the others are a phase of the loop, which this rule names."""
+    if rounds is None or not rounds.explained:
+        return False
+    if one.place is None:
+        return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
+    return one.cause in ("host", "inference") and rounds.holds(one.place)
+
+
+def _told(one: Phase) -> LoopPhase:
+    place = one.place
+    most = None if one.most is None else one.most.said
+    return LoopPhase(place.said, place.file, place.line, stored(one.ms), stored(one.pct), one.trains, one.does, most)
+
+
+def _is_outside(one: Phase) -> bool:
+    """Whether a phase is no training, and nothing that other rules judge."""
+    return not one.trains and not one.waits and one.does not in ("input", "recompilation", "allocator")
+
+
+def outside_pct(rounds: Rounds) -> float:
+    """Of a round, percent, what is no training."""
+    return sum(one.pct for one in rounds.phases if _is_outside(one))
