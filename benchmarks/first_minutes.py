@@ -25,7 +25,8 @@ from traceops.cli import COMMANDS
 
 _DATA = ROOT / "tests" / "data"
 _SCRIPT = """import time, torch
-model, data = torch.nn.Linear(64, 64), torch.randn(8, 64)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model, data = torch.nn.Linear(64, 64).to(device), torch.randn(8, 64, device=device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(60):
     time.sleep(0.02)
@@ -43,8 +44,9 @@ _SERVES = ("open", "mcp", "top", "live")  # these run until Ctrl-C
 _TRAINS = ("run", "sweep")  # their plan is checked with --dry-run
 _SERVED_S = 10
 # A command in a message ends with its sentence.
-_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:\"[^\"]*\"|[^\s;,()'\"]+))*)(?=[\s;,()'\"]|$)")
-_MEANT = re.compile(r"did you mean ([^\s?]+)\?")
+_WORD = r"'[^']*'|\"[^\"]*\"|[^\s;()'\"]*[^\s;,()'\"]"
+_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,()'\"]|$)")
+_MEANT = re.compile(r"did you mean '?([^\s?,']+)'?[?,]")
 _DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 

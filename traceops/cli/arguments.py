@@ -18,7 +18,7 @@ def report_formats(text: str) -> tuple[str, ...]:
     formats = tuple(part.strip() for part in text.split(",") if part.strip())
     if not formats or not set(formats) <= set(FORMATS):
         known = f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-        raise UsageError(f"--format takes {known}, separated by commas; it got {text!r}")
+        raise UsageError(f"--format {text}: takes {known}, separated by commas")
     return formats
 
 

@@ -144,7 +144,9 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_meant_options(asked, unknown)}")
+            near = _meant_options(asked, unknown)
+            rest = [word for word in words if word not in unknown]
+            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{near or f'; without: traceops {shlex.join(rest)}'}")
         return known
 
     def _short_usage(self) -> str:
@@ -184,14 +186,17 @@ def instead(parser: argparse.ArgumentParser, message: str) -> str:
         return f"; for example: traceops {' '.join([*words, *map(_SAMPLES.__getitem__, missing)])}"
     for at, word in enumerate(words):
         option, joined, given = word.partition("=")
-        action = parser._option_string_actions.get(option) if message.find(option) in (0, len("argument ")) else None
-        if action is None or action.nargs == 0 or not (joined or at + 1 < len(words)):
+        value = given if joined else next(iter(words[at + 1 :]), "")
+        if not re.match(rf"{re.escape(option)} {re.escape(value)}: |argument (\S+/)?{re.escape(option)}[:/]", message):
+            continue
+        action = parser._option_string_actions.get(option)
+        if action is None or action.nargs == 0 or not value:
             continue
         kind = getattr(action.type, "__name__", "")
         sample = next(iter(action.choices or ()), None) or action.default
         if not isinstance(sample, (str, int)) or isinstance(sample, bool):
             sample = {"int": 2, "positive": 2, "numbers": "0-3", "_gpus": "0,1", "_seconds": 60}.get(kind)
-        if sample is None or str(sample) == (given or words[at + 1]):
+        if sample is None or str(sample) == value:
             return ""
         fixed = [f"{option}={sample}"] if joined else [option, str(sample)]
         return f"; for example: traceops {shlex.join([*words[:at], *fixed, *words[at + len(fixed) :]])}"

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 
 Bytes = Annotated[int, Meta(ge=0)]
@@ -120,7 +121,8 @@ def capacity_of(gpu: str) -> int:
         card = name.replace("-", "")
         if plain.endswith(card) and not plain.endswith("G" + card):  # a GH200 is no H200
             return size
-    raise UsageError(f"--gpu {gpu}: not one of {', '.join(GPUS)}; give its memory with --capacity, such as 47.4GiB")
+    known = f"not one of {', '.join(GPUS)}{meant(gpu, GPUS)}"
+    raise UsageError(f"--gpu {gpu}: {known} Or give its memory with --capacity, such as 47.4GiB")
 
 
 def workspaces_of(gpu: str | None) -> dict[str, int]:
