@@ -27,6 +27,7 @@ setup(
             "schemas/*.json",
             "hangs/*.json",
             "machine/*.ini",
+            "memory/*.json",
             "words/*.ini",
         ],
         **{name: ["**/*"] for name in BUNDLED},

@@ -81,7 +81,7 @@ LATE: dict[str, str] = {
     "traceops.fabric.read": "the reader of XML: most folders hold none",
     "traceops.hangs.discover": "readers of the fabric: most hangs leave dumps only",
     "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
-    "traceops.launch.telling": "the diagnosis: most runs do not fail",
+    "traceops.launch.conclusion": "the diagnosis: most runs do not fail",
     "traceops.launch.hangs": "the diagnosis: most runs do not hang",
     "traceops.launch.session": "NumPy and the pipeline, for --summarize only",
     "traceops.machine.probe": "psutil may be missing",

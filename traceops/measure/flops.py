@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
@@ -147,15 +148,17 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     model, repeated = (
         np.bincount(step[chosen], weights=work[chosen], minlength=len(steps)) for chosen in (~again, again)
     )
-    return RankFlops(float(np.median(model)), float(np.median(repeated)), precision=precision)
+    return RankFlops(median(model), median(repeated), precision=precision)
 
 
+@lru_cache(maxsize=1 << 12)
 def precision_of(kernel: str) -> Precision | None:
     """The type of what a kernel multiplies, as its name tells; None where it does not."""
     name = kernel.lower()
     return next((precision for precision, pattern in _PRECISIONS if pattern.search(name)), None)
 
 
+@lru_cache(maxsize=1 << 12)
 def multiplies(kernel: str) -> bool:
     """Whether a kernel's name is one of matrix products, convolutions or attention."""
     return _PRODUCT.search(kernel.lower()) is not None
