@@ -106,6 +106,7 @@ def find_exchanges(events: Events, activity: Activity, comm: Int) -> Exchanges:
     return Exchanges(tuple(args), tuple(parts), before, after, stage, micro_batch, apart)
 
 
+@lru_cache(maxsize=1 << 10)
 def is_one_way(op: str) -> bool:
     """Whether an operation is a send or a receive."""
     return _ONE_WAY.match(op) is not None
