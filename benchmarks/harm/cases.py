@@ -46,17 +46,22 @@ class Case:
         return int(getattr(signal, name)) + int(more or 0)
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """What the file holds."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(path.read_text())
+
+
 def load() -> list[Case]:
     """All cases, in the order of the files' names.
 
     Raises ValueError for a field or a beginning that does not exist, and for a name that two cases have.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     cases: dict[str, Case] = {}
-    tables = {path.name: tomllib.loads(path.read_text()) for path in sorted(HERE.glob("*.toml"))}
+    tables = {path.name: read_toml(path) for path in sorted(HERE.glob("*.toml"))}
     begins = {name: text for table in tables.values() for name, text in table.get("begins", {}).items()}
     known = {one.name for one in fields(Case)}
     for file, table in tables.items():

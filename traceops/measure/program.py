@@ -257,12 +257,17 @@ def _host(
     )
 
 
+_PAINTED_AT_ONCE = 512  # steps: a step takes 60 kB meanwhile
+
+
 def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
     """For each step the code of what most of each of its cells went to."""
-    cells = np.empty((len(steps), PAINTED + 1), dtype=np.int64)
-    for step in range(len(steps)):
-        cells[step] = np.linspace(steps.edges[step], steps.edges[step + 1], PAINTED + 1)
+    painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
     sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
-    spent = np.stack([np.diff(part.covered_before(cells), axis=1) for part in sets])
-    painted: NDArray[np.uint8] = np.argmax(spent, axis=0).astype(np.uint8)
+    for first in range(0, len(steps), _PAINTED_AT_ONCE):
+        rows = painted[first : first + _PAINTED_AT_ONCE]
+        cells = np.empty((len(rows), PAINTED + 1), dtype=np.int64)
+        for row in range(len(rows)):
+            cells[row] = np.linspace(steps.edges[first + row], steps.edges[first + row + 1], PAINTED + 1)
+        rows[:] = np.argmax(np.stack([np.diff(part.covered_before(cells), axis=1) for part in sets]), axis=0)
     return painted
