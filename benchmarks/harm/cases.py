@@ -52,7 +52,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads(path.read_text())
+    table: dict[str, Any] = tomllib.loads(path.read_text())
+    return table
 
 
 def load() -> list[Case]:
