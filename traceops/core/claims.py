@@ -111,7 +111,7 @@ def reason(family: str, key: str, **facts: Any) -> str:
     return "; ".join([first, *(part for part in more if part is not None)])
 
 
-def phrases(family: str, kind: str, part: str, *, window: bool = False, **facts: Any) -> list[str]:
+def phrases(family: str, kind: str, part: str, /, *, window: bool = False, **facts: Any) -> list[str]:
     """The sentences of a part of section [`kind`] of which every fact is known, as `Claim.sentences` gives them."""
     told = Facts(family=family, window=window, **facts)
     told.kind = kind

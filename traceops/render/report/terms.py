@@ -71,12 +71,12 @@ def term_of(kind: Any) -> BucketTerm:
     return TERMS.get(key) or BucketTerm("Other", "#444444", "")
 
 
-def said(section: str, part: str, words: StepWords = STEP, **facts: Any) -> str:
+def said(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
     """A text of words/page.ini: those of its sentences whose facts are known."""
     return " ".join(filter(None, phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)))
 
 
-def first_said(section: str, part: str, words: StepWords = STEP, **facts: Any) -> str:
+def first_said(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
     """The first of the sentences whose facts are known; '' without any."""
     return next(iter(phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)), "")
 
