@@ -139,7 +139,7 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
         if spec == "part":
             own = sections(claim.family)[claim.kind][name].split("\n")
             part = next((one for line in own if line and (one := filled(line, claim)) is not None), "")
-            said += part if part[:1] in _JOINED or not said else f" {part}"
+            said += part if part[:1] in _JOINED or said[-1:] in ("", " ") else f" {part}"
             continue
         value: Any = claim
         for step in name.split("."):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TextIO
+from typing import Any, TextIO
 from urllib.parse import quote
 
 from msgspec import structs
@@ -80,7 +80,7 @@ def sickest_first(rows: Sequence[RunRow]) -> list[RunRow]:
 
 def _fastest(rows: Sequence[RunRow]) -> str:
     """Compared by what is known of all: samples per second, or the step where not every run has its samples."""
-    facts: dict[str, object] = {"unknown": True}
+    facts: dict[str, Any] = {"unknown": True}
     steps = sorted((row for row in rows if row.step_ms), key=lambda row: row.step_ms or 0.0)
     if len(rows) > 1 and all(row.samples_per_s is not None for row in rows):
         best, second, *_ = sorted(rows, key=lambda row: -(row.samples_per_s or 0.0))
