@@ -16,6 +16,7 @@ from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
+from traceops.render.report.memory import said
 from traceops.report.memory import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
@@ -93,11 +94,6 @@ def headline(found: MemoryEstimate) -> str:
         facts["too_much"] = gib(least - found.capacity_bytes) if found.verdict == "does_not_fit" else None
         facts["spare"] = spare
     return said("estimate", "headline", trained=_trained(found), count=found.world_size, **facts)
-
-
-def said(section: str, part: str, /, **facts: Any) -> str:
-    """The first text of a part of words/gpu_memory.ini whose facts are known; '' without any."""
-    return next(iter(phrases("gpu_memory", section, part, **facts)), "")
 
 
 def _trained(found: MemoryEstimate) -> str:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from traceops.core.claims import phrases
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
-from traceops.render.memory import kinds_table, makers_table, recorded_headline, said
 from traceops.render.report.figures import Figure, dots, laid_out, line
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
@@ -41,6 +41,8 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
         chart = Chart("memory-over-time", said("run", "over_time_chart"), over_time_figure(rows.over_time))
         blocks += [text(_peak_text(rows.over_time)), chart]
     if rows.recorded is not None:
+        from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
+
         blocks += [
             text(recorded_headline(rows.recorded)),
             TableBlock(kinds_table(rows.recorded), "narrow"),
@@ -48,6 +50,11 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
             Chart("memory-in-step", said("run", "in_step_chart"), in_step_figure(rows.recorded.in_step)),
         ]
     return Section("memory", "GPU memory", tuple(blocks), "Memory")
+
+
+def said(section: str, part: str, /, **facts: Any) -> str:
+    """The first text of a part of words/gpu_memory.ini whose facts are known; '' without any."""
+    return next(iter(phrases("gpu_memory", section, part, **facts)), "")
 
 
 def steps_figure(steps: Sequence[MemoryStep]) -> Figure:
