@@ -119,6 +119,11 @@ def phrases(family: str, kind: str, part: str, /, *, window: bool = False, **fac
     return [said for line in lines if line and (said := filled(line, told)) is not None]
 
 
+def first_phrase(family: str, kind: str, part: str, /, *, window: bool = False, **facts: Any) -> str:
+    """The first of them; '' without any."""
+    return next(iter(phrases(family, kind, part, window=window, **facts)), "")
+
+
 def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, Sized) and not len(value))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from traceops.across.run_use import MemoryUse
-from traceops.core.claims import phrases
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.memory.changes import changes_of, peak_of
@@ -16,13 +17,13 @@ from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
-from traceops.render.report.memory import said
 from traceops.report.memory import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
 from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB, _MIB = 1 << 30, 1 << 20
+said = partial(first_phrase, "gpu_memory")
 _SMALL = _GIB / 10  # below it two decimals of a GiB say too little
 _CLOSE = 0.05  # an error above is one that was not measured
 _MODULES = 5  # shown

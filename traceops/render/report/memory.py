@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from traceops.core.claims import phrases
+from traceops.core.claims import first_phrase
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Table, table_of
@@ -17,6 +18,7 @@ from traceops.report.model import Report
 from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB = 1 << 30
+said = partial(first_phrase, "gpu_memory")
 _MOST_LINES = 8  # ranks that have a line in the figure
 _PALER = ("#a9c3dd", "#f9c795", "#acd3a6", "#d8bcd0", "#bbdad8", "#f6e6a3", "#d0bdb3", "#dcd6d4")
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
@@ -50,11 +52,6 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
             Chart("memory-in-step", said("run", "in_step_chart"), in_step_figure(rows.recorded.in_step)),
         ]
     return Section("memory", "GPU memory", tuple(blocks), "Memory")
-
-
-def said(section: str, part: str, /, **facts: Any) -> str:
-    """The first text of a part of words/gpu_memory.ini whose facts are known; '' without any."""
-    return next(iter(phrases("gpu_memory", section, part, **facts)), "")
 
 
 def steps_figure(steps: Sequence[MemoryStep]) -> Figure:
