@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank
 from traceops.across.host_difference import grown, with_cause
 from traceops.across.lateness import CAUSES, least_share
 from traceops.across.loading import slowest_other
@@ -32,6 +31,7 @@ from traceops.rules.stragglers_conditions import (
     PROFILED,
     SURE,
     VISIBLE,
+    ComparedRun,
     cured_beside,
     operators_pct,
     plainly_slow,
@@ -80,31 +80,30 @@ def without_profiler(
 # The numbers behind a late rank's finding.
 
 
-def mean_over(run: CrossRank, *, sometimes: bool = False) -> Callable[[Steps], float]:
+def mean_over(run: ComparedRun, *, sometimes: bool = False) -> Callable[[Steps], float]:
     """What takes the mean of times of steps, ns: over typical steps, but of a rank late `sometimes` over all."""
-    if sometimes or run.replay is None:
+    if sometimes:
         return lambda steps: float(steps.mean())
     return run.replay.what_if.mean_ns
 
 
-def waiting_ms(run: CrossRank, straggler: Straggler, *, sometimes: bool = False) -> float:
+def waiting_ms(run: ComparedRun, straggler: Straggler, *, sometimes: bool = False) -> float:
     """Waiting for this rank, ms a step, mean over the other ranks and the steps that `mean_over` takes."""
-    assert run.replay is not None
     caused = run.replay.lateness.caused[straggler.rank].sum(axis=0)
-    if not sometimes and run.replay is not None:
+    if not sometimes:
         caused = caused[run.replay.what_if.chosen]
     return float(caused.mean()) / 1e6 / max(len(run.ranks) - 1, 1)
 
 
-def saved_by_sharing(run: CrossRank, mean: Callable[[Steps], float]) -> float | None:
+def saved_by_sharing(run: ComparedRun, mean: Callable[[Steps], float]) -> float | None:
     """What even shares of the work save a step, ns; None where the replay shows no gain."""
-    saved = run.replay.what_if.saved_steps(WORK_SHARED) if run.replay is not None else None
+    saved = run.replay.what_if.saved_steps(WORK_SHARED)
     shared = None if saved is None else mean(saved)
     return shared if shared is not None and shared > 0 else None
 
 
 def evidence_of(
-    run: CrossRank, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
+    run: ComparedRun, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
 ) -> list[Evidence]:
     """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them.
 
@@ -158,9 +157,8 @@ def work_evidence(
     return found
 
 
-def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
+def _late_step_evidence(run: ComparedRun, straggler: Straggler) -> list[Evidence]:
     """The mean step that the others lose time in, and what the cure saves there; nothing where they do in all."""
-    assert run.replay is not None
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     if not felt.any() or felt.all():
         return []
@@ -171,7 +169,7 @@ def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
     ]
 
 
-def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
+def grown_evidence(run: ComparedRun, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
     """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms a step."""
     return [
         Evidence(
@@ -187,7 +185,7 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
     ]
 
 
-def of_operators(run: CrossRank, straggler: Straggler) -> tuple[Evidence, ...]:
+def of_operators(run: ComparedRun, straggler: Straggler) -> tuple[Evidence, ...]:
     """That a rank without a GPU takes longer in its operators, as a number; none of others."""
     pct = operators_pct(run, straggler)
     return () if pct is None else (Evidence(Fact.IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
@@ -201,7 +199,7 @@ _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark 
 def finding_of(
     rule: Rule,
     severity: Severity,
-    run: CrossRank,
+    run: ComparedRun,
     straggler: Straggler,
     slowdown: float | None,
     undisturbed: Undisturbed | None,
@@ -214,7 +212,6 @@ def finding_of(
     slowdown: profiled ÷ unprofiled step, None where not known. undisturbed: the step without the profiler, where it is
     known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
     """
-    assert run.replay is not None
     straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
     mean = mean_over(run, sometimes=sometimes)
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
@@ -284,7 +281,7 @@ def _no_more(severity: Severity, most: Severity | None) -> Severity:
 
 
 def _of_host(
-    run: CrossRank,
+    run: ComparedRun,
     straggler: Straggler,
     otherwise: tuple[Confidence, Severity],
     slowdown: float | None,
@@ -292,7 +289,6 @@ def _of_host(
     sometimes: bool,
 ) -> tuple[Confidence, Severity, Doubt | None]:
     """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and why."""
-    assert run.replay is not None
     confidence, severity = otherwise
     if sometimes and not any(times.summary.on_gpu for times in run.ranks):
         return "low", "info", Doubt(kind="shared_cores")
@@ -316,9 +312,8 @@ def _of_host(
     return "low", "info", Doubt(kind="profiled", slowdown=slowdown)
 
 
-def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
+def _by_one_region(run: ComparedRun, straggler: Straggler, slowdown: float | None) -> Severity | None:
     """Of a host late in one region, or far beyond its peers: what is left if recording stretched that like all else."""
-    assert run.replay is not None
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
     if not plainly_slow(run, straggler, saved):
@@ -328,10 +323,9 @@ def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None)
 
 
 def only_waited_for(
-    rule: Rule, run: CrossRank, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
+    rule: Rule, run: ComparedRun, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
     """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
-    assert run.replay is not None
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)
     waiting = waiting_ms(run, leader) * 1e6
@@ -370,7 +364,7 @@ def only_waited_for(
     ]
 
 
-def _other_loader(run: CrossRank, leader: Straggler, left: float) -> int | None:
+def _other_loader(run: ComparedRun, leader: Straggler, left: float) -> int | None:
     """The rank whose loader is why a fixed rank's step stays as long. left: of the step, ns."""
     slowest = slowest_other(run.loading_ms, [leader.rank])
     if leader.cause != "input" or slowest is None or slowest[1] * 1e6 < _PACED * left:
@@ -387,12 +381,11 @@ class _Waits(TypedDict, total=False):
     hidden: bool
 
 
-def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
+def _waits(run: ComparedRun, straggler: Straggler, sometimes: bool) -> _Waits:
     """Who waits for it, and how long."""
     waiting = waiting_ms(run, straggler, sometimes=sometimes)
     if waiting < 0.01:
         return {"nobody_waits": True}
-    assert run.replay is not None
     others = len(run.ranks) - 1
     if (
         waiting < VISIBLE * mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
@@ -407,15 +400,15 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
     return {"waiting_on_average": waiting} if sometimes else {"waiting": waiting}
 
 
-def _role_name(run: CrossRank, rank: int) -> str | None:
+def _role_name(run: ComparedRun, rank: int) -> str | None:
     """What the groups are for in which the others first wait for it, where the run has several such."""
     role = late_in(run, rank)
     return None if role is UNSET or not run.roles.several else ROLES[role]
 
 
-def _shared_ends(run: CrossRank, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
+def _shared_ends(run: ComparedRun, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
     """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
-    ends = None if run.replay is None else run.replay.what_if.range_steps(WORK_SHARED)
+    ends = run.replay.what_if.range_steps(WORK_SHARED)
     return None if ends is None else (mean(ends[0]), mean(ends[1]))
 
 
@@ -424,8 +417,7 @@ def steps_text(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) != 1 else ''} {listed}"
 
 
-def clear_text(run: CrossRank) -> str:
-    assert run.replay is not None
+def clear_text(run: ComparedRun) -> str:
     leader = run.replay.stragglers.leader
     if leader is None:
         return reason("late", "nobody")

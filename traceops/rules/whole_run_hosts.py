@@ -20,7 +20,6 @@ from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import core_wait_ms, waited_for_ms
 from traceops.rules.stragglers import held_by_cores
-from traceops.rules.stragglers_findings import mean_over
 from traceops.rules.whole_run_claims import BOUNDS, HostLonger
 
 HOST_LONGER = described("whole_run", "TO-W003")
@@ -146,7 +145,7 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
         return one
     if _others_wait_ms(run, one.rank) < _AS_LONG * one.more_ms:
         return one
-    saved = max(mean_over(run)(late.alone), 0.0) / 1e6
+    saved = max(run.replay.what_if.mean_ns(late.alone), 0.0) / 1e6
     return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, saved))
 
 
