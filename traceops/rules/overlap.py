@@ -70,60 +70,43 @@ BOUNDS = OverlapBounds()
 
 def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
-    matched = run.matching.collectives
-    if not matched:
+    if not run.matching.collectives:
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "none_matched"))
-    sized = [c for c in matched if collective_bytes(c)]
+    sized = [c for c in run.matching.collectives if collective_bytes(c)]
     if not sized:
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "sizes_unknown"))
-    best: dict[tuple[int, ...], float] = defaultdict(float)
-    for collective in sized:
-        best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
-    for group in best:
-        link = run.reference(group)
-        best[group] = max(best[group], link.busbw_gbs if link else 0.0)
-    small = [c for c in sized if _is_small(c, best[c.group])]
-    small, steps = _of_typical_steps(run, small)
+    small, steps = _of_typical_steps(run, _small_ones(run, sized))
     members: dict[int, list[int]] = defaultdict(list)
     for collective in small:
         for rank, _ in collective.members:
             members[rank].append(collective.transfer_ns)
-    if not members:
-        return _judge_calls(run, basis_of(run, undisturbed, host_ms)) or SMALL_COLLECTIVES.clear(
-            reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6)
-        )
-    rank = max(members, key=lambda r: sum(members[r]))
-    words = run.step_words
-    count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
     basis = basis_of(run, undisturbed, host_ms)
-    step, exposed = (run.step_ms, 0.0) if basis is None else (basis.step_ms, basis.exposed_ms)
-    cost = min(total_ms, exposed)
-    gain = gain_of(
-        run, cost, in_time=basis is not None and basis.in_time, left_ms=None if basis is None else basis.left_ms
+    if not members:
+        clear = SMALL_COLLECTIVES.clear(reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6))
+        return _judge_calls(run, basis) or clear
+    most = max(members.values(), key=sum)
+    words = run.step_words
+    count, total_ms = len(most) / steps, sum(most) / 1e6 / steps
+    step, exposed, left = (
+        (run.step_ms, 0.0, None) if basis is None else (basis.step_ms, basis.exposed_ms, basis.left_ms)
     )
-    share = 100.0 * cost / step if step else 0.0
-    severity = severity_of(share, *BOUNDS.small_pct) if count >= MANY else None
-    if severity is not None:
-        severity = graded(severity, gain, step, BOUNDS.small_pct)
-    if severity is None and count >= MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
-        severity = "info"
+    cost = min(total_ms, exposed)
+    gain = gain_of(run, cost, in_time=basis is not None and basis.in_time, left_ms=left)
+    share, hidden = (100.0 * ms / step if step else 0.0 for ms in (cost, total_ms))
+    severity = None
+    if count >= MANY:
+        reached = severity_of(share, *BOUNDS.small_pct)
+        severity = None if reached is None else graded(reached, gain, step, BOUNDS.small_pct)
+        severity = severity or ("info" if hidden >= _HIDDEN_PCT else None)
     if severity is None:
-        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(
-            reason(
-                "overlap",
-                "small_cost_little",
-                count=f"{count:.0f}",
-                share=f"{share:.1f}",
-                many=MANY,
-                bound=BOUNDS.small_pct[0],
-                window=words is WINDOW,
-            )
-        )
-    sizes = [collective_bytes(c) or 0 for c in small]
+        numbers = {"count": f"{count:.0f}", "share": f"{share:.1f}", "many": MANY, "bound": BOUNDS.small_pct[0]}
+        little = reason("overlap", "small_cost_little", **numbers, window=words is WINDOW)
+        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(little)
+    median = float(np.median([collective_bytes(c) or 0 for c in small]))
     claim = ManySmall(
         window=words is WINDOW,
         count=count,
-        median=float(np.median(sizes)),
+        median=median,
         takes=total_ms,
         exposed=cost,
         pct=share,
@@ -133,7 +116,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     evidence = [
         Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
         Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
-        Evidence(Fact.MEDIAN_SIZE, int(np.median(sizes)), "bytes", _SMALL_BYTES),
+        Evidence(Fact.MEDIAN_SIZE, int(median), "bytes", _SMALL_BYTES),
         Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
         *gain_evidence(gain, words),
         *(() if basis is None else basis.evidence(words)),
@@ -141,6 +124,17 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
     )
+
+
+def _small_ones(run: CrossRank, sized: Sequence[Collective]) -> list[Collective]:
+    """Those whose time latency sets, against the link of their group or else its best."""
+    best: dict[tuple[int, ...], float] = defaultdict(float)
+    for collective in sized:
+        best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
+    for group in best:
+        link = run.reference(group)
+        best[group] = max(best[group], link.busbw_gbs if link else 0.0)
+    return [c for c in sized if _is_small(c, best[c.group])]
 
 
 def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:

@@ -104,7 +104,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, bounds=(pipeline.BOUNDS,)
     ),
-    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True),
+    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True, bounds=(steps.BOUNDS,)),
     Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, bounds=(BOUNDS_OF_RUN,)),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, bounds=(overlap.BOUNDS,)),
     Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle_copies.BOUNDS,)),

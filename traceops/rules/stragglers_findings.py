@@ -226,53 +226,88 @@ def finding_of(
     doubt: Doubt | None = None
     if straggler.cause in ("host", "unknown"):
         confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
-    in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
-    cured = late or cured_beside(run, straggler)
-    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
     if run.hosts_unknown and doubt is None:
         doubt = Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead")
+    in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
     approximate = uncertain(run)
-    confidence = "medium" if approximate and confidence == "high" else confidence
-    gain = saved if shared is None else shared
-    ends = None if shared is None else _shared_ends(run, mean)
-    then = None if beside else (step - gain) / 1e6
-    least = run.cures_are_least
+    does = straggler.cause if longer is UNSET else longer
     claim = Late(
         window=run.step_words is WINDOW,
         rank=straggler.rank,
-        does="operators" if in_operators else straggler.cause if longer is UNSET else longer,
+        does="operators" if in_operators else does,
         steps=straggler.late_steps if sometimes else (),
         others=len(run.ranks) - 1,
         role=_role_name(run, straggler.rank),
         way="shared" if shared is not None else longer if longer in ("extra_kernels", "more_calls") else "pace",
-        step=step / 1e6,
-        then=None if least or ends is not None else then,
-        then_least=None if ends is None or least else ends[0] / 1e6,
-        then_most=None if ends is None or least else ends[1] / 1e6,
-        then_or_more=(ends[0] / 1e6 if ends is not None else then) if least else None,
-        saved=gain / 1e6,
-        pct=100 * max(gain if ends is None else step - ends[0], 0.0) / step,
-        pct_least=None if ends is None else 100 * max(step - ends[1], 0.0) / step,
-        beside=beside,
         in_operators=bool(in_operators),
         doubt=doubt,
         approximate=approximate,
         **_waits(run, straggler, sometimes),
+        **_step_then(run, straggler, (step, saved, shared), late, None if shared is None else _shared_ends(run, mean)),
     )
     return rule.finding(
         severity,
-        confidence,
+        "medium" if approximate and confidence == "high" else confidence,
         claim,
         evidence_of(run, straggler, step, saved, sometimes=sometimes, shared=shared is not None)
         + work_evidence(compared, straggler.rank, step, shared, run.step_words)
         + list(in_operators),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
-        impact_ms=stored(gain / 1e6),
+        impact_ms=stored((saved if shared is None else shared) / 1e6),
         cause=straggler.cause,
         computes_longer=longer,
         role=late_in(run, straggler.rank),
     )
+
+
+class _Then(TypedDict):
+    step: float
+    then: float | None
+    then_least: float | None
+    then_most: float | None
+    then_or_more: float | None
+    saved: float
+    pct: float
+    pct_least: float | None
+    beside: tuple[int, ...]
+
+
+def _step_then(
+    run: ComparedRun,
+    straggler: Straggler,
+    means: tuple[float, float, float | None],
+    late: Sequence[int],
+    ends: tuple[float, float] | None,
+) -> _Then:
+    """The step, and what it takes with this rank cured, ms: one number, at least, or between two.
+
+    means: of the step, of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it.
+    ends: the least and the most that the step takes with the work shared evenly, ns.
+    """
+    step, saved, shared = means
+    gain = saved if shared is None else shared
+    cured = late or cured_beside(run, straggler)
+    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
+    found: _Then = {
+        "step": step / 1e6,
+        "then": None if beside else (step - gain) / 1e6,
+        "then_least": None,
+        "then_most": None,
+        "then_or_more": None,
+        "saved": gain / 1e6,
+        "pct": 100 * max(gain, 0.0) / step,
+        "pct_least": None,
+        "beside": beside,
+    }
+    if ends is not None:
+        least, most = ends
+        found |= {"then": None, "then_least": least / 1e6, "then_most": most / 1e6}
+        found |= {"pct": 100 * max(step - least, 0.0) / step, "pct_least": 100 * max(step - most, 0.0) / step}
+    if run.cures_are_least:
+        found |= {"then_or_more": found["then"] if ends is None else found["then_least"]}
+        found |= {"then": None, "then_least": None, "then_most": None}
+    return found
 
 
 def _no_more(severity: Severity, most: Severity | None) -> Severity:

@@ -79,17 +79,21 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
     if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and _only_devices(log):
         return SOCKETS.not_evaluated(reason("fabric", "one_device"))
+    return SOCKETS.verdict(_finding(fabric, seen, known))
+
+
+def _finding(fabric: Fabric, seen: _Seen, known: Circumstances) -> Finding:
+    log, over_sockets = seen.log, seen.over_sockets
     severity, claim = _without_plugin(seen) if log.plugin_failures else _over_sockets(seen, known.slow)
     inside_too = bool(seen.between) and len(seen.between) < len(over_sockets)
     if inside_too:
         severity = at_least("warning", severity)
-    settings = (*claim.settings, *set_to(seen.asked_for))
     costs = bool(over_sockets) and severity != "info"
     pairs = len({members(talk) for talk in over_sockets})
-    finding = SOCKETS.finding(
+    return SOCKETS.finding(
         severity,
         "medium" if severity == "info" else "high",
-        replace(claim, inside_too=inside_too, settings=settings),
+        replace(claim, inside_too=inside_too, settings=(*claim.settings, *set_to(seen.asked_for))),
         [
             *([Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs)] if pairs else []),
             *quoted(log.plugin_failures, Fact.NCCL),
@@ -100,7 +104,6 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
         impact_ms=known.lost_ms if costs else None,
     )
-    return SOCKETS.verdict(finding)
 
 
 def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
