@@ -306,8 +306,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
         little = reason("bandwidth", "little", pct=f"{pct:.1f}", bound=BOUNDS.host_pct[0], window=words is WINDOW)
         return THROUGH_HOST.clear(little)
     link = _link(run)
-    replayed = None if link is None or run.replay is None else run.replay.what_if.saved_ns(REFERENCE)
-    saved = None if replayed is None else max(replayed, 0.0) / 1e6
+    saved = None if link is None else _saved_ms(run)[0]
     gbs = overall_busbw(run.matching.collectives)
     evidence = [
         Evidence(Fact.EXPOSED_TRANSFER, stored(exposed), words.unit("ms")),

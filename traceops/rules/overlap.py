@@ -16,7 +16,7 @@ from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -27,6 +27,7 @@ from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsL
 from traceops.rules.overlap_gain import (
     MANY,
     Basis,
+    Gain,
     basis_of,
     calls_of,
     free_transfer,
@@ -87,22 +88,16 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     most = max(members.values(), key=sum)
     words = run.step_words
     count, total_ms = len(most) / steps, sum(most) / 1e6 / steps
-    step, exposed, left = (
-        (run.step_ms, 0.0, None) if basis is None else (basis.step_ms, basis.exposed_ms, basis.left_ms)
-    )
-    cost = min(total_ms, exposed)
+    step, cost = (run.step_ms, 0.0) if basis is None else (basis.step_ms, min(total_ms, basis.exposed_ms))
+    left = None if basis is None else basis.left_ms
     gain = gain_of(run, cost, in_time=basis is not None and basis.in_time, left_ms=left)
-    share, hidden = (100.0 * ms / step if step else 0.0 for ms in (cost, total_ms))
-    severity = None
-    if count >= MANY:
-        reached = severity_of(share, *BOUNDS.small_pct)
-        severity = None if reached is None else graded(reached, gain, step, BOUNDS.small_pct)
-        severity = severity or ("info" if hidden >= _HIDDEN_PCT else None)
+    share, of_step = (100.0 * ms / step if step else 0.0 for ms in (cost, total_ms))
+    severity = _small_severity(share, of_step, gain, step) if count >= MANY else None
     if severity is None:
         numbers = {"count": f"{count:.0f}", "share": f"{share:.1f}", "many": MANY, "bound": BOUNDS.small_pct[0]}
         little = reason("overlap", "small_cost_little", **numbers, window=words is WINDOW)
         return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(little)
-    median = float(np.median([collective_bytes(c) or 0 for c in small]))
+    median = float(np.median([collective_bytes(c) for c in small]))
     claim = ManySmall(
         window=words is WINDOW,
         count=count,
@@ -110,7 +105,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         takes=total_ms,
         exposed=cost,
         pct=share,
-        recorded=None if basis is None else basis.recorded,
+        recorded=basis.recorded if basis else None,
         free=free_transfer(gain),
     )
     evidence = [
@@ -119,11 +114,20 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         Evidence(Fact.MEDIAN_SIZE, int(median), "bytes", _SMALL_BYTES),
         Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
         *gain_evidence(gain, words),
-        *(() if basis is None else basis.evidence(words)),
     ]
+    if basis is not None:
+        evidence += basis.evidence(words)
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
     )
+
+
+def _small_severity(share: float, of_step: float, gain: Gain, step: float) -> Severity | None:
+    """By the exposed share of the step; transfer that other work hides is worth a remark. All in percent but step."""
+    severity = severity_of(share, *BOUNDS.small_pct)
+    if severity is not None:
+        severity = graded(severity, gain, step, BOUNDS.small_pct)
+    return severity or ("info" if of_step >= _HIDDEN_PCT else None)
 
 
 def _small_ones(run: CrossRank, sized: Sequence[Collective]) -> list[Collective]:

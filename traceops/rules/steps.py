@@ -328,19 +328,14 @@ class _Odd(Struct, frozen=True):
 
 
 def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
-    run = inputs.run
-    starts = first_uses(run)
-    if len(starts) < len(run.unlike):  # those come once, and tell nothing of the others
-        run = replace(run, unlike=tuple(number for number in run.unlike if number not in starts))
-    every = run.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
-    if long := tuple(number for number in run.unlike if longer_ms(run, number) > 0):
-        run = replace(run, unlike=long)
-    whole = replace(run, unlike=every)
+    starts = first_uses(inputs.run)
+    every = tuple(number for number in inputs.run.unlike if number not in starts)  # those come once
+    whole = replace(inputs.run, unlike=every or inputs.run.unlike)
+    every = whole.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
+    run = replace(whole, unlike=tuple(number for number in every if longer_ms(whole, number) > 0) or every)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every))
     took = [step_ms(run, number) for number in run.unlike]
-    cause, region = _cause(worst, whole)
-    if not region and worst.summary.incomplete:
-        cause = "unknown"
+    cause, region = _cause_of_worst(worst, whole)
     timed = timed_steps(inputs, run, starts, cause)
     held = None if region or cause == "other_work" else held_up(inputs, sum(took) - run.step_ms * len(took))
     cause = CAUSE if held else cause
@@ -468,24 +463,41 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     growth = _growth(times, unlike)
     least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
+    long = [one for one in extra if one.ms >= least / len(unlike)]
     for cause, pattern in _REGIONS:
-        if most := _longest([one for one in extra if pattern.search(one.name) and one.ms >= least / len(unlike)]):
+        if most := _longest([one for one in long if pattern.search(one.name)]):
             return cause, most
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
-    if most := _longest([one for one in extra if is_first_use(one) and one.ms >= least / len(unlike)]):
+    if most := _longest([one for one in long if is_first_use(one)]):
         return FIRST_USE, most
     asking = [one for one in extra if allocates(one)]
     if sum(one.allocating_ms for one in asking) >= least and (most := _longest(asking)):
         return ALLOCATES, most
-    kernels, usual = _kernels(times, unlike)
-    longer = np.mean([step_ms(run, number) for number in unlike]) / run.step_ms - 1
-    if kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual:
+    if _does_other_work(times, run):
         return "other_work", None
-    if not times.summary.on_gpu:  # what it computes is the host's time too
+    return _grown_most(growth, 2 * least, on_gpu=times.summary.on_gpu), None
+
+
+def _grown_most(growth: dict[str, float], least: float, *, on_gpu: bool) -> str:
+    """The cause behind the bucket that grew most, where that is enough."""
+    if not on_gpu:  # what it computes is the host's time too
         growth["idle_host"] += growth.pop("compute")
     bucket = max(growth, key=lambda name: growth[name])
-    return (CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= 2 * least else "unknown"), None
+    return CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= least else "unknown"
+
+
+def _cause_of_worst(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | None]:
+    """The same of the rank that takes longest for itself: what a trace that is cut off lacks is no cause."""
+    cause, region = _cause(times, run)
+    return ("unknown" if region is None and times.summary.incomplete else cause), region
+
+
+def _does_other_work(times: RankTimes, run: CrossRank) -> bool:
+    """Whether these steps run so many more kernels that this is why they take longer."""
+    kernels, usual = _kernels(times, run.unlike)
+    longer = float(np.mean([step_ms(run, number) for number in run.unlike])) / run.step_ms - 1
+    return kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual
 
 
 def _longest(regions: Sequence[ExtraRegion]) -> tuple[str, float] | None:

@@ -153,14 +153,10 @@ def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
 def _finding(
     run: ComparedRun, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: Doubt | None
 ) -> Finding:
-    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
-    severity = "warning" if severity == "info" else severity or "info"
-    confidence: Confidence = "high" if group.chance <= SURE and group.cause != "unknown" else "medium"
+    severity, confidence = _graded(group, 100 * saved / step, doubt)
     kind = UNSET if group.compared is None else group.compared.kind
     if group.cause == "host" and group.middle in run.replay.graph.on_cpu:
         kind = "on_cpu"
-    if doubt is not None:
-        severity, confidence = "info", "low"
     place = shared_place(group.ranks, run.hosts)
     mean = run.replay.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
@@ -189,17 +185,15 @@ def _finding(
         beside=tuple(group.beside),
         doubt=doubt,
     )
-    kept = Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
-    kept = Fact.SAVED_WITH_THE_OTHERS_TOO if group.beside else kept
     evidence = [
-        Evidence(kept, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
+        Evidence(
+            _saved_fact(group, shared=shared),
+            stored(saved / 1e6),
+            words.unit("ms"),
+            stored(step / 1e6 * IMPACT_BOUNDS[0] / 100),
+        ),
         Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], subject=words.the),
         Evidence(Fact.LONGER_THAN_THE_OTHERS, stored(longer / 1e6), words.unit("ms"), rank=group.middle),
-        *(
-            []
-            if worst is None
-            else [Evidence(Fact.WORST_OF_THEM, stored(max(each) / 1e6), words.unit("ms"), rank=worst)]
-        ),
         Evidence(Fact.THE_OTHERS_WAIT, stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
         Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence(Fact.LATE_STEPS, f"{len(group.late)} of {len(group.longer)}"),
@@ -207,6 +201,8 @@ def _finding(
         *([Evidence(Fact.IN_COMMON, place)] if place else []),
         *grown_evidence(run, group.middle, group.cause, group.peers),
     ]
+    if worst is not None:
+        evidence.insert(3, Evidence(Fact.WORST_OF_THEM, stored(max(each) / 1e6), words.unit("ms"), rank=worst))
     return SLOW_GROUP.finding(
         severity,
         confidence,
@@ -218,6 +214,20 @@ def _finding(
         cause=group.cause,
         computes_longer=kind,
     )
+
+
+def _graded(group: SlowGroup, saved_pct: float, doubt: Doubt | None) -> tuple[Severity, Confidence]:
+    if doubt is not None:
+        return "info", "low"
+    sure = group.chance <= SURE and group.cause != "unknown"
+    return _persistent_severity(saved_pct) or "info", "high" if sure else "medium"
+
+
+def _saved_fact(group: SlowGroup, *, shared: bool) -> Fact:
+    """What its saving is called. shared: it is that of evenly shared work."""
+    if group.beside:
+        return Fact.SAVED_WITH_THE_OTHERS_TOO
+    return Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
 
 
 # Ranks that are late because they wait for a core: cores of their own are the cure.
@@ -348,29 +358,35 @@ def judge_stragglers(
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     waits = waits or CoreWaits()
     weighed = [_weighed(one) for one in _late_ranks(run, waits)]
-    persistent, sometimes = list[Finding](), list[Finding]()
-    for one in weighed:
-        if one.severity is not None and one.late.most:
-            straggler, severity = one.late.straggler, one.severity
-            persistent.append(finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed))
-        elif one.severity is not None:
-            straggler, severity = one.late.straggler, one.severity
-            sometimes.append(
-                finding_of(SOMETIMES_LATE, severity, run, straggler, profiler_slowdown, None, sometimes=True)
-            )
+    persistent, sometimes = _named(run, weighed, profiler_slowdown, undisturbed)
     rough = uncertain(run)
     too_few = next((one.too_few for one in reversed(weighed) if one.too_few), rough)
-    if not rough and not persistent and not sometimes:
-        persistent += behind_loading(PERSISTENTLY_LATE, run)
+    alone = not rough and not persistent and not sometimes
+    persistent += behind_loading(PERSISTENTLY_LATE, run) if alone else []
     in_some = _see("in_some_steps", sometimes)
     in_most = _see("in_most_steps", persistent)
-    if not rough and not persistent and not sometimes and (leader := _waited_for(run, waits)) is not None:
+    if alone and not persistent and (leader := _waited_for(run, waits)) is not None:
         persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
-    clear = clear_text(run) + "".join(f"; {one.left_out}" for one in weighed if one.left_out)
+    clear = "; ".join([clear_text(run), *filter(None, (one.left_out for one in weighed))])
     return [
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear),
     ]
+
+
+def _named(
+    run: ComparedRun, weighed: Sequence[_Weighed], slowdown: float | None, undisturbed: Undisturbed | None
+) -> tuple[list[Finding], list[Finding]]:
+    """Findings about ranks that are late in most steps, and in some."""
+    persistent, sometimes = list[Finding](), list[Finding]()
+    for one in weighed:
+        if one.severity is not None and one.late.most:
+            straggler = one.late.straggler
+            persistent.append(finding_of(PERSISTENTLY_LATE, one.severity, run, straggler, slowdown, undisturbed))
+        elif one.severity is not None:
+            straggler = one.late.straggler
+            sometimes.append(finding_of(SOMETIMES_LATE, one.severity, run, straggler, slowdown, None, sometimes=True))
+    return persistent, sometimes
 
 
 def _waited_for(run: ComparedRun, waits: CoreWaits) -> Straggler | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from traceops.across.host_difference import grown, with_cause
@@ -19,7 +19,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, ComputesLonger, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import ROLES, WINDOW, StepWords
@@ -216,9 +216,7 @@ def finding_of(
     mean = mean_over(run, sometimes=sometimes)
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
     compared = run.replay.work.get(straggler.rank)
-    longer = UNSET if compared is None else compared.kind
-    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
-        longer = "on_cpu"
+    longer = _computes_longer(run, straggler, compared)
     shared = saved_by_sharing(run, mean) if longer == "more_work" else None
     if shared is not None and not sometimes:
         severity = _no_more(severity, severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS))
@@ -226,8 +224,7 @@ def finding_of(
     doubt: Doubt | None = None
     if straggler.cause in ("host", "unknown"):
         confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
-    if run.hosts_unknown and doubt is None:
-        doubt = Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead")
+    doubt = doubt or _of_hosts(run)
     in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
     approximate = uncertain(run)
     does = straggler.cause if longer is UNSET else longer
@@ -259,6 +256,19 @@ def finding_of(
         computes_longer=longer,
         role=late_in(run, straggler.rank),
     )
+
+
+def _computes_longer(
+    run: ComparedRun, straggler: Straggler, compared: WorkCompared | None
+) -> ComputesLonger | UnsetType:
+    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
+        return "on_cpu"
+    return UNSET if compared is None else compared.kind
+
+
+def _of_hosts(run: ComparedRun) -> Doubt | None:
+    """That what the hosts do without the profiler is not known, where that may change who is late."""
+    return Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead") if run.hosts_unknown else None
 
 
 class _Then(TypedDict):
@@ -333,13 +343,13 @@ def _of_host(
     if turns is not None:
         other, then = turns.other, turns.other_steps
         return "low", "info", Doubt(kind="turns", rank=turns.rank, steps=turns.steps, other=other, other_steps=then)
-    unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
-    if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
+    if (slowdown is None or (slowdown > PROFILED and undisturbed is None)) and (
+        seen := _by_one_region(run, straggler, slowdown)
+    ) is not None:
         return "medium", seen, None
-    if slowdown is None and run.replay.stragglers.host_share >= _HOST_BOUND:
-        return "medium", "info", Doubt(kind="hosts_bound")
     if slowdown is None:
-        return "medium", severity, None
+        bound = run.replay.stragglers.host_share >= _HOST_BOUND
+        return ("medium", "info", Doubt(kind="hosts_bound")) if bound else ("medium", severity, None)
     if slowdown <= PROFILED and (sometimes or undisturbed is None or waited_for(straggler, undisturbed)):
         return confidence, severity, None
     if undisturbed is not None:
