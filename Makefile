@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 INSTALLED := $(VENV)/.installed-$(VERSION)-
-NATIVE := $(wildcard traceops/traces/native/* traceops/capture/*/native/*)
+NATIVE := $(wildcard traceops/traces/native/* traceops/across/replay/native/* traceops/capture/*/native/*)
 ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)hta,test
 SELECT := -m "not torch"

@@ -9,6 +9,7 @@ BUNDLED = {
 }
 ARRAYS = "traceops/core/native"
 NATIVE = "traceops/traces/native"
+REPLAY = "traceops/across/replay/native"
 CUPTI = "traceops/capture/light/native"
 STEPS = "traceops/capture/short_way/native"
 LOOKS = "traceops/capture/observing/native"
@@ -21,10 +22,12 @@ setup(
             "py.typed",
             "core/*.pyi",
             "traces/*.pyi",
+            "across/*/*.pyi",
             "capture/*/*.pyi",
             "schemas/*.json",
             "hangs/*.json",
             "machine/*.ini",
+            "memory/*.json",
             "words/*.ini",
         ],
         **{name: ["**/*"] for name in BUNDLED},
@@ -33,6 +36,7 @@ setup(
     exclude_package_data={
         "traceops.core": ["native/*"],
         "traceops.traces": ["native/*"],
+        "traceops.across.replay": ["native/*"],
         "traceops.capture.short_way": ["native/*"],
         "traceops.capture.light": ["native/*"],
         "traceops.capture.observing": ["native/*"],
@@ -56,6 +60,11 @@ setup(
             [f"{NATIVE}/{source}" for source in ("snapshot_module.c", "snapshot.c", "strings.c")],
             depends=[f"{NATIVE}/{header}" for header in ("block.h", "snapshot.h", "strings.h")],
             optional=True,  # without it snapshots are read by Python's unpickler
+        ),
+        Extension(
+            "traceops.across.replay._replay",
+            [f"{REPLAY}/replay.c"],
+            optional=True,  # without it steps are replayed in Python: slower, with the same times
         ),
         Extension(
             "traceops.capture.light._cupti",

@@ -43,6 +43,7 @@ TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
 LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
+    "traceops.across.replay.simulate": "the compiled part may be missing",
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
     "traceops.memory": "`traceops.memory` is a function too; a script on fake tensors imports it, and needs none of it",
@@ -80,7 +81,7 @@ LATE: dict[str, str] = {
     "traceops.fabric.read": "the reader of XML: most folders hold none",
     "traceops.hangs.discover": "readers of the fabric: most hangs leave dumps only",
     "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
-    "traceops.launch.telling": "the diagnosis: most runs do not fail",
+    "traceops.launch.conclusion": "the diagnosis: most runs do not fail",
     "traceops.launch.hangs": "the diagnosis: most runs do not hang",
     "traceops.launch.session": "NumPy and the pipeline, for --summarize only",
     "traceops.machine.probe": "psutil may be missing",

@@ -31,6 +31,11 @@
       element.setAttribute("data-drawn", "yes");
     });
   });
+  document.querySelectorAll("details").forEach(function (fold) {
+    fold.addEventListener("toggle", function () {
+      fold.querySelectorAll(".chart[data-drawn]").forEach(function (element) { Plotly.Plots.resize(element); });
+    });
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { dress(false); });
   addEventListener("beforeprint", function () { dress(true); });
   addEventListener("afterprint", function () { dress(false); });

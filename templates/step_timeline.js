@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const ROW = 15, GAP = 2, HEAD = 20, LEVELS = ["annotation", "annotation", "operator", "operator", "call"];
+  const KINDS = { compute: "compute", wait: "waiting for ranks", transfer: "transfer", annotation: "host: annotation", operator: "host: operator", call: "host: waits in a call" };
 
   for (const box of document.querySelectorAll(".step-timeline")) {
     const data = JSON.parse(box.querySelector("script").textContent);
@@ -13,7 +14,8 @@
     const choice = box.querySelector(".step-choice"), pen = canvas.getContext("2d"), cache = new Map();
     const shown = { t: data.ranks <= 8, s: true, c: true };
     const fold = box.querySelector(".step-fold input"), every = data.shown || [];
-    let step = null, rows = [], lines = [], from = 0, to = 1, label = 168, colours = {}, chosen = null, marked = null, waiting = false, drag = null;
+    let step = null, rows = [], lines = [], from = 0, to = 1, label = 168, colours = {}, chosen = null, marked = null, waiting = false, drag = null, range = null;
+    const search = box.querySelector(".step-search"), keys = box.querySelector(".step-keys");
 
     data.steps.forEach((one, place) => {
       const option = document.createElement("option");
@@ -38,7 +40,7 @@
     async function open(place, rank) {
       choice.value = place;
       step = { place, ...(await unpack(place)) };
-      from = 0; to = step.length; chosen = null; marked = rank ?? null;
+      from = 0; to = step.length; chosen = range = null; marked = rank ?? null;
       if (fold.checked && rank !== undefined && !data.folded.some(one => one.rank === rank)) fold.checked = false;
       layOut();
       if (rank !== undefined) {
@@ -54,7 +56,7 @@
       const unseen = step.ranks.reduce((sum, one) => sum + one.unseen, 0);
       const less = unseen ? ` ${unseen} short transfers are not drawn.` : "";
       const apart = data.aligned ? "" : " The clocks of these ranks could not be compared: do not compare their positions.";
-      return few + "Point at a bar, or choose one with the keys." + less + apart;
+      return few + "Hover a bar, drag to measure, or press ? for the keys." + less + apart;
     }
 
     // The step's ranks by host; one of each kind, where alike ranks are one.
@@ -102,7 +104,7 @@
         });
       }
       canvas.style.height = `${Math.max(y, 60)}px`;
-      chosen = null;
+      chosen = range = null;
       redraw();
     }
 
@@ -113,7 +115,7 @@
     function readColours() {
       const style = getComputedStyle(document.documentElement);
       const of = name => style.getPropertyValue(name).trim();
-      colours = { ink: of("--ink"), soft: of("--soft"), sheet: of("--sheet"), line: of("--line"), link: of("--link"), text: of("--bar-ink"), light: of("--bar-light"), head: of("--head") };
+      colours = { ink: of("--ink"), soft: of("--soft"), sheet: of("--sheet"), line: of("--line"), link: of("--link"), text: of("--bar-ink"), light: "#ffffff", dark: "#14171a", head: of("--head") };
       for (const kind of ["annotation", "operator", "call", "compute", "wait", "transfer", "unmatched"]) colours[kind] = of(`--bar-${kind}`);
     }
 
@@ -135,6 +137,11 @@
       pen.save();
       pen.beginPath(); pen.rect(label, HEAD, wide - label, high - HEAD); pen.clip();
       for (const row of rows) drawRow(row, wide);
+      if (range) {
+        const left = xOf(range.from), right = xOf(range.to);
+        pen.fillStyle = colours.link; pen.globalAlpha = .18; pen.fillRect(left, range.top, right - left, range.bottom - range.top);
+        pen.globalAlpha = 1; pen.strokeStyle = colours.link; pen.strokeRect(left + .5, range.top + .5, right - left - 1, range.bottom - range.top - 1);
+      }
       pen.restore();
       labels(wide);
     }
@@ -206,7 +213,7 @@
 
     function word(text, x, w, y, kind) {
       pen.font = "10.5px system-ui, sans-serif"; pen.textAlign = "left";
-      pen.fillStyle = kind === "compute" || kind === "transfer" ? colours.light : colours.text;
+      pen.fillStyle = kind === "compute" ? colours.light : kind === "annotation" || kind === "operator" ? colours.text : colours.dark;
       const room = Math.min(w, width() - x) - 6;
       if (room > 20) pen.fillText(fit(text, room), x + 3, y + ROW / 2 + .5);
     }
@@ -227,7 +234,7 @@
       if (row.of === "c") {
         const [begin, turn, end, op, group, role, bytes, rate, last] = row.moved[at];
         lines.push([step.words[op], bytes >= 0 ? size(bytes) : "", step.words[group] && `group ${step.words[group]}`, data.roles[role]].filter(Boolean).join(" · "));
-        if (turn < 0) lines.push(`${time(end - begin)} in all; not matched with other ranks, so nobody knows how much of it is waiting`);
+        if (turn < 0) lines.push(`${time(end - begin)} in all; not matched with other ranks, so how much of it is waiting is unknown`);
         else {
           lines.push(`waited ${time(turn - begin)}, then transferred for ${time(end - turn)}`);
           if (last >= 0) lines.push(last === row.rank ? "this rank came last" : `rank ${last} came last`);
@@ -237,7 +244,7 @@
         lines.push(`${row.counts[at]} events drawn as one; the longest is`, data.names[row.name[at]]);
         lines.push(`${time(row.busy[at])} of ${time(lasts)} busy`);
       } else lines.push(data.names[row.name[at]], time(lasts));
-      lines.push(`from ${time(row.start[at])} after the beginning of what is drawn`);
+      lines.push(`starts at ${time(row.start[at])}`);
       return lines.join("\n");
     }
 
@@ -257,7 +264,7 @@
       const bounds = canvas.getBoundingClientRect(), x = event.clientX - bounds.left, y = event.clientY - bounds.top;
       const found = find(x, y);
       hover.hidden = !found;
-      canvas.style.cursor = drag ? "grabbing" : found ? "pointer" : "grab";
+      canvas.style.cursor = drag && !drag.measures ? "grabbing" : found ? "pointer" : "crosshair";
       if (!found) return;
       hover.textContent = tell(found.row, found.at);
       hover.style.left = `${Math.max(0, Math.min(x + 14, bounds.width - hover.offsetWidth - 4))}px`;
@@ -285,20 +292,72 @@
       redraw();
     }
 
+    // The rows from one height to another (all of them, from the time axis) between two moments: how long each kind takes.
+    function measure(x, y) {
+      const moments = [drag.at, nsOf(Math.max(x, label))].sort((a, b) => a - b), all = drag.y < HEAD;
+      const [top, bottom] = all ? [HEAD, canvas.clientHeight] : [drag.y, y].sort((a, b) => a - b);
+      const inside = rows.filter(row => row.y + ROW >= top && row.y <= bottom);
+      if (!inside.length) return;
+      range = { from: Math.max(moments[0], 0), to: Math.min(moments[1], step.length),
+        top: Math.min(...inside.map(row => row.y)) - 1, bottom: Math.max(...inside.map(row => row.y)) + ROW + 1 };
+      const sums = new Map(), add = (kind, start, end, share = 1) => {
+        const lasts = Math.max(Math.min(end, range.to) - Math.max(start, range.from), 0) * share;
+        if (lasts) sums.set(kind, (sums.get(kind) || 0) + lasts);
+      };
+      for (const row of inside) {
+        if (row.of === "t" && row.level % 2 && row.level < 4) continue;  // inside bars of the row above
+        for (let at = lower(row.end, range.from); at < row.start.length && row.start[at] < range.to; at++) {
+          if (row.of === "c") {
+            const [begin, turn, end] = row.moved[at];
+            if (turn < 0) add("not matched", begin, end);
+            else { add(KINDS.wait, begin, turn); add(KINDS.transfer, turn, end); }
+          } else add(KINDS[row.kind], row.start[at], row.end[at], row.counts[at] > 1 ? row.busy[at] / Math.max(row.end[at] - row.start[at], 1) : 1);
+        }
+      }
+      const ranks = new Set(inside.map(row => row.rank)).size, over = ranks > 1 ? `, summed over ${ranks} ranks` : "";
+      const parts = [...sums].sort((a, b) => b[1] - a[1]).map(([kind, ns]) => `${kind} ${time(ns)}`);
+      said.textContent = `${time(range.to - range.from)} selected${over}: ${parts.join(" · ") || "nothing runs"}`;
+      redraw();
+    }
+
+    // The next bar whose name has the words, behind the chosen one.
+    function seek(words) {
+      const wanted = words.trim().toLowerCase();
+      if (!wanted || !rows.length) return;
+      const first = chosen ? rows.indexOf(chosen.row) : 0;
+      for (let turn = 0; turn <= rows.length; turn++) {
+        const row = rows[(first + turn) % rows.length];
+        for (let at = turn || !chosen ? 0 : chosen.at + 1; at < row.start.length; at++) {
+          const name = row.of === "c" ? step.words[row.moved[at][3]] : data.names[row.name[at]];
+          if (name.toLowerCase().includes(wanted)) { select(row, at); return; }
+        }
+      }
+      said.textContent = `No bar's name has “${words}”.`;
+    }
+
+    function frame() {
+      const [first, last] = range ? [range.from, range.to] : chosen ? [chosen.row.start[chosen.at], chosen.row.end[chosen.at]] : [0, step.length];
+      const margin = range ? 0 : (last - first) * .1;
+      move(first - margin, last + margin);
+    }
+
     function byKey(event) {
       const span = to - from, at = chosen ? rows.indexOf(chosen.row) : -1;
-      const keys = {
+      const does = {
+        w: () => zoom(.5), s: () => zoom(2), a: () => move(from - span * .2, to - span * .2), d: () => move(from + span * .2, to + span * .2),
+        f: frame, "/": () => search.focus(), "?": () => { keys.hidden = !keys.hidden; },
         ArrowLeft: () => move(from - span * .2, to - span * .2), ArrowRight: () => move(from + span * .2, to + span * .2),
         "+": () => zoom(.5), "=": () => zoom(.5), "-": () => zoom(2), 0: () => move(0, step.length), Home: () => move(0, step.length),
         ArrowUp: () => near(at < 0 ? 0 : Math.max(at - 1, 0)), ArrowDown: () => near(at < 0 ? 0 : Math.min(at + 1, rows.length - 1)),
         ".": () => at >= 0 && select(chosen.row, Math.min(chosen.at + 1, chosen.row.start.length - 1)),
         ",": () => at >= 0 && select(chosen.row, Math.max(chosen.at - 1, 0)),
         PageUp: () => go(step.place - 1), PageDown: () => go(step.place + 1),
-        Escape: () => { chosen = null; hover.hidden = true; redraw(); },
+        Escape: () => { chosen = range = null; hover.hidden = keys.hidden = true; said.textContent = whatIsShown(); redraw(); },
       };
-      if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+      const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+      if (event.ctrlKey || event.metaKey || event.altKey || !does[key]) return;
       event.preventDefault();
-      keys[event.key]();
+      does[key]();
     }
 
     function near(place) {
@@ -335,11 +394,19 @@
     window.addEventListener("hashchange", () => fromAddress(true));
     choice.addEventListener("change", () => go(Number(choice.value)));
     for (const button of box.querySelectorAll("[data-do]")) {
-      button.addEventListener("click", () => ({ in: () => zoom(.5), out: () => zoom(2), all: () => move(0, step.length) })[button.dataset.do]());
+      button.addEventListener("click", () => ({ in: () => zoom(.5), out: () => zoom(2), all: () => move(0, step.length), keys: () => { keys.hidden = !keys.hidden; } })[button.dataset.do]());
     }
     canvas.addEventListener("keydown", byKey);
+    search.addEventListener("keydown", event => {
+      if (event.key === "Enter") { event.preventDefault(); seek(search.value); }
+      if (event.key === "Escape") canvas.focus({ preventScroll: true });
+    });
     canvas.addEventListener("pointermove", event => {
-      if (drag) {
+      if (drag && drag.measures) {
+        const bounds = canvas.getBoundingClientRect();
+        if (Math.abs(drag.x - event.clientX) > 3) drag.moved = true;
+        if (drag.moved) { hover.hidden = true; measure(event.clientX - bounds.left, event.clientY - bounds.top); return; }
+      } else if (drag) {
         const by = (drag.x - event.clientX) / (width() - label) * (to - from);
         if (Math.abs(drag.x - event.clientX) > 3) drag.moved = true;
         drag.x = event.clientX;
@@ -347,7 +414,12 @@
       }
       point(event);
     });
-    canvas.addEventListener("pointerdown", event => { drag = { x: event.clientX, moved: false }; canvas.setPointerCapture(event.pointerId); });
+    // A mouse measures, and moves what is shown with shift; a finger moves it.
+    canvas.addEventListener("pointerdown", event => {
+      const bounds = canvas.getBoundingClientRect(), measures = event.pointerType === "mouse" && !event.shiftKey;
+      drag = { x: event.clientX, y: event.clientY - bounds.top, at: nsOf(Math.max(event.clientX - bounds.left, label)), moved: false, measures };
+      canvas.setPointerCapture(event.pointerId);
+    });
     canvas.addEventListener("pointerup", event => {
       const bounds = canvas.getBoundingClientRect(), found = drag && !drag.moved && find(event.clientX - bounds.left, event.clientY - bounds.top);
       drag = null;
@@ -365,9 +437,9 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); });
 
     const legend = box.querySelector(".step-legend");
-    for (const [kind, text] of [["compute", "compute"], ["wait", "waiting for ranks"], ["transfer", "transfer"], ["annotation", "host: annotation"], ["operator", "host: operator"], ["call", "host: held up in a call"]]) {
+    for (const kind of ["compute", "wait", "transfer", "annotation", "operator", "call"]) {
       const item = document.createElement("li");
-      item.className = "swatch"; item.textContent = text; item.style.setProperty("--colour", `var(--bar-${kind})`);
+      item.className = "swatch"; item.textContent = KINDS[kind]; item.style.setProperty("--colour", `var(--bar-${kind})`);
       legend.append(item);
     }
     box.hidden = false;
@@ -379,25 +451,32 @@
   const shade = name => .78 + (name * 7 % 5) * .055;
 
   async function decode(text) {
-    const zipped = Uint8Array.from(atob(text), char => char.charCodeAt(0));
+    const zipped = Uint8Array.from(atob(text.replaceAll("-", "/")), char => char.charCodeAt(0));
     const bytes = new Uint8Array(await new Response(new Blob([zipped]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer());
     const length = new DataView(bytes.buffer).getUint32(0, true), head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
     const planes = bytes.subarray(4 + length), count = planes.length / 4;
+    const lanes = head.ranks.flatMap(rank => rank.lanes = rank.lanes.map(([of, number, level, n]) => ({ of, number, level, n })));
     let at = 0;
-    const column = (n, scale) => {
+    // Of all lanes one column after the other; a gap is less than nothing where bars overlap.
+    const columns = signed => lanes.map(({ n }) => {
       const values = new Float64Array(n);
-      for (let i = 0; i < n; i++, at++) values[i] = (planes[at] + planes[at + count] * 256 + planes[at + 2 * count] * 65536 + planes[at + 3 * count] * 16777216) * scale;
+      for (let i = 0; i < n; i++, at++) {
+        const value = planes[at] + planes[at + count] * 256 + planes[at + 2 * count] * 65536 + planes[at + 3 * count] * 16777216;
+        values[i] = signed && value >= 2147483648 ? value - 4294967296 : value;
+      }
       return values;
-    };
-    for (const rank of head.ranks) {
-      rank.lanes = rank.lanes.map(([of, number, level, n]) => {
-        const start = column(n, head.unit), lasts = column(n, head.unit), name = column(n, 1), counts = column(n, 1), busy = column(n, head.unit);
-        for (let i = 1; i < n; i++) start[i] += start[i - 1];
-        const end = start.map((begin, i) => begin + lasts[i]);
-        return { of, number, level, start, end, name, counts, busy };
-      });
-      rank.moved.sort((a, b) => a[0] - b[0]);
-    }
+    });
+    const [gaps, lasts, names, more, idle] = [columns(true), columns(), columns(), columns(), columns()];
+    lanes.forEach((lane, place) => {
+      const n = lane.n, start = new Float64Array(n), end = new Float64Array(n), busy = new Float64Array(n);
+      for (let i = 0, reached = 0; i < n; i++) {
+        const begin = reached + gaps[place][i];
+        reached = begin + lasts[place][i];
+        start[i] = begin * head.unit; end[i] = reached * head.unit; busy[i] = (lasts[place][i] - idle[place][i]) * head.unit;
+      }
+      Object.assign(lane, { start, end, busy, name: names[place], counts: more[place].map(one => one + 1) });
+    });
+    for (const rank of head.ranks) rank.moved.sort((a, b) => a[0] - b[0]);
     return head;
   }
 

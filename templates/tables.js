@@ -1,4 +1,4 @@
-// Tables: sort by a column, search, save as CSV. They are whole without this script; no library.
+// Tables: sort by a column, search, save as CSV. Sections: opened by links that lead to them, and for print. No library.
 (() => {
   "use strict";
   const SEARCH_FROM = 10, FORMULA = /^\s*[=+\-@\t\r]/;
@@ -115,4 +115,18 @@
     const safe = FORMULA.test(text) && !/^-?[\d.]+$/.test(text) ? `'${text}` : text;  // no spreadsheet takes a name for a formula
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   }
+
+  function reveal() {
+    const id = decodeURIComponent(location.hash.slice(1)), to = id && document.getElementById(id);
+    if (!to) return;
+    for (let fold = to.closest("details") || to.querySelector("details.part"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    to.scrollIntoView();
+  }
+  window.addEventListener("hashchange", reveal);
+  document.addEventListener("click", event => {
+    const link = event.target.closest && event.target.closest("a[href^='#']");
+    if (link && link.getAttribute("href") === location.hash) reveal();
+  });
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details.part").forEach(fold => { fold.open = true; }));
+  reveal();
 })();

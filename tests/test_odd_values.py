@@ -10,7 +10,7 @@ from hostile_variants import _small_trace, written
 from traceops.capture.manifest import RankManifest
 from traceops.cli import main
 from traceops.core.errors import odd_value_text
-from traceops.launch.telling import has_whole_steps
+from traceops.launch.conclusion import has_whole_steps
 from traceops.pipeline import conclude as concluding
 from traceops.render.writers.csv import csv_text
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent / "cases"
 
@@ -62,7 +63,8 @@ def load() -> list[Case]:
             unknown = (row.keys() - known) | set(row.get("begins", "").split()) - begins.keys()
             if unknown:
                 raise ValueError(f"{file}: {row.get('name')}: unknown: {', '.join(sorted(unknown))}")
-            case = Case(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+            case = Case(**values)
             before = "".join(begins[name] for name in case.begins.split())
             case = replace(case, main=before + case.main)
             if case.name in cases:

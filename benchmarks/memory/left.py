@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from benchmarks.memory.estimates import DATA, config_of
 from traceops.memory.allocator import CachingAllocator, Category, Event
 from traceops.memory.dry_run import dry_run
-from traceops.memory.model import workspaces_of
+from traceops.memory.gpus import workspaces_of
 
 _MIB = 1 << 20
 

@@ -12,8 +12,9 @@ from generated_run import Compute, HostSync, Size, SlowCompute, SlowHost, SlowLi
 from measured_runs import across, predicted, program, true_step
 from observed_run import usual, write_rank
 
-from traceops.across.replay.graph import hosts_unknown, is_unseen, lead, leads, uses_up_lead
-from traceops.across.replay.simulate import Scenario, shared_hosts
+from traceops.across.replay.graph import is_unknown, lead, leads, uses_up_lead
+from traceops.across.replay.programs import shared_hosts
+from traceops.across.replay.simulate import Scenario
 from traceops.across.replay.simulate import simulate as replay
 from traceops.across.replay.what_if import rank_change, shared_work
 from traceops.across.run_use import beyond_peers, core_waits, unfair_waits
@@ -69,14 +70,12 @@ def test_every_step_tells_whether_a_host_uses_up_its_lead(ahead, used):
 def test_a_first_step_without_launches_does_not_say_that_the_host_was_not_ahead():
     """It was taken for 0, as if the host were just in time: most likely it is further ahead than the window."""
     unseen = nodes(None, 50, 50)
-    assert is_unseen(unseen) and lead(unseen) == 0
-    assert hosts_unknown(SimpleNamespace(ranks={0: nodes(50, 50, 50), 1: unseen})) == (1,)
+    assert is_unknown(unseen) and lead(unseen) == 0 and not is_unknown(nodes(50, 50, 50))
 
 
 def test_hosts_without_any_known_launch_are_not_replayed_and_so_not_unknown():
     never = nodes(None, None)
-    assert not is_unseen(never) and lead(never) == 0
-    assert hosts_unknown(SimpleNamespace(ranks={0: never})) == ()
+    assert not is_unknown(never) and lead(never) == 0
 
 
 def test_a_host_that_waits_in_every_step_for_all_that_it_launched_gets_ahead_anew():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from itertools import cycle
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,6 +152,17 @@ def test_room_is_looked_at_before_the_trace_is_written(table, clean, monkeypatch
     failure = read_failure(full.reason)
     assert failure.operation == "room" and failure.no_space and failure.free_bytes == 20 << 20
     assert "no space left on device (needs about 3" in cause_text(failure) and "21.0 MB free" in cause_text(failure)
+
+
+def test_a_disk_without_a_free_inode_has_no_room(table, clean, monkeypatch):
+    from traceops.capture import trace_file
+    from traceops.core.capture_failure import read_failure
+
+    disk = SimpleNamespace(f_files=100, f_favail=1)
+    monkeypatch.setattr(trace_file.os, "statvfs", lambda path: disk)
+    full = table.run()
+    assert (full.code, full.printed, full.traced) == (3, clean[0].printed, 0)
+    assert read_failure(full.reason).operation == "room" and read_failure(full.reason).no_space
 
 
 @pytest.mark.parametrize("name", ["new\nline", 'tab\t "quotes" back\\slash %d {}', "\udcff"])

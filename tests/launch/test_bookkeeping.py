@@ -72,8 +72,29 @@ def launched(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.parametrize(
+    ("launcher", "nproc", "returncode", "rank_codes", "code"),
+    [
+        ("none", 1, 6, (None,), 6),
+        ("none", 1, 143, (None,), 143),
+        ("torchrun", 1, 1, (6,), 6),
+        ("torchrun", 1, 1, (0,), 0),
+        ("torchrun", 1, 1, (None,), 143),
+        ("torchrun", 2, 1, (6, 6), 143),
+    ],
+)
+def test_a_command_or_an_only_rank_that_handles_a_signal_has_its_own_exit_code(
+    tmp_path, launcher, nproc, returncode, rank_codes, code
+):
+    for rank, own in enumerate(rank_codes):
+        write_rank(tmp_path, RankManifest(rank, rank, nproc, host(), 1, {"type": "cpu"}, {}, {}, exit_code=own))
+    plan = Plan("mine", tmp_path, Cluster(nproc), ["train.py"], {}, {}, launcher=launcher)
+    ended = TorchrunResult(returncode, signal.SIGTERM, "")
+    assert run_document.how_it_ended(plan, ended, [], [], Screen()).code == code
+
+
 def test_no_failure_of_the_launchers_own_changes_the_exit_code(launched, monkeypatch, capsys):
-    guard, record = str(Path(HERE, "aside.py")), session._record
+    guard, record = str(Path(HERE, "containment.py")), session._record
     faults = Faults(lambda file: file.startswith(HERE) and file != guard, frozenset({record.__code__}))
 
     def recorded(*arguments):

@@ -38,9 +38,9 @@ from traceops.memory.estimate import (
     estimate_script,
     from_formula,
     judge,
-    proposals,
     worker,
 )
+from traceops.memory.gpus import hardware_of
 from traceops.memory.model import (
     CONTEXT_BYTES,
     NCCL_BYTES,
@@ -49,10 +49,8 @@ from traceops.memory.model import (
     RankMemory,
     ScriptProblem,
     ScriptRequest,
-    capacity_of,
     environment,
     size_of,
-    workspaces_of,
 )
 from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate, headline
@@ -209,10 +207,10 @@ def test_the_peak_and_what_held_it() -> None:
 def test_the_case_of_8_36_billion_parameters() -> None:
     """bf16 weights and gradients and 8-bit Adam leave 47.4 GiB less than nothing for activations."""
     config = replace(SMALL, strategy="simple_ddp", precision="bf16-params", optimizer="adamw8bit")
-    found = from_formula(8.36e9, EstimateRequest(config, 1, capacity_of("RTX A6000")))
+    found = from_formula(8.36e9, EstimateRequest(config, 1, hardware_of("RTX A6000").capacity))
     assert found.verdict == "does_not_fit"
     assert 46.9 * GIB < found.peak_allocated_bytes < 47.1 * GIB
-    assert from_formula(1e9, EstimateRequest(config, 1, capacity_of("A6000"))).verdict == "unknown"
+    assert from_formula(1e9, EstimateRequest(config, 1, hardware_of("A6000").capacity)).verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +236,7 @@ def test_a_size_without_a_unit_is_no_gpus() -> None:
 def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> None:
     """A rank of tensor parallelism holds an eighth of these, and was said not to fit with all of them."""
     with pytest.raises(UsageError, match=f"--params is not enough for {strategy}"):
-        from_formula(70e9, EstimateRequest(replace(SMALL, strategy=strategy), 8, capacity_of("H200")))
+        from_formula(70e9, EstimateRequest(replace(SMALL, strategy=strategy), 8, hardware_of("H200").capacity))
 
 
 @pytest.mark.parametrize(
@@ -270,24 +268,6 @@ def test_without_torch_it_is_said_that_torch_is_needed(
     monkeypatch.setattr("traceops.core.torch_here.find_spec", lambda name: None)
     assert main(["memory", *words]) == 2
     assert "estimating the memory of a training needs torch: pip install torch" in capsys.readouterr().err
-
-
-def test_gpus_by_name() -> None:
-    with pytest.raises(UsageError, match="GH200"):
-        capacity_of("GH200")  # of 96 GB, and no H200 of 141
-    assert capacity_of("NVIDIA H200") == capacity_of("h200") > capacity_of("H100")
-    assert workspaces_of("A6000")["cublas"] < workspaces_of("H100")["cublas"] == workspaces_of(None)["cublas"]
-    with pytest.raises(UsageError, match="--capacity"):
-        capacity_of("Voodoo 2")
-
-
-def test_proposals_stand_alone_and_together() -> None:
-    found = {proposal.name: proposal for proposal in proposals(replace(SMALL, precision="fp32"), 4)}
-    joined = found["8-bit Adam"].then(found["activation checkpointing"])
-    assert joined is not None
-    assert (joined.config.optimizer, joined.config.activation_checkpointing) == ("adamw8bit", True)
-    assert found["ZeRO stage 1"].then(found["FSDP2, parameters sharded"]) is None
-    assert not any("offload" in option for proposal in found.values() for option in proposal.options)
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

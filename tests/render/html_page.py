@@ -6,9 +6,9 @@ import base64
 import hashlib
 from html.parser import HTMLParser
 
-from traceops.core.installation import bundled
+from traceops.render.writers.html import template_text
 
-TABLES = bundled("templates", "tables.js").read_text(encoding="utf-8")  # in every page that has a table
+TABLES = template_text("tables.js")  # in every page that has a table
 TABLES_HASH = base64.b64encode(hashlib.sha256(TABLES.encode()).digest()).decode()
 
 _VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -42,7 +42,8 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     def text(self) -> str:
-        return "".join(data for path, data in self.texts if not {"script", "style"} & set(path))
+        text = "".join(data for path, data in self.texts if not {"script", "style"} & set(path))
+        return text.replace("\u00a0", " ")
 
     def scripts(self) -> list[str]:
         return [data for path, data in self.texts if path[-1:] == ("script",)]

@@ -276,7 +276,7 @@ def test_on_paper_a_head_stays_with_its_table(browser: Any, tmp_path: Path, slow
     tab.emulate_media(media="print")
     style = "([what, name]) => getComputedStyle(document.querySelector(what))[name]"
     assert tab.evaluate(style, ["thead .sort", "display"]) == "contents"
-    for what in ("thead", "h2", "section > p.soft"):
+    for what in ("thead", "h2", ".part > p.soft"):
         assert tab.evaluate(style, [what, "breakAfter"]) == "avoid", what
     assert tab.evaluate(style, [".plot", "breakInside"]) == "avoid"
     tab.emulate_media(media="screen")

@@ -66,7 +66,7 @@ def test_every_finding_is_there_with_evidence_and_advice(page: Page) -> None:
     assert shown == ["TO-I002", "TO-I001"]
     text = page.text()
     assert f"advice {HOSTILE}" in text and f"message {HOSTILE}" in text
-    assert "30.00 ms a step" in text
+    assert "30.00 ms per step" in text
 
 
 @pytest.mark.parametrize(("slowdown", "told"), [(1.45, True), (0.97, True), (0.51, False)])
@@ -266,6 +266,7 @@ def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path) -> None:
     tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(path.as_uri())
+    tab.evaluate("document.querySelectorAll('details.part').forEach(fold => { fold.open = true; })")
     tab.wait_for_selector("#chart-idle[data-drawn]")
     tab.wait_for_selector("#chart-bandwidth[data-drawn]")
     drawn = tab.locator(".chart[data-drawn]").count()

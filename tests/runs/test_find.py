@@ -119,7 +119,7 @@ def test_each_run_has_its_report_and_all_a_table(profile: Path) -> None:
 
 def test_the_page_says_who_is_fastest_and_leads_to_the_reports(profile: Path) -> None:
     page = (profile / "reports" / "runs.html").read_text()
-    assert "fast is fastest with 160.0 samples/s, 300 % more than slow. 1 of 3 runs has no report." in page
+    assert "fast is fastest with 160.0 samples/s, 300\u00a0% more than slow. 1 of 3 runs has no report." in page
     assert 'href="./fast/summary.html"' in page and "linear-gradient(to right, #0072B2" in page
     assert page.count("<script") == 1 and "<script>// Tables:" in page
     rows = list(csv.DictReader((profile / "reports" / "runs.csv").open()))

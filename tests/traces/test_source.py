@@ -1,7 +1,9 @@
 """The same rows whether the file is plain, gzip, misnamed, in several members, padded or remote."""
 
+import bz2
 import gzip
 import itertools
+import lzma
 import sys
 import zlib
 from pathlib import Path
@@ -11,7 +13,9 @@ from json_reference import loaded_rows, read_bytes
 
 from traceops.core.errors import InputError
 from traceops.traces.kineto import load_trace
+from traceops.traces.packed import AT_LEAST, MOST_TIMES
 from traceops.traces.source import filesystem
+from traceops.traces.text_lines import blocks, damage
 
 pytestmark = pytest.mark.usefixtures("either_scanner")
 
@@ -53,7 +57,7 @@ def test_size_is_the_size_of_the_file_on_disk():
     assert load_trace(str(AMD)).size_bytes == AMD.stat().st_size
 
 
-def test_a_small_file_that_unpacks_to_much_is_read_in_small_pieces(load, monkeypatch):
+def test_a_small_file_that_unpacks_to_much_is_read_in_small_pieces_and_not_all(load, monkeypatch):
     from traceops.traces import source
 
     sizes = []
@@ -62,8 +66,20 @@ def test_a_small_file_that_unpacks_to_much_is_read_in_small_pieces(load, monkeyp
         "traceops.traces.kineto.chunks", lambda file: (sizes.append(len(c)) or c for c in original(file))
     )
     load(gzip.compress(b'{"traceEvents": [' + b" " * 50_000_000 + b"]}"))
-    assert sum(sizes) > 50_000_000
+    assert AT_LEAST < sum(sizes) < 50_000_000
     assert max(sizes) <= 4 << 20
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress], ids=["gzip", "xz", "bzip2"])
+def test_what_holds_far_more_than_its_size_is_read_in_part_and_that_is_said(tmp_path, pack):
+    """46 kB of xz held 300 MB of lines."""
+    log = tmp_path / "train.log.packed"
+    log.write_bytes(pack(b"[rank0]: RuntimeError: odd\n" * 1_000_000))
+    most = AT_LEAST + MOST_TIMES * log.stat().st_size
+    assert sum(len(block) for _, block in blocks(str(log))) == pytest.approx(most, abs=100)
+    assert "only 200 times its packed size are unpacked" in damage(str(log))
+    log.write_bytes(pack(b"x" * (AT_LEAST - 100)))
+    assert damage(str(log)) is None
 
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 9, 10, 11, 300, 3000, 6000, -9, -8, -5, -1])

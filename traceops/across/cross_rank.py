@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct, field
@@ -33,7 +34,7 @@ from traceops.across.rank_times import (
     measure_passes,
     measure_role_times,
 )
-from traceops.across.replay.graph import StepGraph, build_graph, hosts_unknown, uses_up_lead
+from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if, predict_pipelines, predict_roles
 from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
@@ -119,7 +120,7 @@ class Replay(Struct, frozen=True):
     slow_groups: SlowGroups | None  # ranks that are late alike, so that none alone is
 
 
-class CrossRank(Struct, frozen=True):
+class CrossRank(Struct, frozen=True, dict=True):
     """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
 
     replay: None where there is only one rank, or nothing was matched, or no step is common to all. devices: GPUs that a
@@ -147,13 +148,13 @@ class CrossRank(Struct, frozen=True):
     copies: tuple[ExposedCopies, ...] = ()
     own_gpus: bool | None = None  # whether each rank has a GPU to itself, None where that is not known
 
-    @property
+    @cached_property
     def unit(self) -> Unit:
         """What times are of: a step; the whole window, where nothing says where steps begin; or none that is whole."""
         by = self.steps_by[0]
         return "none" if by == "cut_off" else "window" if by == "window" else "step"
 
-    @property
+    @cached_property
     def loaders_unknown(self) -> tuple[int, ...]:
         """Ranks whose loader may hold up a step that a cure makes shorter: its workers were not looked at."""
         return without_pace([times.summary for times in self.ranks], self.loading_ms)
@@ -164,13 +165,12 @@ class CrossRank(Struct, frozen=True):
 
         A cure takes it that it keeps up all the same.
         """
-        return hosts_unknown(self.replay.graph) if self.replay is not None else ()
+        return self.replay.graph.hosts_unknown if self.replay is not None else ()
 
     @property
     def hosts_slower(self) -> tuple[int, ...]:
         """Those of them that are known to be slower in the window."""
-        ranks = {} if self.replay is None else self.replay.graph.ranks
-        return tuple(rank for rank, nodes in ranks.items() if uses_up_lead(nodes))
+        return self.replay.graph.hosts_slower if self.replay is not None else ()
 
     @property
     def cures_are_least(self) -> bool:
@@ -182,7 +182,7 @@ class CrossRank(Struct, frozen=True):
         """What to call that in a sentence."""
         return step_words(self.unit)
 
-    @property
+    @cached_property
     def steps_by(self) -> tuple[StepsBy, str]:
         """What said where steps begin, and its name: on the ranks that have steps, where there are such."""
         marks = [(times.summary.steps_by, times.summary.step_mark) for times in self.ranks]
@@ -190,12 +190,12 @@ class CrossRank(Struct, frozen=True):
         whole = [mark for mark in marks if mark[0] == "window"]
         return next(iter(of_steps or whole or marks), ("window", ""))
 
-    @property
+    @cached_property
     def step_ms(self) -> float:
         """The typical step, ms: the median over ranks of their means."""
         return float(np.median([times.step_ms for times in self.ranks])) if self.ranks else 0.0
 
-    @property
+    @cached_property
     def through_host(self) -> bool:
         """Whether hosts run the collectives of what is on their GPUs, so that no link between GPUs is used."""
         return any(times.summary.through_host for times in self.ranks)
@@ -208,7 +208,11 @@ class CrossRank(Struct, frozen=True):
 
     def times_of(self, rank: int | None) -> RankTimes | None:
         """The rank's times; None where it is none of these."""
-        return next((times for times in self.ranks if times.summary.rank == rank), None)
+        return None if rank is None else self._times.get(rank)
+
+    @cached_property
+    def _times(self) -> dict[int, RankTimes]:
+        return {times.summary.rank: times for times in self.ranks}
 
     def reference(self, group: Sequence[int]) -> LinkReference | None:
         """What the link that these ranks use should give."""

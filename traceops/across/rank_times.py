@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -19,7 +20,7 @@ from traceops.measure.phases import InferencePass, PassKind
 from traceops.measure.summary import RankSummary
 
 
-class RankTimes(Struct, frozen=True):
+class RankTimes(Struct, frozen=True, dict=True):
     """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
 
     `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
@@ -38,9 +39,13 @@ class RankTimes(Struct, frozen=True):
 
     def mean_ms(self, bucket: str) -> float:
         """Time in a bucket, ms: mean over the typical steps."""
-        return mean_ms(self.buckets[bucket][self.typical])
+        return self._means[bucket]
 
-    @property
+    @cached_property
+    def _means(self) -> dict[str, float]:
+        return {bucket: mean_ms(ns[self.typical]) for bucket, ns in self.buckets.items()}
+
+    @cached_property
     def step_ms(self) -> float:
         """Duration of a step, ms: mean over the typical steps."""
         return mean_ms(self.duration[self.typical])

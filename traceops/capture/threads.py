@@ -107,7 +107,10 @@ class _ForkWarning:
 
     def match(self, text: str) -> bool:
         """As a compiled pattern does."""
-        return "is multi-threaded, use of" in text and not _remove_fork_filter()
+        found = "is multi-threaded, use of" in text
+        if found:
+            _remove_fork_filter()
+        return found
 
 
 def _remove_fork_filter() -> None:

@@ -84,6 +84,7 @@ def add_to_trace(plain: Path, rows: list[list[Any]]) -> None:
 _EVENT_BYTES = 700  # measured: 280 to 420 on a CPU, with shapes or stacks; a GPU's kernels have more to say
 _PACKED = 0.2  # of the plain size, which lies beside it for a moment; measured: 0.1
 _LEAVE_FREE = 32 << 20  # for the training's own files
+_FILES = 2  # of one trace at once
 _PLENTY = 16 << 30  # of free bytes a rank: nobody has to count events
 _TAIL_BYTES = 4096
 _FULL = 1 << 16  # less is free than a file's buffer
@@ -166,6 +167,9 @@ class TraceFolder:
     def _look_for_room(self, session: profile) -> None:
         """Raise NoRoom where the traces of this machine's ranks, which are written at once, do not fit."""
         ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        disk = os.statvfs(self._folder)
+        if disk.f_files and disk.f_favail < ranks * _FILES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         free = shutil.disk_usage(self._folder).free
         if free >= _PLENTY * ranks:
             return

@@ -13,7 +13,8 @@ from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.launch.launchers import check_script
 from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, estimate_script, from_formula, worker
-from traceops.memory.model import MemoryEstimate, capacity_of, size_of
+from traceops.memory.gpus import hardware_of
+from traceops.memory.model import MemoryEstimate, size_of
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.assemble_whole import memory_rows
 from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
@@ -39,7 +40,11 @@ def main(args: argparse.Namespace) -> int:
     config = replace(config_from(args), device="cuda" if args.device == "auto" else args.device)
     if config.device != "cuda":
         raise UsageError("--device cpu: traceops memory estimates GPU memory; leave the option out")
-    capacity = size_of(args.capacity) if args.capacity else capacity_of(args.gpu) if args.gpu else None
+    hardware = hardware_of(args.gpu) if args.gpu else None
+    capacity = size_of(args.capacity) if args.capacity else hardware.capacity if hardware else None
+    if hardware is not None:
+        args.gpu = hardware.gpu
+        args.nproc = args.nproc if args.nproc > 1 else hardware.count or 1
     if words:
         return _shown(estimate_script(_asked_script(args, words, capacity)), args.json, quiet=args.quiet)
     if args.rank is not None:

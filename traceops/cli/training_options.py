@@ -288,7 +288,10 @@ MEMORY = Command(
         Group("memory", (
             option("--nproc", type=positive, default=1, metavar="N", help="ranks in all, one a GPU (%(default)s)"),
             option("--capacity", metavar="SIZE", help="memory of a GPU, such as 47.4GiB (2³⁰ bytes) or 80GB (10⁹)"),
-            option("--gpu", metavar="NAME", help="the same by the GPU's name: H100, A6000, …"),
+            option(
+                "--gpu", metavar="NAME",
+                help="the same by name: H100, 24GB, or a cloud instance (p4d.24xlarge), which also sets --nproc",
+            ),
             option(
                 "--params", type=float, metavar="N",
                 help="count only parameters, gradients and optimizer state of a model with N parameters, such as "

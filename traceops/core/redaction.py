@@ -131,10 +131,16 @@ _SWITCH = frozenset(
 )
 _NOTHING_SAID = frozenset({"value", "string", "str", "v", "env"})
 
-_NOTHING = frozenset({"", "***", "true", "false", "yes", "no", "on", "off", "none", "null", "undefined"})
+_NOTHING = frozenset({"", "-", "***", "true", "false", "yes", "no", "on", "off", "none", "null", "undefined"})
 _NUMBER = re.compile(r"[+-]?[\d.,_]+(?:e[+-]?\d+)?[a-z%/]{0,3}", re.IGNORECASE)
 _PATH = re.compile(r"(?:~|\.{0,2}/)[\w./~-]*|[\w.-]+\.(?:json|ya?ml|txt|pem|py|pt|bin|model)")
 _MARKED = re.compile(r"[<\[({|].*[>\])}|]")  # <pad>, [MASK], and what is no text
+# A variable, the output of a command, what a manual leaves open (<your token>), and where Docker takes a secret from.
+_REFERENCE = re.compile(
+    r"[\"']?(?:\$[A-Z_][A-Z0-9_]*|\$\{\w+(?::-)?\}?|\$\(.*|[a-z_-]{0,12}<[A-Za-z][A-Za-z _-]*>?|\{[A-Za-z_ ]+\}?"
+    r"|id=\w+(?:,(?:src|source|env|type)=[\w./-]+)*)[\"']?",
+    re.DOTALL,
+)
 _BETWEEN = re.compile(r"[-_.:/,\s()%$]+")
 _PLAIN_PIECE = re.compile(r"(?:[A-Z]{0,8}|[A-Z]?[a-z]{0,14}|(?:[A-Z][a-z]{1,14}){1,4})\d{0,3}[a-zA-Z]?")
 _PLAIN_LETTERS = 48
@@ -154,7 +160,7 @@ class Secrecy(Enum):
 
     def hides(self, value: str) -> bool:
         """Whether the value is one that nobody should read."""
-        if self is Secrecy.NEVER or value.lower() in _NOTHING:
+        if self is Secrecy.NEVER or value.lower() in _NOTHING or _REFERENCE.fullmatch(value):
             return False
         if self is Secrecy.ALWAYS:
             return True
@@ -248,6 +254,7 @@ _NAMED = re.compile(
 )
 _QUOTED = re.compile(r"(?:(?!\\{0,8}[\"'])[^\n])*")
 _BARE = re.compile(r"\[\w{1,30}\]|[^\s,;&\"'}\])<>]*")
+_LEFT_OPEN = re.compile(r"<[A-Za-z][A-Za-z _-]{0,40}>")  # glpat-<your token>
 _TO_THE_END = re.compile(r"[^\"'\n\r]*")
 _JUDGED = 1000  # characters of a value: one that is longer is no word
 _OPTION = re.compile(r"(?P<start>-{0,2}(?P<name>[A-Za-z_+~][\w.+-]*)=)(?P<value>.*)", re.DOTALL)
@@ -282,9 +289,9 @@ def redact_words(words: Sequence[str]) -> list[str]:
     before, near = Secrecy.NEVER, 0
     for word in words:
         near -= 1
-        if not word.startswith("-") and (before.hides(word) or (near >= 0 and is_key_like(word))):
+        if not word.startswith("-") and (before.hides(word.strip("\"'")) or (near >= 0 and is_key_like(word))):
             redacted.append(MARK)
-        elif (option := _OPTION.fullmatch(word)) and secrecy_of(option["name"]).hides(option["value"]):
+        elif (option := _OPTION.fullmatch(word)) and secrecy_of(option["name"]).hides(option["value"].strip("\"'")):
             redacted.append(option["start"] + MARK)
         else:
             redacted.append(redact_text(word))
@@ -352,6 +359,8 @@ def _hidden(found: re.Match[str]) -> tuple[int, int]:
         value = _QUOTED if found["open"] else _BARE
     judged = value.match(text, start, start + _JUDGED)
     if judged is None or (apart and judged[0].startswith("-")) or not secrecy.hides(judged[0]):
+        return nothing
+    if value is _BARE and _LEFT_OPEN.match(text, judged.end()):
         return nothing
     whole = value.match(text, start)
     assert whole is not None

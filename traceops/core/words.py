@@ -104,7 +104,7 @@ ROLE_TOLD: Mapping[RoleTold, str] = {
 class StepWords(Struct, frozen=True):
     """Words for what times are of. Whoever makes a sentence is given them; none is changed afterwards.
 
-    a: 'a step would take'. each: 'of each step'. per: 'a step', behind an amount. rate: '/step', behind a unit.
+    a: 'a step would take'. each: 'of each step'. per: 'per step', behind an amount. rate: '/step', behind a unit.
     """
 
     noun: str
@@ -141,7 +141,7 @@ class StepWords(Struct, frozen=True):
         return of_window if self is WINDOW else of_step
 
 
-STEP = StepWords(noun="step", a="a step", each="each step", per="a step", rate="/step")
+STEP = StepWords(noun="step", a="a step", each="each step", per="per step", rate="/step")
 WINDOW = StepWords(noun="window", a="the window", each="the window", per="in the window", rate="")
 
 

@@ -288,6 +288,11 @@ class Death(Struct, frozen=True):
     cause: str | None = None
     sure: bool = True
 
+    @property
+    def was_aborted(self) -> bool:
+        """Whether all that is known is SIGABRT, as torch ends a rank that has waited for too long."""
+        return self.exit_code == 128 + signal.SIGABRT and not self.detail
+
 
 def deaths(evidence: HangEvidence) -> dict[int, Death]:
     """Ranks that died by themselves, by rank: not those that a launcher ended because of them."""
@@ -433,16 +438,15 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
     if memory is None and code == 128 + signal.SIGKILL:
         memory = _oom_kill(evidence, rank)
     cuda = next((event for event in own if event.kind == "cuda"), None)
-    said = error or _first_text(own, "error")
+    said = error or next((event.text for event in own if event.kind == "error"), None)
     if memory is None:
         memory = next(iter(_ended_for_memory(evidence, rank)), None)
     cause = "memory" if memory is not None else "gpu" if cuda is not None else None
     if memory is not None and (_is_oom_kill(memory) or _SLURM_MEMORY in memory.text):
         cause = "host_memory"  # as the kernel or Slurm says
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
-    # Torch's watchdog aborts a rank that has waited for too long.
-    aborted = code == 128 + signal.SIGABRT and not detail
-    return Death(rank, gone, code, detail, cause, sure=(code is not None or evidence.stall is not None) and not aborted)
+    death = Death(rank, gone, code, detail, cause, sure=code is not None or evidence.stall is not None)
+    return replace(death, sure=False) if death.was_aborted else death
 
 
 def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
@@ -455,7 +459,3 @@ def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
 def _ended_for_memory(evidence: HangEvidence, rank: int) -> list[LogEvent]:
     """What Slurm says of the end of this rank's task, where that was for its memory."""
     return [event for event in evidence.log if rank in event.accused and _SLURM_MEMORY in event.text]
-
-
-def _first_text(events: list[LogEvent], kind: str) -> str | None:
-    return next((event.text for event in events if event.kind == kind), None)

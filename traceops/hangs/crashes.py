@@ -241,6 +241,7 @@ def _wordings(kinds: Iterable[_Kind]) -> Iterator[Wording]:
 _TABLE = msgspec.json.decode(Path(__file__).with_name("crashes.json").read_bytes(), type=_Table, strict=False)
 # In this order: the first that fits says what a message is.
 WORDINGS: tuple[Wording, ...] = tuple(_wordings(_TABLE.kinds))
+_BY_FIRST_WORD = tuple((wording.words[0], wording) for wording in WORDINGS)  # `in` is a tenth of a call's cost
 RULE_OF = {kind.kind: kind.rule for kind in _TABLE.kinds}
 DID = {kind.kind: kind.did for kind in _TABLE.kinds}
 ADVICE = {**{kind.kind: kind.advice for kind in _TABLE.kinds if kind.advice}, **_TABLE.memory}
@@ -278,8 +279,8 @@ _OPTION = re.compile(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
 
 def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
     """What a message is a case of; None where it is no known crash. raised: it is the end of a traceback."""
-    for wording in WORDINGS:
-        if wording.is_in(text):
+    for word, wording in _BY_FIRST_WORD:
+        if word in text and wording.is_in(text):
             return "store_reused" if wording.kind == "rendezvous" and _too_many(text) else wording.kind
     if not raised:
         return None

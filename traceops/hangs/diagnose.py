@@ -67,13 +67,10 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
     activities = {
         rank: stack_activity(stacks.main) for rank, stacks in evidence.stacks.items() if stacks.main is not None
     }
-    # A rank that waits was ended by its watchdog or its launcher: its death is an echo.
-    dead = {
-        rank: death
-        for rank, death in deaths(evidence).items()
-        if evidence.stall is not None or rank not in ranks or ranks[rank].head is None
-    }
-    waits = find_waits(ranks, dead, can_blame(evidence))
+    dead = deaths(evidence)
+    echoes = _echoes(evidence, ranks, dead) if evidence.stall is None else set()
+    dead = {rank: death for rank, death in dead.items() if rank not in echoes}
+    waits = find_waits(ranks, dead, can_blame(evidence) - {rank for rank in echoes if rank not in ranks})
     roots = _roots(evidence, ranks, waits, dead, activities)
     waits = with_roots(waits, roots)
     return Diagnosis(
@@ -95,6 +92,17 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
             *_notes(evidence, ranks),
         ),
     )
+
+
+def _echoes(evidence: HangEvidence, ranks: Mapping[int, RankPosition], dead: Mapping[int, Death]) -> set[int]:
+    """Ranks that their watchdog or their launcher ended: those that wait; where ranks timed out, also those of which
+    nothing but an abort is known."""
+    timed_out = any(event.kind == "timeout" for event in evidence.log)
+    return {
+        rank
+        for rank, death in dead.items()
+        if (timed_out and death.was_aborted) or (rank in ranks and ranks[rank].head is not None)
+    }
 
 
 def _roots(

@@ -263,8 +263,8 @@ class LoggedProgress(Struct, frozen=True):
 class LogEnd(Struct, frozen=True):
     """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has.
 
-    done: the program says that it came to its end. interrupted, asked: (line, what it says). frames: where it
-    stood when it was interrupted, innermost first.
+    done: the program says that it came to its end. serving: a server says that it is up. interrupted, asked:
+    (line, what it says). frames: where it stood when it was interrupted, innermost first.
     """
 
     path: str
@@ -273,6 +273,7 @@ class LogEnd(Struct, frozen=True):
     of: int | None = None
     epoch: float | None = None
     done: bool = False
+    serving: bool = False
     interrupted: tuple[int, str] | None = None
     asked: tuple[int, str] | None = None
     frames: tuple[Frame, ...] = ()

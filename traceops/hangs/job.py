@@ -480,14 +480,10 @@ def _when(event: LogEvent, like: Moment) -> int | None:
         return told[1] if told[0] == like[0] else None
     if (match := _DATE.search(text)) is None:
         return None
-    of_log = 2000 if like[0] == "glog" else _year(like[1])
+    of_log = 2000 if like[0] == "glog" else gmtime(like[1]).tm_year
     year = of_log if match["year"] is None or like[0] == "glog" else int(match["year"])
     month, day = _MONTHS.index(match["month"]) + 1, int(match["day"])
     return seconds_of(year, month, day, int(match["h"]), int(match["m"]), int(match["s"]))
-
-
-def _year(seconds: int) -> int:
-    return gmtime(seconds).tm_year
 
 
 def _long(seconds: int) -> str:

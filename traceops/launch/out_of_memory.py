@@ -20,7 +20,7 @@ from traceops.launch.plan import Plan
 from traceops.memory.estimate import NOT_FAKED, EstimateRequest, estimate, worker
 from traceops.memory.model import MemoryEstimate
 from traceops.render.document import Block, text
-from traceops.render.memory import describe_changes, describe_ran_out, headline
+from traceops.render.memory import describe_changes, describe_less, describe_ran_out, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.traces.ran_out import RanOut, ranks_that_ran_out
 from traceops.train.config import TrainConfig
@@ -44,7 +44,8 @@ def report_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
     config = _config(plan)
     if config is None:
         rank = first.rank if first is not None else min(crash.ranks, default=0)
-        _show([_of_script(plan, capacity, rank)], screen)
+        less = [] if first is None else describe_less(first, plan.cluster.world_size)
+        _show([*less, _of_script(plan, capacity, rank)], screen)
     elif capacity is not None and config.strategy not in NOT_FAKED:
         screen.say("estimating what would fit in memory …")
         _show(_fits(config, plan.cluster.world_size, capacity), screen)
@@ -81,7 +82,7 @@ def _fits(config: TrainConfig, world_size: int, capacity: int) -> list[Block]:
         found = _estimated(EstimateRequest(config, world_size, capacity), _LIMIT_S)
     except TraceopsError as error:
         return [text(f"What would fit is not known: {error}", look="soft", indent=(2, 2))]
-    blocks: list[Block] = [text(headline(found), indent=(2, 2)), *describe_changes(found)]
+    blocks: list[Block] = [text(headline(found), indent=(2, 2)), *describe_changes(found.changes)]
     if found.verdict in ("does_not_fit", "too_close") and not any(one.verdict == "fits" for one in found.changes):
         command = shlex.join(["traceops", "memory", *found.command[2:]])
         blocks.append(text(f"To try all changes: {command}{_size(capacity)}", indent=(2, 2)))

@@ -271,14 +271,10 @@ def v2_index(port: Port) -> int | None:
     second = [
         (index, address)
         for index, kind, address in port.gids
-        if kind.strip().lower() == "roce v2" and not _is_link_local(address)
+        if kind.strip().lower() == "roce v2" and re.match("fe[89ab]", address, re.IGNORECASE) is None  # link-local
     ]
     fourth = [index for index, address in second if ":ffff:" in address]
     return fourth[0] if fourth else second[0][0] if second else None
-
-
-def _is_link_local(address: str) -> bool:
-    return re.match(r"fe[89ab]", address, re.IGNORECASE) is not None
 
 
 # Looks for NCCL's plugin for EFA (aws-ofi-nccl) where NCCL loads a plugin from.

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -150,12 +151,14 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     return RankFlops(float(np.median(model)), float(np.median(repeated)), precision=precision)
 
 
+@lru_cache(maxsize=1 << 12)
 def precision_of(kernel: str) -> Precision | None:
     """The type of what a kernel multiplies, as its name tells; None where it does not."""
     name = kernel.lower()
     return next((precision for precision, pattern in _PRECISIONS if pattern.search(name)), None)
 
 
+@lru_cache(maxsize=1 << 12)
 def multiplies(kernel: str) -> bool:
     """Whether a kernel's name is one of matrix products, convolutions or attention."""
     return _PRODUCT.search(kernel.lower()) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -139,6 +140,7 @@ def join(left: Int, right: Int, keys: int) -> tuple[Int, Int]:
     return of_left, by_key[first[left[of_left]] + within]
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def hta_kind(name: str) -> int:
     """What HTA takes a kernel of this name for: COMM, MEMORY, COMPUTE or OTHER."""
     if _COMM.match(name):

@@ -6,13 +6,15 @@ It looks for changes that make it fit. Both run on fake tensors, in a process of
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +24,8 @@ from msgspec import Struct
 from traceops.core.as_module import command_of
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
+from traceops.memory.changes import Peak, blocks_of, changes_of, words_of
+from traceops.memory.gpus import hardware_of, workspaces_of
 from traceops.memory.model import (
     CONTEXT_BYTES,
     NCCL_BYTES,
@@ -35,8 +39,6 @@ from traceops.memory.model import (
     ScriptRequest,
     Trouble,
     Verdict,
-    capacity_of,
-    workspaces_of,
 )
 from traceops.memory.worker import DryRunAnswer, DryRunRequest
 from traceops.train.config import TrainConfig, sizes_for
@@ -65,6 +67,8 @@ def rank_of(parameters: float, config: TrainConfig, world_size: int) -> RankMemo
     state = 2 * (1 + 4 / 256) if config.optimizer == "adamw8bit" else _STATES[config.optimizer] * weight
     sizes = {"parameters": weight, "gradients": weight, "optimizer_state": state}
     held = {name: round(parameters * size / parts[name]) for name, size in sizes.items()}
+    if config.strategy == "pytorch_zero2":  # parameters stay gathered from forward to backward
+        held["sharding_buffers"] = round(parameters * (4 if config.precision == "fp32" else min(weight, 2)))
     if config.offload == "cpu":
         held = dict.fromkeys(held, 0)
     total = sum(held.values())
@@ -77,15 +81,17 @@ def rank_of(parameters: float, config: TrainConfig, world_size: int) -> RankMemo
     )  # fmt: skip
 
 
-# Changes of the options that may save memory, cheapest in time first. What each saves is found by estimating it.
+# Changes of a built-in training's options, cheapest in time first: each is estimated as the training is.
 
 
 class Proposal(Struct, frozen=True):
-    """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set."""
+    """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set.
 
-    name: str
+    names: the keys of the changes in words/changes.ini.
+    """
+
+    names: tuple[str, ...]
     options: tuple[str, ...]
-    cost: str
     config: TrainConfig
     fields: tuple[tuple[str, Any], ...]
 
@@ -94,9 +100,8 @@ class Proposal(Struct, frozen=True):
         if {name for name, _ in self.fields} & {name for name, _ in other.fields}:
             return None
         return Proposal(
-            f"{self.name} and {other.name}",
+            self.names + other.names,
             self.options + other.options,
-            f"{self.cost}; {other.cost}",
             replace(self.config, **dict(other.fields)),
             self.fields + other.fields,
         )
@@ -106,44 +111,65 @@ def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
     """What may be tried on `config`, cheapest first."""
     found: list[Proposal] = []
 
-    def add(name: str, cost: str, **fields: Any) -> None:
+    def add(name: str, **fields: Any) -> None:
         options: list[str] = []
         for field, value in fields.items():
             options += ["--" + field.replace("_", "-"), *([] if value is True else [str(value)])]
-        found.append(Proposal(name, tuple(options), cost, replace(config, **fields), tuple(fields.items())))
+        found.append(Proposal((name,), tuple(options), replace(config, **fields), tuple(fields.items())))
 
+    sizes = sizes_for(config, "cuda")
+    several = world_size > 1
     if config.precision == "fp32":
-        add("bf16 compute", "faster; weights stay in fp32", precision="bf16")
-    batch = sizes_for(config, "cuda").batch_size
-    if batch > 1:
-        half = batch // 2
-        if half * 2 == batch:
-            add(
-                "half the micro-batch, twice the accumulation",
-                "same samples a step; smaller kernels, which may fill the GPU less",
-                batch_size=half, grad_accum=2 * config.grad_accum,
-            )  # fmt: skip
-    if world_size > 1 and config.strategy in ("pytorch_ddp", "simple_ddp", "bucket_ddp_async"):
-        add("ZeRO stage 1", "parameters are broadcast after each step", strategy="pytorch_zero1")
-    if world_size > 1 and config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp"):
-        add("FSDP2, parameters sharded", "an all-gather more in forward and backward", strategy="pytorch_zero3")
-    if not config.activation_checkpointing:
-        add(
-            "activation checkpointing",
-            "forward is computed twice: about a third more work a step",
-            activation_checkpointing=True,
-        )
+        add("bf16", precision="bf16")
+    if several and config.strategy in ("pytorch_ddp", "simple_ddp", "bucket_ddp_async"):
+        add("zero1", strategy="pytorch_zero1")
+    if sizes.batch_size % 2 == 0:
+        add("half_batch", batch_size=sizes.batch_size // 2, grad_accum=2 * config.grad_accum)
+    if several and config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp"):
+        add("shard", strategy="pytorch_zero3")
     if config.optimizer == "adamw":
-        add("8-bit Adam", "an update of lower precision; needs torchao", optimizer="adamw8bit")
+        add("adam_8bit", optimizer="adamw8bit")
+    if not config.activation_checkpointing:
+        add("checkpoint", activation_checkpointing=True)
     if config.precision in ("bf16", "fp32"):
-        add("parameters in bf16", "small updates are rounded away: the loss may suffer", precision="bf16-params")
+        add("bf16_parameters", precision="bf16-params")
     if config.strategy in FSDP2 and config.offload == "none":
-        add(
-            "offload to the host",
-            "parameters and gradients cross PCIe each step: often several times slower",
-            offload="cpu",
-        )
+        add("offload", offload="cpu")
+    if sizes.seq_len % 2 == 0:
+        add("half_sequence", seq_len=sizes.seq_len // 2)
     return found
+
+
+def search(
+    found: Iterable[Proposal], tried: Callable[[Proposal], MemoryChange | None], until: float
+) -> list[MemoryChange]:
+    """Each change alone that saves something; where none alone is enough, one after the other on top of each other.
+
+    until: of the monotonic clock; what was found by then is returned.
+    """
+    changes: list[MemoryChange] = []
+    helping: list[Proposal] = []
+    for proposal in found:
+        if time.monotonic() > until:
+            return changes
+        change = tried(proposal)
+        if change is not None and change.saves_bytes > 0:
+            changes.append(change)
+            helping.append(proposal)
+    if any(change.verdict == "fits" for change in changes) or len(helping) < 2:
+        return changes
+    together = helping[0]
+    for proposal in helping[1:]:
+        joined = together.then(proposal)
+        if joined is None:
+            continue
+        if time.monotonic() > until:
+            return changes
+        together = joined
+        change = tried(together)
+        if change is not None and change.verdict == "fits":
+            return [*changes, change]
+    return changes
 
 
 NEEDS_TORCH = "estimating the memory of a training"
@@ -238,7 +264,8 @@ def estimate(
     helps: list[MemoryChange] = []
     if changes and verdict in ("does_not_fit", "too_close"):
         needed = _most(found.ranks).peak_reserved_bytes + outside
-        helps = _search(asked, helper, needed, outside, begun + within_s)
+        tried = partial(_tried, asked=asked, helper=helper, needed=needed, outside=outside)
+        helps = search(proposals(asked.config, asked.world_size), tried, begun + within_s)
     return estimate_of(
         found.ranks,
         command=_command(asked),
@@ -309,8 +336,25 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
             f"--params is not enough for {asked.config.strategy}: how many of the parameters a rank holds "
             "depends on the model; leave --params out, or take another --strategy"
         )
+    outside = outside_torch(asked.world_size)
+
+    def changed(proposal: Proposal) -> MemoryChange:
+        """Activations are left out, so that a change may fit, and none does for certain."""
+        held = rank_of(parameters, proposal.config, asked.world_size).peak_reserved_bytes
+        name, cost = words_of(proposal.names)
+        return MemoryChange(
+            name=name,
+            options=list(proposal.options),
+            peak_allocated_bytes=held,
+            device_bytes=held + outside,
+            saves_bytes=needed - held - outside,
+            cost=cost,
+            verdict="does_not_fit" if asked.capacity is not None and held + outside > asked.capacity else "unknown",
+        )
+
     rank = rank_of(parameters, asked.config, asked.world_size)
-    needed = rank.peak_reserved_bytes + outside_torch(asked.world_size)
+    needed = rank.peak_reserved_bytes + outside
+    too_much = asked.capacity is not None and needed > asked.capacity
     return estimate_of(
         [rank],
         command=_command(asked),
@@ -319,7 +363,8 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
         parameters=round(parameters),
         error=None,
         capacity=asked.capacity,
-        verdict="does_not_fit" if asked.capacity is not None and needed > asked.capacity else "unknown",
+        verdict="does_not_fit" if too_much else "unknown",
+        changes=search(proposals(asked.config, asked.world_size), changed, math.inf) if too_much else (),
         assumptions=["activations, buffers and temporaries are not counted"],
     )
 
@@ -352,51 +397,22 @@ def error_of(config: TrainConfig) -> float:
     return MEASURED_ERROR if measured and config.grad_accum == 1 else OTHER_ERROR
 
 
-def _search(asked: EstimateRequest, helper: Worker, needed: int, outside: int, until: float) -> list[MemoryChange]:
-    """Each change alone, cheapest first; where none alone is enough, one after the other on top of each other.
-
-    until: of the monotonic clock; what was found by then is returned.
-    """
-    found: list[MemoryChange] = []
-    helping: list[Proposal] = []
-    for proposal in proposals(asked.config, asked.world_size):
-        if time.monotonic() > until:
-            return found
-        change = _tried(proposal, asked, helper, needed, outside)
-        if change is not None and change.saves_bytes > 0:
-            found.append(change)
-            helping.append(proposal)
-    if any(change.verdict == "fits" for change in found) or len(helping) < 2:
-        return found
-    together = helping[0]
-    for proposal in helping[1:]:
-        joined = together.then(proposal)
-        if joined is None:
-            continue
-        if time.monotonic() > until:
-            return found
-        together = joined
-        change = _tried(together, asked, helper, needed, outside)
-        if change is not None and change.verdict == "fits":
-            return [*found, change]
-    return found
-
-
 def _tried(
-    proposal: Proposal, asked: EstimateRequest, helper: Worker, needed: int, outside: int
+    proposal: Proposal, *, asked: EstimateRequest, helper: Worker, needed: int, outside: int
 ) -> MemoryChange | None:
     answer = helper.ask(proposal.config, asked)
     if answer.problem:
         return None
     most = _most(answer.ranks)
     device = most.peak_reserved_bytes + outside
+    name, cost = words_of(proposal.names)
     return MemoryChange(
-        name=proposal.name,
+        name=name,
         options=list(proposal.options),
         peak_allocated_bytes=most.peak_allocated_bytes,
         device_bytes=device,
         saves_bytes=needed - device,
-        cost=proposal.cost,
+        cost=cost,
         verdict=judge(answer.ranks, outside, asked.capacity, error_of(proposal.config)),
     )
 
@@ -482,6 +498,17 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
         raise UsageError(_said(answer.problem, asked, log))
     rank = answer.rank
     assert rank is not None
+    outside = outside_torch(asked.world_size)
+    verdict = judge([rank], outside, asked.capacity, SCRIPT_ERROR)
+    helps: Sequence[MemoryChange] = ()
+    if verdict in ("does_not_fit", "too_close"):
+        held = {row.name: float(row.held_bytes) for row in rank.categories}
+        cached = rank.peak_reserved_bytes - rank.peak_allocated_bytes
+        peak = Peak(
+            held, rank.peak_allocated_bytes, outside + cached, asked.world_size, answer.parameters,
+            blocks_of(rank.activations),
+        )  # fmt: skip
+        helps = changes_of(peak, asked.capacity, SCRIPT_ERROR)
     return estimate_of(
         [rank],
         command=["traceops", "run", "--nproc", str(asked.world_size), "--", *asked.words],
@@ -490,7 +517,8 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
         parameters=answer.parameters,
         error=SCRIPT_ERROR,
         capacity=asked.capacity,
-        verdict=judge([rank], outside_torch(asked.world_size), asked.capacity, SCRIPT_ERROR),
+        verdict=verdict,
+        changes=helps,
         assumptions=_script_assumptions(asked, answer),
         seconds=time.monotonic() - begun,
     )
@@ -502,7 +530,7 @@ def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
         path = Path(folder, "answer.json")
         request = ScriptRequest(
             list(asked.words), asked.rank, asked.world_size, GPUS_A_HOST,
-            asked.capacity or capacity_of("H200"), asked.steps, workspaces_of(asked.gpu), str(path),
+            asked.capacity or hardware_of("H200").capacity, asked.steps, workspaces_of(asked.gpu), str(path),
         )  # fmt: skip
         command = [*command_of("traceops.memory.script_process"), msgspec.json.encode(request).decode()]
         code = subprocess.run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from traceops.core.text import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
+from traceops.core.words import STEP, WINDOW, StepWords
+from traceops.words.catalogue import sections
 
 Row = TypeVar("Row")
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
@@ -20,7 +22,7 @@ class Cell(Struct, frozen=True):
     """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace.
 
     `href`: a page beside this one, quoted, beginning with './'. `value`: the number that a text with a unit stands for,
-    by which tables are sorted.
+    by which tables are sorted. part: percent of the cell that a bar of `colour` takes.
     """
 
     text: str
@@ -30,6 +32,7 @@ class Cell(Struct, frozen=True):
     colour: str = ""
     href: str = ""
     value: float | None = None
+    part: float | None = None
 
 
 class Column(Struct, frozen=True):
@@ -97,6 +100,66 @@ def build_table(
     return Table(caption, tuple(columns), tuple(zip(*made, strict=True)) if rows else (), footer, note, file)
 
 
+def table_of(
+    kind: str,
+    rows: Sequence[Any],
+    words: StepWords = STEP,
+    *,
+    make: Mapping[str, Callable[[Any], Cell]] | None = None,
+    columns: Sequence[Column] = (),
+    without: Collection[str] = (),
+    apart: Mapping[str, float] | None = None,
+    facts: Mapping[str, str] | None = None,
+    note: str = "",
+    summarize: Sequence[Any] = (),
+    most: int | None = None,
+) -> Table:
+    """The table that words/tables.ini declares as [`kind`], of these rows.
+
+    make: the cells of a field, where they are not its value. columns: those that stand in place of a field of theirs,
+    and the others where '*' is. without: fields that are left out. apart: as `Column` takes it, by field. facts: what
+    else its texts name.
+    """
+    declared = sections("tables")[kind]
+    known = {name: getattr(words, name) for name in ("per", "the", "a", "noun", "rate", "heading")}
+    known |= {"Noun": words.noun.capitalize(), **(facts or {})}
+
+    def said(key: str) -> str:
+        own = declared.get(f"window.{key}") if words is WINDOW else None
+        return (declared.get(key, "") if own is None else own).format_map(known)
+
+    own = {column.key: column for column in columns}
+    shown: list[Column] = []
+    for key in declared:
+        if key == "*":
+            shown += [column for column in columns if column.key not in declared]
+        elif key[0] != "@" and not key.startswith("window.") and key not in without:
+            column = own.get(key) or _declared(key, said(key), (make or {}).get(key), (apart or {}).get(key, 0.0), rows)
+            shown += [] if column is None else [column]
+    return build_table(
+        said("@caption"), shown, rows, note=note, summarize=summarize, file=said("@file"), most=most,
+        rest_in=said("@rest"),
+    )  # fmt: skip
+
+
+def _declared(
+    key: str, text: str, make: Callable[[Any], Cell] | None, apart: float, rows: Sequence[Any]
+) -> Column | None:
+    """A column as a line declares it; None where it is left out."""
+    label, title, form = (*(part.strip() for part in text.split("|")), "", "")[:3]
+    options = form.split()
+    if "?" in options and not any(value_of(row, key) for row in rows):
+        return None
+    decimals = next((int(one[1:]) for one in options if one[0] == "."), None)
+    scale = next((float(one[1:]) for one in options if one[0] == "x"), 1.0)
+    worst: Literal["max", "min"] | None = "max" if "max" in options else "min" if "min" in options else None
+    css = "meaning" if "meaning" in options else ""
+    return Column(
+        key, label, title, worst=worst, number="text" not in options, decimals=decimals, scale=scale, apart=apart,
+        css=css, make=make,
+    )  # fmt: skip
+
+
 def number(value: Any, decimals: int | None = None) -> Cell:
     """A number cell; about three digits without `decimals`; an unknown one is a dash that says so."""
     known = _float(value)
@@ -136,12 +199,10 @@ def word(value: Any) -> Cell:
     return Cell(UNKNOWN, "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))
 
 
-def bar_fill(pct: Any, colour: str) -> str:
-    """CSS background for a bar of so many percent behind a number."""
-    if pct is None or not colour:
-        return ""
-    at = min(max(float(pct), 0.0), 100.0)
-    return f"linear-gradient(to right, {colour}55 {at:.1f}%, transparent {at:.1f}%)"
+def share(pct: float | None, colour: str) -> Cell:
+    """Percent, with a bar as long behind the number."""
+    cell = number(pct, 1)
+    return cell if pct is None else replace(cell, css="bar", colour=colour, part=min(max(pct, 0.0), 100.0))
 
 
 def rows_of(rows: Sequence[Row], shown: Sequence[int]) -> list[Row]:

@@ -276,12 +276,17 @@ Block: TypeAlias = (
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part under a heading; `nav` is its name in the list of sections, the heading if empty."""
+    """A part under a heading; `nav` is its name in the list of sections, the heading if empty.
+
+    brief: what a reader sees of it while it is closed; None where it is always open. open: whether it is at first.
+    """
 
     id: str
     heading: str
     blocks: tuple[Block, ...]
     nav: str = ""
+    brief: str | None = None
+    open: bool = True
 
 
 class Headline(msgspec.Struct, frozen=True):

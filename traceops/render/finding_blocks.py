@@ -13,7 +13,7 @@ from traceops.core.rank_text import who
 from traceops.core.text import short_name
 from traceops.core.units import as_measured
 from traceops.core.words import STEP, StepWords
-from traceops.render.cells import Cell, Column, Table, build_table, name, number
+from traceops.render.cells import Cell, Table, name, number, table_of
 from traceops.render.document import Checks, FindingBlock, Items, Place, Section, Span, bold, code, items, text
 
 # The evidence of a finding in lines: its numbers, and the lines of files that it quotes.
@@ -86,20 +86,19 @@ def _short(name: str) -> str:
 def evidence_table(finding: Finding) -> Table:
     """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
     numbers = [e for e in finding.evidence if e.file is None]
-    columns = [
-        Column("metric", "Metric", number=False, make=lambda e: name(e.metric, 90)),
-        Column("value", "Value", make=_evidence_value),
-    ]
-    if any(e.threshold is not None for e in numbers):
-        columns.append(Column("threshold", "Fires from", make=lambda e: _beside(e, e.threshold)))
-    if any(e.peers is not None for e in numbers):
-        columns.append(Column("peers", "Its peers", make=lambda e: _beside(e, e.peers)))
-    if any(e.rank is not None for e in numbers):
-        columns.append(Column("rank", "Rank", make=lambda e: _number_or_blank(e.rank)))
-    if any(e.step is not None for e in numbers):
-        columns.append(Column("step", "Step", make=lambda e: _number_or_blank(e.step)))
     whose = f", {who(finding.ranks)}" if finding.ranks else ""
-    return build_table(f"Evidence for {finding.rule}{whose}", columns, numbers)
+    cells = {
+        "metric": lambda e: name(e.metric, 90),
+        "value": _evidence_value,
+        "threshold": lambda e: _beside(e, e.threshold),
+        "peers": lambda e: _beside(e, e.peers),
+        "rank": lambda e: _number_or_blank(e.rank),
+        "step": lambda e: _number_or_blank(e.step),
+    }
+    none = [key for key in ("threshold", "peers", "rank", "step") if all(getattr(e, key) is None for e in numbers)]
+    return table_of(
+        "evidence", numbers, make=cells, without=none, facts={"caption": f"Evidence for {finding.rule}{whose}"}
+    )
 
 
 def _evidence_value(evidence: Evidence) -> Cell:

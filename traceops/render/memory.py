@@ -8,6 +8,7 @@ from pathlib import Path
 from traceops.across.run_use import MemoryUse
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
+from traceops.memory.changes import changes_of, peak_of
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
 from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory
@@ -53,14 +54,20 @@ def describe_estimate(found: MemoryEstimate) -> list[Block]:
     """The verdict, where the memory goes, and what would help."""
     most = max(found.ranks, key=lambda rank: rank.peak_reserved_bytes)
     blocks: list[Block] = [text(bold(headline(found))), *_where(found, most)]
-    blocks += describe_changes(found)
+    blocks += describe_changes(found.changes, known=found.capacity_bytes is not None)
     blocks += [soft(f"Assumed: {said}.") for said in found.assumptions]
     return blocks
 
 
-def describe_changes(found: MemoryEstimate) -> list[Block]:
-    """What would help, each estimated; nothing where nothing was looked for."""
-    return [TableBlock(_changes(found.changes))] if found.changes else []
+def describe_changes(changes: Sequence[MemoryChange], *, known: bool = True) -> list[Block]:
+    """What would help, each estimated; nothing where nothing was looked for. known: the capacity is."""
+    return [TableBlock(_changes(changes, known))] if changes else []
+
+
+def describe_less(found: RanOut, world_size: int) -> list[Block]:
+    """What a program that ran out of memory would have needed less of with each change."""
+    peak = peak_of(found, world_size)
+    return [] if peak is None else describe_changes(changes_of(peak, None, 0.0), known=False)
 
 
 def headline(found: MemoryEstimate) -> str:
@@ -129,18 +136,18 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     return blocks
 
 
-def _changes(changes: Sequence[MemoryChange]) -> Table:
+def _changes(changes: Sequence[MemoryChange], known: bool) -> Table:
     rows = [
         (
-            " ".join(change.options),
+            " ".join(change.options) or change.name,
             f"{change.device_bytes / _GIB:.2f}",
             f"{change.saves_bytes / _GIB:.2f}",
-            _VERDICTS[change.verdict],
+            _VERDICTS[change.verdict] or ("may fit" if known else ""),
             change.cost,
         )
         for change in changes
     ]
-    return plain_table("What would help, cheapest first, each estimated", ("change", "GiB", "saves", "", "costs"), rows)
+    return plain_table("What would help, cheapest in time first", ("change", "GiB", "saves", "", "costs"), rows)
 
 
 def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -421,6 +428,8 @@ def describe_run(found: RunMemory) -> list[Block]:
         blocks.append(TableBlock(_table(found.uses)))
     for one in found.ran_out[:_MOST_RAN_OUT]:
         blocks += describe_ran_out(one, named=True)
+    if found.ran_out:
+        blocks += describe_less(found.ran_out[0], max(len(found.uses), 1))
     if len(found.ran_out) > _MOST_RAN_OUT:
         blocks.append(soft(f"Memory ran out on {len(found.ran_out) - _MOST_RAN_OUT} further ranks."))
     if found.recorded is not None:

@@ -39,8 +39,8 @@ def table_lines(
 ) -> list[Lines]:
     """A table as lines, columns to the right but for those in `left`.
 
-    Without space, `bars` are cut, which `more` shows, or left out first; then headers are broken at words, then words
-    in cells of `left`.
+    Without space, `bars` are drawn shorter (text in them is cut, which `more` shows) or left out first; then headers
+    are broken at words, then words in cells of `left`.
     Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one,
     whose cells are then whole if they take no more than a third of the width.
     """
@@ -51,7 +51,8 @@ def table_lines(
         if widths[bars] - over < _LEAST_BAR:
             places = [place for place in range(len(widths)) if place != bars]
             return table_lines(*_of(places, header, rows, left), width)
-        widths[bars] -= over
+        whole, widths[bars] = widths[bars], widths[bars] - over
+        rows = [_with_bar(row, bars, widths[bars] / whole) for row in rows]
         over = 0
     if over > 0:
         over = _narrow(widths, [_least_width(title, place, rows) for place, title in enumerate(header)], over)
@@ -68,6 +69,12 @@ def table_lines(
         return first + table_lines(*_of([0, *range(fits, len(widths))], header, rows, left), width)
     made = [_row(row, widths, left, bars, more) for row in (header, *rows)]
     return [Lines(made[0], [line for lines in made[1:] for line in lines])]
+
+
+def _with_bar(row: Sequence[str], place: int, scale: float) -> Sequence[str]:
+    """The row with its bar drawn shorter; other text is cut later."""
+    bar = row[place]
+    return row if bar.strip("█") else [*row[:place], "█" * round(len(bar) * scale), *row[place + 1 :]]
 
 
 def _of(
@@ -110,7 +117,7 @@ def _row(cells: Sequence[str], widths: Sequence[int], left: Collection[int], bar
         GAP.join(
             cell.ljust(width) if place in left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
+        ).rstrip()
         for line in zip_longest(*broken, fillvalue="")
     ]
 
@@ -181,7 +188,9 @@ class Printer:
         else:
             from traceops.render.console import plain
 
-            self._console.print(plain(text, style))
+            shown = plain(text, style)
+            shown.highlight_regex("█+", "blue")
+            self._console.print(shown)
 
     def table(
         self,

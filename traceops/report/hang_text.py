@@ -256,6 +256,8 @@ def end_text(diagnosis: Diagnosis) -> str:
         return f"No failure found: {name} shows the program's own end{f', at {step}' if step else ''}."
     if step:
         return f"No failure found: training was at {step} when {name} ends."
+    if last.serving:
+        return f"No failure found: the server was running when {name} ends."
     lines = sum(end.lines for end in ends)
     where = name if len(ends) == 1 else f"{len(ends)} logs"
     return f"No failure found in the {lines:,} line{'' if lines == 1 else 's'} of {where}; no training step is in them."

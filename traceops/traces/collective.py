@@ -38,6 +38,7 @@ def collective_of(event: RawEvent) -> CommArgs | None:
     )
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def is_annotation(name: str) -> bool:
     """Whether an event of this name is a backend's note of a collective, such as gloo's, with shapes only."""
     return _ANNOTATION.match(name) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
@@ -21,6 +22,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 _XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
 _ZSTD_WINDOW = 1 << 27
+MOST_TIMES = 200  # logs and traces pack to a tenth or a thirtieth
+AT_LEAST = 1 << 23
 OF_FINDER = ("__MACOSX/", ".DS_Store")
 
 # What another tool or another command reads, by its first bytes and its name.
@@ -92,8 +95,24 @@ def packing_of(head: bytes, name: str) -> Packing | None:
 def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
     """Yield the file's bytes unpacked; `first` has been read of it.
 
-    Raises Damaged after the last readable byte where the stream is cut off or corrupt.
+    A few kB can hold gigabytes, so no more is read than `MOST_TIMES` the packed size, and `AT_LEAST` of small files.
+
+    Raises Damaged after the last byte that is read where the stream is cut off or corrupt, or holds more.
     """
+    try:
+        size = os.fstat(file.fileno()).st_size
+    except OSError:  # of a store
+        size = getattr(file, "size", None) or 0
+    most = AT_LEAST + MOST_TIMES * size
+    for block in _all_unpacked(file, packing, first):
+        if len(block) > most:
+            yield block[:most]
+            raise Damaged(f"only {MOST_TIMES} times its packed size are unpacked, and it holds more: unpack it first")
+        most -= len(block)
+        yield block
+
+
+def _all_unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
     if packing == "gzip":
         yield from _streams(file, first, packing, _GZIP_MAGIC, _gunzip)
     elif packing == "xz":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from statistics import median
@@ -25,6 +25,9 @@ WORK = (*OWN_BUCKETS, "masked")
 
 Steps = NDArray[np.float64]  # of something in each step, ns
 Label = tuple[Any, ...]
+# Where the members of each collective begin, their ranks by place in the graph and their nodes; where what each member
+# needs begins, and that, as places among the members; whether all members of a collective end together.
+FlatCollectives = tuple[Int, Int, Int, Int, Int, Int]
 
 
 class HostWaits(Struct, frozen=True):
@@ -105,19 +108,37 @@ class StepGraph(Struct, frozen=True, dict=True):
         return {rank: np.array(own, dtype=np.int64) for rank, own in found.items()}
 
     @cached_property
+    def collectives(self) -> FlatCollectives:
+        """`members` and `needs` as arrays."""
+        place = {rank: number for number, rank in enumerate(self.ranks)}
+        needs = [own or ((),) * len(members) for members, own in zip(self.members, self.needs, strict=True)]
+        each = [places for own in needs for places in own]
+        return (
+            _starts(map(len, self.members)),
+            np.array([place[rank] for members in self.members for rank, _ in members], dtype=np.int64),
+            np.array([node for members in self.members for _, node in members], dtype=np.int64),
+            _starts(map(len, each)),
+            np.array([one for places in each for one in places], dtype=np.int64),
+            np.array([own is None for own in self.needs], dtype=np.int64),
+        )
+
+    @cached_property
     def lead(self) -> dict[int, int]:
         """Rank -> how far its host had run ahead before the window, ns."""
         return {rank: lead(nodes) for rank, nodes in self.ranks.items()}
 
     @cached_property
-    def layouts(self) -> dict[int, Any]:
-        """What replays keep of each rank's measured program, whatever is changed."""
-        return {}
+    def hosts_unknown(self) -> tuple[int, ...]:
+        """The ranks whose hosts are slower in the window than they were before it, or whose lead is not known.
+
+        Changes take it that they keep up.
+        """
+        return tuple(rank for rank, nodes in self.ranks.items() if is_unknown(nodes))
 
     @cached_property
-    def unchanged(self) -> dict[tuple[int, int], Any]:
-        """What they keep of programs that they leave as they are, by rank and lead."""
-        return {}
+    def hosts_slower(self) -> tuple[int, ...]:
+        """Those of them that are known to be slower in the window."""
+        return tuple(rank for rank, nodes in self.ranks.items() if uses_up_lead(nodes))
 
     def needed_by(self, number: int, rank: int) -> tuple[tuple[int, int], ...]:
         """Those members of a collective, as (rank, node), that this rank's cannot end without, itself too."""
@@ -136,6 +157,11 @@ class StepGraph(Struct, frozen=True, dict=True):
     def peers(self, rank: int) -> list[int]:
         """The other ranks that ran the same program."""
         return [other for other in self.roles[rank] if other != rank]
+
+
+def _starts(lengths: Iterable[int]) -> Int:
+    """Where each of these begins behind the others, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(np.fromiter(lengths, dtype=np.int64)))).astype(np.int64)
 
 
 def spent_before(program: RankProgram, moments: Int) -> Int:
@@ -183,28 +209,17 @@ def lead(nodes: RankNodes) -> int:
     from one of which the first step does not tell, or that waits in every step until its device has done all, and gets
     ahead anew.
     """
-    if caught_up_each_step(nodes) or is_unknown(nodes):
-        return 0
-    return leads(nodes)[0] or 0  # None: no launch is known at all
-
-
-def hosts_unknown(graph: StepGraph) -> tuple[int, ...]:
-    """The ranks whose hosts are slower in the window than they were before it, or whose lead is not known.
-
-    Changes take it that they keep up.
-    """
-    return tuple(rank for rank, nodes in graph.ranks.items() if is_unknown(nodes))
+    own = leads(nodes)
+    return 0 if not own[0] or caught_up_each_step(nodes) or _uses_up(nodes, own) else own[0]
 
 
 def is_unknown(nodes: RankNodes) -> bool:
-    """Whether nobody knows how fast the host is by itself. One without any launch in the trace is not replayed."""
-    return is_unseen(nodes) or uses_up_lead(nodes)
+    """Whether nobody knows how fast the host is by itself. One without any launch in the trace is not replayed.
 
-
-def is_unseen(nodes: RankNodes) -> bool:
-    """Whether the trace has launches, and none in the first step: nothing shows how far ahead the host was."""
+    It uses up its lead, or the trace has launches, and none in the first step: nothing shows how far ahead it was.
+    """
     own = leads(nodes)
-    return own[0] is None and any(one is not None for one in own)
+    return (own[0] is None and any(one is not None for one in own)) or _uses_up(nodes, own)
 
 
 def caught_up_each_step(nodes: RankNodes) -> bool:
@@ -213,13 +228,15 @@ def caught_up_each_step(nodes: RankNodes) -> bool:
     One that waits for an event of the step before keeps what it is ahead.
     """
     edges, waits = nodes.stands_at[nodes.first_edge :], nodes.waits.stands_at
+    if len(waits) < len(edges) - 1:
+        return False
     launched = nodes.host > NEVER
-    all_done = [
-        not bool((launched & (nodes.waits_before <= number) & (nodes.stands_at > at)).any())
-        for number, at in enumerate(waits.tolist())
-    ]
+    behind, stands_at = nodes.waits_before[launched], nodes.stands_at[launched]
+    order = np.argsort(behind, kind="stable")
+    latest = np.maximum.accumulate(np.concatenate(([NEVER], stands_at[order])))
+    all_done = latest[np.searchsorted(behind[order], np.arange(len(waits)), side="right")] <= waits
     # A wait on an edge is of the step that ends there.
-    step = np.searchsorted(edges, waits[np.array(all_done, dtype=bool)], side="left")
+    step = np.searchsorted(edges, waits[all_done], side="left")
     return len(np.unique(step[(step > 0) & (step < len(edges))])) == len(edges) - 1
 
 
@@ -229,7 +246,11 @@ def uses_up_lead(nodes: RankNodes) -> bool:
     By the median over all pairs of steps, which no single odd step decides. Steps in which nothing is left of the lead
     tell no more than the first of them.
     """
-    known = [(number, ns) for number, ns in enumerate(leads(nodes)[:_MOST_STEPS]) if ns is not None]
+    return _uses_up(nodes, leads(nodes))
+
+
+def _uses_up(nodes: RankNodes, own: Sequence[int | None]) -> bool:
+    known = [(number, ns) for number, ns in enumerate(own[:_MOST_STEPS]) if ns is not None]
     while len(known) > 1 and known[-1][1] == known[-2][1] == 0:
         known.pop()
     lost = [(before - after) / (later - at) for (at, before), (later, after) in combinations(known, 2)]

@@ -16,14 +16,8 @@ from traceops.across.match import Collective
 from traceops.across.pipelines import Bubble, passes_of
 from traceops.across.replay.cure import cure, faster_median, median_rank, usual_moments
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, batch_ns, paced
-from traceops.across.replay.simulate import (
-    HostShift,
-    Scenario,
-    SimulatedSteps,
-    measured_step_ns,
-    shared_hosts,
-    simulate,
-)
+from traceops.across.replay.programs import HostShift, shared_hosts
+from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.across.roles import Roles
 from traceops.core.arrays import Int
 from traceops.core.words import ROLES, Role

@@ -101,7 +101,10 @@ def reruns(events: Sequence[LogEvent]) -> list[int]:
     return [
         before.line
         for before, after in pairwise(raised)
-        if (at := _ended_in_imports(before.frames)) is not None and _comes_further(after.frames, at)
+        if (at := _ended_in_imports(before.frames)) is not None
+        and any(
+            frame.function == _MODULE and frame.file == at[0] and (frame.line or 0) > at[1] for frame in after.frames
+        )
     ]
 
 
@@ -111,14 +114,6 @@ def _ended_in_imports(frames: Sequence[Frame]) -> tuple[str, int] | None:
     if not own or any(frame.function != _MODULE for frame in own) or own[-1].line is None:
         return None
     return own[-1].file, own[-1].line
-
-
-def _comes_further(frames: Sequence[Frame], at: tuple[str, int]) -> bool:
-    file, line = at
-    return any(
-        frame.function == _MODULE and frame.file == file and frame.line is not None and frame.line > line
-        for frame in frames
-    )
 
 
 # The processes that ended in a log, and where another attempt begins in it.
@@ -152,9 +147,9 @@ class Attempts:
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
         self.begun = 0  # the line in which torchrun last started the ranks again
         self._head: str | None = None  # the first line
-        self._failed = False  # an exception ended something
+        self._failed: set[str] = set()  # labels of processes in which an exception ended something
         self._again: list[int] = []  # lines that are the first one again, behind a failure
-        self._beginnings = Beginnings()
+        self._beginnings: defaultdict[str, Beginnings] = defaultdict(Beginnings)  # by label of the process
         self._counts: dict[Scale, tuple[int, int]] = {}  # of steps since `begun`, the least and the most
 
     @property
@@ -182,10 +177,10 @@ class Attempts:
             del exits[_MOST_EXITS:]
         return True
 
-    def look_for_restart(self, number: int, body: str) -> None:
+    def look_for_restart(self, number: int, body: str, label: str) -> None:
         """Note where the ranks start again."""
-        if body.strip():
-            self._beginnings.take(number, body, self._failed)
+        if body.strip() and (label in self._beginnings or len(self._beginnings) < _MOST_LABELS):
+            self._beginnings[label].take(number, body, label in self._failed)
         if any(map(body.__contains__, RESTARTS)):
             self._boundaries.append(number)
             if not any(words in body for words in _SLURM):
@@ -196,7 +191,7 @@ class Attempts:
         if self._head is None and body.strip():
             self._head = body
         elif body == self._head:
-            if not self._failed:
+            if label not in self._failed:
                 self._head = "\n"  # several processes begin alike, or it is a line of each step
             elif len(self._again) < _MOST_EXITS:
                 self._again.append(number)
@@ -211,9 +206,9 @@ class Attempts:
         """Whether the ranks that torchrun started again made steps: what earlier ones had printed came before that."""
         return any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
 
-    def failed(self) -> None:
-        """A traceback ended something: whoever begins the log once more is another attempt."""
-        self._failed = True
+    def failed(self, label: str) -> None:
+        """A traceback ended something: whoever begins this process's log once more is another attempt."""
+        self._failed.add(label)
 
     def killed(self, pid: int, event: OpenEvent) -> None:
         """The kernel killed a process, whose rank an exit may tell."""
@@ -241,7 +236,7 @@ class Attempts:
         if not latest or len(latest) == len(events):
             return ()
         first = latest[0].line
-        begun = [*self._boundaries, *self._again, *self._beginnings.found]
+        begun = [*self._boundaries, *self._again, *self._lines_begun()]
         ends = sorted(end for end in begun if end < first)
         parts = (tuple(event for event in events if after < event.line <= end) for after, end in pairwise([0, *ends]))
         return tuple(part for part in parts if part)
@@ -249,11 +244,11 @@ class Attempts:
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
         alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
-        begun = [*self._again, *self._beginnings.found, *reruns(events)] if alone else []
+        begun = [*self._again, *self._lines_begun(), *reruns(events)] if alone else []
         last = max((event.line for event in events), default=0)
         if 0 < last <= self.begun and self._went_well:
             return _all_outlived(events)
-        if self._beginnings.is_furthest and 0 < last < self._beginnings.found[-1]:
+        if any(one.is_furthest and 0 < last < one.found[-1] for one in self._beginnings.values()):
             return _all_outlived(events)
         for first in sorted({*self._boundaries, *begun}, reverse=True):
             latest = tuple(event for event in events if event.line > first)
@@ -262,6 +257,10 @@ class Attempts:
             if latest and _is_other_job(latest, [event for event in events if event.line <= first], first):
                 return latest
         return events
+
+    def _lines_begun(self) -> list[int]:
+        """The lines in which the log's beginning comes again."""
+        return [line for one in self._beginnings.values() for line in one.found]
 
     def _place_fatal(self, events: EventList) -> None:
         """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
@@ -301,6 +300,8 @@ _SHOWN_BEHIND = 2  # lines behind a message that ends in a colon: what is raised
 # A heading of Markdown, as in an issue that was pasted whole: its title repeats what the text has.
 _HEADING = re.compile(r"^#{1,6} (?=\S)")
 _MOST_HEADINGS = 8
+# vLLM logs an exception's message in front of its traceback.
+_SAID_AT_HEAD = re.compile(r"while processing method \w{1,80}: (.{1,500}), Traceback \(most recent call last\):")
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
 
@@ -329,12 +330,6 @@ def _read(path: str, speakers: Speakers) -> tuple[tuple[LogEvent, ...], Starts]:
 def _ends_nothing(text: str) -> bool:
     """Whether it is Ray's word on a process that ended, or the driver's on what a program survives."""
     return any(words in text for words in OF_RAY) or ("Xid (" in text and crash_kind(text, raised=False) is None)
-
-
-def _is_its_object(before: LogEvent, ended: int, raised: Raised) -> bool:
-    """Whether a message ends in a colon, behind which the program shows another's traceback."""
-    is_behind = 0 < raised.line - ended <= _SHOWN_BEHIND
-    return is_behind and not raised.link and before.kind == "error" and before.text.endswith(":")
 
 
 def _fields(told: Told, group: re.Match[str] | None, frames: tuple[Frame, ...]) -> ToldFields:
@@ -402,10 +397,10 @@ class _LogReader:
                 self._headings.append((number, rank, body[heading.end() :]))
             return
         self._said = self._said or bool(body.strip() and not body[0].isspace())
-        self._attempts.look_for_restart(number, body)
+        self._attempts.look_for_restart(number, body, self._label)
         self._events.since = self._attempts.begun
         if FATAL in body:
-            self._attempts.failed()
+            self._attempts.failed(self._label)
             text = body[body.index(FATAL) :]
             self._frames.of_fatal(rank, self._events.add("error", rank, number, text))
             return
@@ -525,6 +520,8 @@ class _LogReader:
         raised = tracebacks.take(number, body)
         if tracebacks.is_open:
             self._open.add(speaker)
+            if not was_open and (said := _SAID_AT_HEAD.search(body)) is not None:
+                self._told(number, rank, said[1])
             if not was_open and not self._said:
                 self._at_head = number
         else:
@@ -535,7 +532,7 @@ class _LogReader:
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
         if not raised.survived:
-            self._attempts.failed()
+            self._attempts.failed(self._label)
         if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
             self._unexplained.failures.raised(raised.line, rank, raised.text)
             if raised.warned:
@@ -549,7 +546,10 @@ class _LogReader:
         near = before is not None and raised.line - before.event.line <= _PRINTED_AGAIN
         if before is not None and near and before.event.text == shortened(raised.text):
             return  # it was printed, and is in an error file too
-        if before is not None and (raised.link == "origin" or _is_its_object(before.event, ended, raised)):
+        # A message ends in a colon, behind which the program shows another's traceback.
+        shown = not raised.link and 0 < raised.line - ended <= _SHOWN_BEHIND
+        shown = shown and before is not None and before.event.kind == "error" and before.event.text.endswith(":")
+        if before is not None and (raised.link == "origin" or shown):
             text = with_more(before.event.text, raised.text)
             before.amend(text=text, frames=raised.frames + before.event.frames)
             return

@@ -61,6 +61,7 @@ _MOST = 4
 _MOST_QUOTES = 8
 # pdsh, clush and DeepSpeed's launcher: whatever the host is called. A number in it tells it from 'INFO: '.
 _HOST = re.compile(r"(?=[\w.-]{0,99}\d)[A-Za-z][\w.-]{0,99}: ?(?!\d{1,10}:\d{1,10} \[)")
+_HOST_MARK = re.compile(r"\w[.-]\w")
 _HOST_SHARE = 0.9
 _FEWEST = 4  # lines
 
@@ -68,9 +69,12 @@ _FEWEST = 4  # lines
 def host_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
     """The names of hosts in front of lines, where nearly all have one; None elsewhere."""
     said = [line for line in lines if line.strip()]
-    if len(said) < _FEWEST or sum(_HOST.match(line) is not None for line in said) < _HOST_SHARE * len(said):
-        return None
-    return re.compile("^" + _HOST.pattern)
+    names = [match[0] for line in said if (match := _HOST.match(line)) is not None]
+    if len(said) < _FEWEST:  # of a few lines all have to have one, which looks like a host's: 'gpu-node17: '
+        is_host = len(set(names)) == 1 and len(names) == len(said) and _HOST_MARK.search(names[0]) is not None
+    else:
+        is_host = len(names) >= _HOST_SHARE * len(said)
+    return re.compile("^" + _HOST.pattern) if is_host else None
 
 
 def plain(line: str) -> str:

@@ -76,6 +76,7 @@ _ENDED = re.compile(
     r"|\bHorovod has b(?:een shut down\b|$)|\bUser function raise error: "
     r"|\bOP_REQUIRES failed at \S{1,80} : (?:Unknown|Aborted|Internal|Unavailable|Resource exhausted): "
     r"|\bC\+\+ exception with desc"
+    r"|\bNCCL INFO transport/\w{1,40}\.cc:\d{1,6} -> [1-6]\b"  # what a send or receive of NCCL returned
     r"|\bINTERNAL ASSERT FAILED\b|\bCheck failed: |\bnot enough slots available\b|\bunable to reliably start\b"
     r"|\bFailed to initialize NVML\b|\bTest (?:NCCL )?failure \S{1,60}:\d|\bOCI runtime \w{1,12} failed\b"
     r"|\bexecutable file not found\b|\b[Ee]xec format error\b|\berror while loading shared libraries: "
@@ -98,6 +99,7 @@ _LATE = re.compile(
     r"|(?i:ran out of memory|out of memory|timed out waiting for )"
 )
 _GOES_ON = re.compile(r"\b(?:instead|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? ?back)")
+_NCCL_NOTE = " NCCL INFO "  # connections that close as a job ends
 _AT_END = 10  # lines
 # What passes: a pod that waits for a node or an image, until it starts.
 _WAITS = re.compile(r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b")
@@ -119,6 +121,7 @@ _WORDS = (
     "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
     "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
     "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ", " ERROR",
+    " INFO transport/",
 )  # fmt: skip
 _DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
 _OF_ALL = re.compile(r"(?<=\d)/\d")
@@ -153,7 +156,7 @@ class Failures:
             _keep(self._waits, number, rank, body)
         elif _says_failed(head):
             _keep(self._found, number, rank, body)
-        elif _LATE.match(head) is not None and _GOES_ON.search(head) is None:
+        elif _LATE.match(head) is not None and _GOES_ON.search(head) is None and _NCCL_NOTE not in head:
             self._late.append((number, rank, body.strip()))
         elif _STARTS.search(head) is not None:
             self._waits.clear()
@@ -296,7 +299,12 @@ _NAME_GOES_ON = re.compile(r"[ -](?:rates?|counts?|counters?|levels?|bars?)\b", 
 _DIGIT = re.compile(r"\d")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 # Errors by name of which a program says that it goes on, or that healthy programs print.
-_HANDLED = re.compile(r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b")
+_HANDLED = re.compile(
+    r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b"
+    r"|\btype='\w{1,40}',? param=.{1,60},? code=4\d\d\b"  # an OpenAI-compatible server refused a request
+)
+# A level, a time and a place, and no message behind them: '09-23 10:49:22 worker.py:226]'.
+_NO_MESSAGE = re.compile(r"[\s\d:,.-]{0,40}[\w./-]{1,80}\.(?:py|cc|cpp):\d{1,6}\]\s{0,8}$")
 _HARMLESS = (
     "pip's dependency resolver", "Unable to register cu", "already registered", "meta_optimizer.cc:",
     "node_def_util.cc:", "slow_operation_alarm.cc", "Delay kernel timed out", "fork_posix.cc", "/select_algorithm.py",
@@ -330,7 +338,7 @@ class Suspects:
                 return
             said = body.strip()
             alike = "".join(char for char in body if char.isalpha())[:_SUSPECT_HEAD]
-            if alike not in self._found and _goes_on(said):
+            if alike not in self._found and said.endswith((":", "{", "[")):
                 self._unfinished = alike
             if (head := _OF_CELL.match(said)) is not None:
                 self._cell, self._inside = alike, number
@@ -361,10 +369,6 @@ class Suspects:
     def cut_off(self, last: int) -> bool:
         """Whether the log ends within a traceback that is drawn, whose exception is missing. last: its last line."""
         return self._inside > 0 and last - self._inside <= _SHOWN_BELOW
-
-
-def _goes_on(said: str) -> bool:
-    return said.endswith((":", "{", "["))
 
 
 def _is_severe(head: str) -> bool:
@@ -405,7 +409,7 @@ def _is_before_a_level(before: str) -> bool:
 
 def _is_message(after: str) -> bool:
     """Words, rather than a metric's value or the columns of a table."""
-    if _NAME_GOES_ON.match(after) is not None:
+    if _NAME_GOES_ON.match(after) is not None or _NO_MESSAGE.match(after) is not None:
         return False
     said = after[between.end() :] if (between := _BETWEEN.match(after)) is not None else after
     return _VALUE.match(said) is None and _LETTERS.search(said) is not None

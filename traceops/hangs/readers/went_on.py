@@ -114,7 +114,7 @@ def without_outlived(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent,
         if event.line in outlived and event.kind not in ("status", "trouble")
         else replace(event, steps_behind=behind.get(event.line))
         for event in events
-        if not (event.kind == "status" and _is_before(event.line, outlived))
+        if event.kind != "status" or event.line > max(outlived, default=0)
     )
 
 
@@ -148,10 +148,6 @@ def _raised_at(event: LogEvent) -> tuple[str, str, int | None] | None:
     return event.text.partition(":")[0], event.frames[0].file, event.frames[0].line
 
 
-def _is_before(line: int, outlived: set[int]) -> bool:
-    return bool(outlived) and line <= max(outlived)
-
-
 def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
     """Each failure that lines follow, with the steps behind it, and the last line."""
     windows: list[_Window] = []
@@ -178,14 +174,13 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
         seen = seen or bool(found)
         if open_windows:
             furthest = _furthest(found)
-            completed = completed_at(block)
             for window in open_windows:
                 near = window.is_near(begin)
                 for sight in found if near else furthest:
                     if window.service is not None and not sight.head.startswith(window.service + b" "):
                         continue  # another service goes on, whatever happens to this one
                     window.take(sight, begin if not near else begin + sight.place, number, block)
-                for end in (completed, _exited_well(block, window.service)):
+                for end in (completed_at(block, window.service), _exited_well(block, window.service)):
                     if end is not None and begin + end > window.offset:
                         window.went_on(number + block.count(b"\n", 0, end))
     return windows, last
@@ -279,11 +274,18 @@ class _Window(Struct):
                 self.went_on(number + block.count(b"\n", 0, sight.place))
 
 
-def completed_at(block: bytes) -> int | None:
-    """Where the last line of a block stands that says of the program that it came to its end."""
+def completed_at(block: bytes, service: bytes | None = None) -> int | None:
+    """Where the last line of a block stands that says of the program that it came to its end.
+
+    service: of docker compose; the end of another does not count.
+    """
     if not any(word in block for word in _COMPLETED_WORDS):
         return None
-    return max((match.start() for match in _COMPLETED.finditer(block)), default=None)
+    ends = (match.start() for match in _COMPLETED.finditer(block))
+    return max(
+        (end for end in ends if service is None or _service(block, block.rfind(b"\n", 0, end) + 1) == service),
+        default=None,
+    )
 
 
 def _service(block: bytes, begin: int) -> bytes | None:
@@ -321,6 +323,7 @@ def _last_piece(block: bytes, begin: int) -> int:
 _ANSWER = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" (\d)\d\d\b')
 _OF_SERVER = Words(b'"POST /', b"startup complete.")
 _STARTED = "Application startup complete."
+_STARTS_SERVER = _STARTED.encode()
 _ENOUGH = 10  # answers: a few may be of requests that came before the failure
 _CLOSE = 10  # lines behind a traceback, in which its own request is refused
 _OF_FRAME = 6  # lines of it, at most
@@ -489,7 +492,7 @@ def how_it_ends(path: Path) -> LogEnd:
     step: int | None = None
     of: int | None = None
     epoch: float | None = None
-    done, last, number = False, 0, 0
+    done, serving, last, number = False, False, 0, 0
     for number, block in last_blocks(str(path)):
         if not _is_text(block):
             continue
@@ -500,10 +503,12 @@ def how_it_ends(path: Path) -> LogEnd:
             else:
                 total = _OF.match(block[sight.place : sight.place + 80])
                 step, of = sight.number, None if total is None else int(total[1])
-        done = completed_at(block) is not None or done
+        if completed_at(block) is not None:
+            done = done or any(not match[0].startswith(_STARTS_SERVER) for match in _COMPLETED.finditer(block))
+        serving = serving or _STARTS_SERVER in block
     stopped = interrupted(str(path))
     return LogEnd(
-        str(path), last, step, of if of is not None and step is not None and of >= step else None, epoch, done,
+        str(path), last, step, of if of is not None and step is not None and of >= step else None, epoch, done, serving,
         stopped, asked_to_stop(str(path)), _interrupted_in(path) if stopped is not None else (),
     )  # fmt: skip
 

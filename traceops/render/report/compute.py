@@ -13,7 +13,7 @@ from traceops.core.claims import Claim
 from traceops.core.rule import Rule
 from traceops.core.text import short_name
 from traceops.core.units import fixed_text, ms_text, number_text
-from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.cells import Cell, Table, name, number, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
 from traceops.render.report.coverage import check_of
 from traceops.render.report.figures import Figure, laid_out
@@ -147,17 +147,13 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
 
 def losses_table(report: Report, rows: ComputeRows) -> Table:
     """A row a cause, with what its fix saves and changes."""
-    words = report.summary.step_words
-    columns = [
-        Column("cause", "Cause", number=False, make=lambda row: Cell(row.cause.replace("_", " "))),
-        Column("device_ms", f"Saved {words.unit('ms')}", "of the GPU's time"),
-        Column("device_ms_uncertain", "Perhaps more", "that the trace does not decide"),
-        Column("launches", "Launches saved", decimals=0),
-        Column("step", f"{words.noun.capitalize()} after, ms", "without the profiler", number=False, make=_step_cell),
-        Column("where", "Where", number=False, make=lambda row: name(", ".join(row.where))),
-        Column("do", "Change", number=False, make=lambda row: Cell(_rule(row).advice_for(row.cause))),
-    ]
-    return build_table("What slow kernels lose, and the change that saves it", columns, rows.losses)
+    cells = {
+        "cause": lambda row: Cell(row.cause.replace("_", " ")),
+        "step": _step_cell,
+        "where": lambda row: name(", ".join(row.where)),
+        "do": lambda row: Cell(_rule(row).advice_for(row.cause)),
+    }
+    return table_of("losses", rows.losses, report.summary.step_words, make=cells)
 
 
 def _step_cell(row: LossRow) -> Cell:
@@ -182,58 +178,39 @@ def place_times(rows: ComputeRows) -> list[PlaceTime]:
 
 def places_table(report: Report, places: Sequence[PlaceTime]) -> Table:
     """A row a module or phase."""
-    unit, busy = report.summary.step_words.unit, sum(place.ms for place in places) or 1.0
-    columns = [
-        Column("name", "Module or phase", number=False, make=lambda row: name(row.name)),
-        Column("ms", f"Device {unit('ms')}"),
-        Column("ms", "Share %", "of the kernels' time", decimals=1, scale=100 / busy),
-        Column("attainable_ms", "Attainable ms", "for the part whose work is known"),
-        Column("lost_ms", "Lost ms", "beyond attainable speed"),
-        Column("efficiency_pct", "Efficiency %", "of attainable speed", decimals=0),
-    ]
-    return build_table("Where device time goes, by module", columns, places)
+    busy = sum(place.ms for place in places) or 1.0
+    cells = {"name": lambda row: name(row.name), "share": lambda row: number(100 * row.ms / busy, 1)}
+    return table_of("modules", places, report.summary.step_words, make=cells)
 
 
 def operators_table(report: Report, rows: ComputeRows) -> Table:
     """A row an operator on one set of inputs."""
     shown = sorted((row for row in rows.operators if row.name), key=lambda row: -row.ms)[:_MOST_OPERATORS]
-    columns = [
-        Column("name", "Operator", number=False, make=lambda row: name(row.name.removeprefix("aten::"))),
-        Column("shape", "Shapes", number=False, make=lambda row: name(row.shape, 40)),
-        *_operator_columns(report, shown),
-    ]
-    return build_table("Where device time goes, by operator", columns, shown)
+    return _operators(report, shown, "Where device time goes, by operator", "kernels")
 
 
 def kernels_table(report: Report, place: PlaceTime) -> Table:
     """The operators of a place, each with its kernels."""
     rows = sorted(place.operators, key=lambda row: -row.ms)
-    columns = [
-        Column("name", "Operator", number=False, make=lambda row: name(row.name.removeprefix("aten::") or _OTHERS)),
-        Column("kernels", "Kernels", number=False, make=_kernels_cell),
-        *_operator_columns(report, rows),
-    ]
-    return build_table(f"Operators of {place.name}", columns, rows)
+    return _operators(report, rows, f"Operators of {place.name}", "shape")
 
 
-def _operator_columns(report: Report, rows: Sequence[OperatorRow]) -> list[Column]:
-    words = report.summary.step_words
-    places = [("module", "Module"), ("line", "Line")]
-    return [
-        *(
-            Column(key, label, number=False, make=lambda row, key=key: name(getattr(row, key)))  # type: ignore[misc]
-            for key, label in places
-            if any(getattr(row, key) for row in rows)
-        ),
-        Column("calls", f"Calls {words.per}", decimals=1),
-        Column("ms", f"Device {words.unit('ms')}"),
-        Column("attainable_ms", "Attainable ms"),
-        Column("lost", "Lost ms", "beyond attainable speed", make=_lost_cell),
-        Column("efficiency", "Efficiency %", "of attainable speed", make=_efficiency_cell),
-        Column("speed", "TFLOP/s", make=lambda row: _rate_cell(row.flops, row.ms, 1e-9)),
-        Column("memory", "TB/s", make=lambda row: _rate_cell(row.bytes, row.ms, 1e-9)),
-        Column("cause", "Cause", number=False, make=lambda row: Cell((row.cause or "").replace("_", " "))),
-    ]
+def _operators(report: Report, rows: Sequence[OperatorRow], caption: str, without: str) -> Table:
+    cells = {
+        "name": lambda row: name(row.name.removeprefix("aten::") or _OTHERS),
+        "shape": lambda row: name(row.shape, 40),
+        "kernels": _kernels_cell,
+        "module": lambda row: name(row.module),
+        "line": lambda row: name(row.line),
+        "lost": _lost_cell,
+        "efficiency": _efficiency_cell,
+        "speed": lambda row: _rate_cell(row.flops, row.ms, 1e-9),
+        "memory": lambda row: _rate_cell(row.bytes, row.ms, 1e-9),
+        "cause": lambda row: Cell((row.cause or "").replace("_", " ")),
+    }
+    return table_of(
+        "operator_work", rows, report.summary.step_words, make=cells, without=(without,), facts={"caption": caption}
+    )
 
 
 def _lost_cell(row: OperatorRow) -> Cell:

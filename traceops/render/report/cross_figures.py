@@ -334,11 +334,11 @@ def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
     return parts
 
 
-def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
+def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: int = MOST_RUNS) -> Figure:
     """The longest step on all ranks, ms on one clock since its first beginning: a row a rank, coloured by bucket.
 
     Without `ranks` all of them, or one of each kind of more than 64. Runs too short to be seen join the
-    neighbour that takes most of the moment where there are very many.
+    neighbour that takes most of the moment where there are more than `most`.
     """
     chosen = shown_ranks(report) if ranks is None else list(ranks)
     by_rank: dict[int, list[TimelineRow]] = defaultdict(list)
@@ -348,8 +348,8 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     if ranks is None and not report.ranks:
         lanes = sorted(by_rank)[:MOST_RANKS]
     runs = [row for rank in lanes for row in by_rank[rank]]
-    if len(runs) > MOST_RUNS:
-        runs = [row for rank in lanes for row in thinned(by_rank[rank], MOST_RUNS // len(lanes))]
+    if len(runs) > most:
+        runs = [row for rank in lanes for row in thinned(by_rank[rank], most // len(lanes))]
     place = {rank: lane for lane, rank in enumerate(lanes)}
     pieces = [_pieces(kind, [row for row in runs if row.kind == kind], place) for kind in _kinds(runs)]
     return _lanes(

@@ -16,7 +16,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.units import percent_text, us_text
 from traceops.core.words import SCHEDULES, StepWords
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
+from traceops.render.cells import Cell, Column, Table, number, rows_of, size, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
 from traceops.render.report import cross_figures, detail_tables
 from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
@@ -31,6 +31,7 @@ from traceops.rules import stragglers
 MOST_LATE = 8
 MOST_ARRIVALS = 40
 MOST_PIECES = 60
+FEW_RUNS = 400  # of the timeline where a script draws it in full
 
 
 def lateness_table(report: Report) -> Table | None:
@@ -43,16 +44,6 @@ def lateness_table(report: Report) -> Table | None:
         for cause, words in CAUSES.items()
         if any(row.cause_ms(cause) for row in rows)
     ]
-    words = report.summary.step_words
-    worst = words.choose("Worst step ms", "Window's ms")
-    columns = [
-        rank_column(report),
-        Column("caused_wait_ms", "Others wait ms", f"for this rank, {words.per}, summed over the ranks that wait"),
-        *causes,
-        Column("worst_ms", worst, f"what the others waited for it in the {words.choose('worst step', 'window')}"),
-        Column("worst_step", "In step", make=lambda row: _step_cell(row.worst_step)),
-        Column("waited_ms", "Waits itself ms", f"{words.per}, for other ranks"),
-    ]
     shown = sorted(rows, key=lambda row: (-row.caused_wait_ms, row.rank))[:MOST_LATE]
     note = (
         f"The {MOST_LATE} worst of {len(rows)} {'ranks' if len(rows) == len(report.ranks) else 'rows'}; all are in "
@@ -60,7 +51,9 @@ def lateness_table(report: Report) -> Table | None:
         if len(rows) > MOST_LATE
         else ""
     )
-    return build_table(f"Waiting caused by each rank, ms {words.per}", columns, shown, note=note, file="lateness.csv")
+    cells = {"worst_step": lambda row: _step_cell(row.worst_step)}
+    columns = [rank_column(report), *causes]
+    return table_of("lateness", shown, report.summary.step_words, columns=columns, make=cells, note=note)
 
 
 def arrivals_table(report: Report) -> Table | None:
@@ -68,20 +61,8 @@ def arrivals_table(report: Report) -> Table | None:
     rows = report.tables.arrivals
     if not rows:
         return None
-    columns = [
-        Column("op", "Operation", number=False),
-        Column("group", "Group", number=False, make=_group_cell),
-        Column("bytes", "Size", make=lambda row: size(row.bytes)),
-        Column("count", "Count", "matched collectives in the window", decimals=0),
-        Column("spread_p50_ms", "p50 ms", "first to last arrival, median", decimals=3),
-        Column("spread_p95_ms", "p95 ms", decimals=3),
-        Column("spread_max_ms", "Most ms", decimals=3),
-        Column("last_rank", "Last rank", "the rank that comes last most often", decimals=0),
-        Column("last_rank_pct", "Last %", "how often it does", decimals=0),
-    ]
-    return build_table(
-        "From the first arrival to the last, most waiting first", columns, rows, most=MOST_ARRIVALS, file="arrivals.csv"
-    )
+    cells = {"group": _group_cell, "bytes": lambda row: size(row.bytes)}
+    return table_of("arrivals", rows, make=cells, most=MOST_ARRIVALS)
 
 
 def path_table(report: Report) -> Table | None:
@@ -93,25 +74,12 @@ def path_table(report: Report) -> Table | None:
     shown = [rows[i] for i in sorted(kept)]
     buckets = [bucket for bucket in BUCKETS if any(row.spent_ms.get(bucket) for row in shown)]
     columns = [
-        Column("start_ms", "Start ms", "since the path began", decimals=3),
-        Column("duration_ms", "ms", decimals=3, worst="max"),
-        Column("rank", "Rank", decimals=0),
-        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
-        Column("what", "What", number=False, make=_what_cell),
-        Column("stream", "Stream", decimals=0),
-        *(
-            Column(f"{bucket}_ms", f"{TERMS[bucket].label} ms", "of the piece", make=_blank_or_ms(bucket))
-            for bucket in buckets
-        ),
+        Column(f"{bucket}_ms", f"{TERMS[bucket].label} ms", "of the piece", make=_blank_or_ms(bucket))
+        for bucket in buckets
     ]
     note = f"The {MOST_PIECES} longest of {len(rows)} pieces; all are in critical_path.csv."
-    return build_table(
-        "Pieces of the critical path",
-        columns,
-        shown,
-        note=note if len(rows) > MOST_PIECES else "",
-        file="critical_path.csv",
-    )
+    cells = {"kind": lambda row: _kind_cell(row.kind), "what": _what_cell}
+    return table_of("critical_path", shown, columns=columns, make=cells, note=note if len(rows) > MOST_PIECES else "")
 
 
 def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
@@ -127,22 +95,14 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
         {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **own} for rank, own in sums.items()
     ]
     kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
-    words = report.summary.step_words
     columns = [
         rank_column(report),
-        Column("begins_ms", "Begins at ms", "on the common clock", decimals=3),
-        Column("step_ms", words.heading, worst="max"),
         *(Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds),
     ]
     filled = [{**dict.fromkeys(kinds, 0.0), **row} for row in rows_of(rows, shown)]
     cut = len(rows) - len(filled)
-    return build_table(
-        f"The {words.choose('longest step', 'window')} by rank",
-        columns,
-        filled,
-        note=f"{cut} more ranks in timeline.csv." if cut else "",
-        file="timeline.csv",
-    )
+    note = f"{cut} more ranks in timeline.csv." if cut else ""
+    return table_of("timeline", filled, report.summary.step_words, columns=columns, note=note)
 
 
 class _Lateness(LatenessRow, frozen=True, kw_only=True):
@@ -450,7 +410,9 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     chart = Chart(
         "timeline",
         f"Rows: what each rank did during the {longest}, on one time axis in ms; the folded table has the sums",
-        cross_figures.timeline_figure(report, list(shown)),
+        cross_figures.timeline_figure(
+            report, list(shown), cross_figures.MOST_RUNS if report.detail is None else FEW_RUNS
+        ),
     )
     sums = fold("Sums as a table", TableBlock(table))
     said = soft(

@@ -16,7 +16,7 @@ from traceops.fabric.model import same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
-from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
+from traceops.render.cells import Cell, Table, name, number, share, size, table_of
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
 from traceops.render.report.detail_tables import group_cell
@@ -36,15 +36,8 @@ _MOST_ROWS = 40
 def inspector_table(inspector: Inspector) -> Table:
     """Bus bandwidth a rank, operation and size; what moved most bytes first."""
     rows = sorted(inspector.speeds, key=lambda row: (-row.count * row.most, row.op, row.rank))
-    columns = [
-        Column("op", "Operation", number=False, make=lambda row: Cell(row.op)),
-        Column("communicator", "Communicator", number=False, make=_communicator),
-        Column("rank", "Rank", "in its communicator", make=lambda row: number(row.rank, 0)),
-        Column("size", "Message", make=lambda row: Cell(size_range_text(row.least, row.most))),
-        Column("count", "Times", make=lambda row: number(row.count, 0)),
-        Column("gbs", "Bus GB/s", "median", make=lambda row: number(row.busbw_gbs)),
-    ]
-    return build_table("What NCCL Inspector measured", columns, rows, most=_MOST_ROWS, rest_in="the JSON file")
+    cells = {"communicator": _communicator, "size": lambda row: Cell(size_range_text(row.least, row.most))}
+    return table_of("inspector", rows, make=cells, most=_MOST_ROWS)
 
 
 def _communicator(row: InspectorSpeed) -> Cell:
@@ -122,23 +115,12 @@ def reference_table(report: Report) -> Table | None:
     rows = report.tables.reference
     if not rows:
         return None
-    columns = [
-        Column("group", "Group", number=False, make=group_cell),
-        Column("op", "Operation", number=False),
-        Column("bytes_p50", "Size", "median; hover has the range", make=_size),
-        Column("count", "Count", "in the window", decimals=0),
-        Column("busbw_gbs", "Bus GB/s", f"median. {COLUMNS['Bus bandwidth']}", make=lambda row: number(row.busbw_gbs)),
-        Column("reference_gbs", "Reference GB/s", "what the links can do", make=lambda row: number(row.reference_gbs)),
-        Column("reference_source", "Known from", number=False, make=_source),
-        Column("reference_pct", "Of it %", "not for small messages, whose latency counts too", make=_percent),
-        Column(
-            "lost_ms",
-            f"Lost {report.summary.step_words.unit('ms')}",
-            "beyond the time at the reference, hidden or not",
-            worst="max",
-        ),
-    ]
-    return build_table("Collectives against their reference", columns, rows, most=MOST_REFERENCES, file="reference.csv")
+    cells = {"group": group_cell, "bytes_p50": _size, "reference_source": _source, "reference_pct": _percent}
+    cells |= {"busbw_gbs": lambda row: number(row.busbw_gbs), "reference_gbs": lambda row: number(row.reference_gbs)}
+    return table_of(
+        "reference", rows, report.summary.step_words, make=cells, facts={"busbw": COLUMNS["Bus bandwidth"]},
+        most=MOST_REFERENCES,
+    )  # fmt: skip
 
 
 def connections_table(log: NcclLog) -> Table | None:
@@ -146,16 +128,9 @@ def connections_table(log: NcclLog) -> Table | None:
     rows = alike_connections(log.communicators)
     if not rows:
         return None
-    columns = [
-        Column("way", "Transport", number=False, make=lambda row: Cell(_way(row))),
-        Column("where", "Between", number=False, make=_where),
-        Column("count", "Pairs of ranks", "each direction by itself", make=lambda row: number(row.count, 0)),
-        Column("channels", "Channels", make=lambda row: number(row.channels, 0)),
-        Column("quote", "First said", number=False, make=_quote),
-    ]
-    if any(_gdr(row).text for row in rows):
-        columns.insert(4, Column("gdr", "GPUDirect RDMA", number=False, make=_gdr))
-    return build_table("How NCCL connected the ranks", columns, rows, most=_MOST_CONNECTIONS, rest_in="report.json")
+    cells = {"way": lambda row: Cell(_way(row)), "where": _where, "gdr": _gdr, "quote": _quote}
+    none = () if any(_gdr(row).text for row in rows) else ("gdr",)
+    return table_of("connections", rows, make=cells, without=none, most=_MOST_CONNECTIONS)
 
 
 def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
@@ -163,19 +138,15 @@ def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
     if not benchmarks:
         return None
     rows = sorted(benchmarks, key=lambda one: one.best.busbw_gbs)
-    columns = [
-        Column("op", "Operation", number=False, make=lambda one: Cell(one.op or "not told")),
-        Column("on", "On", number=False, make=lambda one: name(_on(one), 60)),
-        Column(
-            "gbs", "Bus GB/s", "the best of its large messages, or of all", make=lambda one: number(one.best.busbw_gbs)
-        ),
-        Column("at", "At", make=lambda one: size(one.best.bytes)),
-        Column("latency", "Smallest µs", "time of the smallest message; hover has its size", make=_latency),
-        Column("wrong", "Wrong", "values that came out wrong", make=_wrong),
-    ]
-    return build_table(
-        "Results of nccl-tests in the logs", columns, rows, most=_MOST_BENCHMARKS, rest_in="the JSON file"
-    )
+    cells = {
+        "op": lambda one: Cell(one.op or "unknown"),
+        "on": lambda one: name(_on(one), 60),
+        "gbs": lambda one: number(one.best.busbw_gbs),
+        "at": lambda one: size(one.best.bytes),
+        "latency": _latency,
+        "wrong": _wrong,
+    }
+    return table_of("nccl_tests", rows, make=cells, most=_MOST_BENCHMARKS)
 
 
 def _on(one: Benchmark) -> str:
@@ -257,7 +228,7 @@ def _percent(row: ReferenceRow) -> Cell:
     pct = row.reference_pct
     if pct is None:
         return Cell("–", "not known, or messages too small for it", "unknown")
-    return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, COMM_TRANSFER.colour))
+    return share(pct, COMM_TRANSFER.colour)
 
 
 def _way(row: ConnectionJson) -> str:

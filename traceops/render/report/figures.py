@@ -144,7 +144,7 @@ def distribution_figure(report: Report) -> Figure:
 
 
 def _of_bars(words: StepWords) -> str:
-    return words.choose("ms a step (mean over steps)", "ms in the window")
+    return words.choose("ms per step (mean over steps)", "ms in the window")
 
 
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from traceops.core.claims import Claim
 from traceops.core.findings import Finding, count_checks
 from traceops.core.rank_text import ranks_text, runs_text, who
-from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.core.units import percent_text
+from traceops.core.words import ROLES, WINDOW
+from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, number, word
 from traceops.render.document import (
     Block,
@@ -20,7 +24,6 @@ from traceops.render.document import (
     TableBlock,
     Term,
     Terms,
-    bold,
     fold,
     items,
     soft,
@@ -29,16 +32,17 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.report import compute, cross_sections, detail_tables, figures, parallel_sections, rank_tables
-from traceops.render.report.card import card_of, headline
+from traceops.render.report.card import card_of, headline, told_first
 from traceops.render.report.compute import kernels_sentence
+from traceops.render.report.cross_sections import path_sentence
 from traceops.render.report.detail_tables import copies_table
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
-from traceops.render.report.rank_groups import MOST_RANKS, groups_text, shown_ranks
+from traceops.render.report.rank_groups import MOST_RANKS, groups_text, idle_ms, shown_ranks
 from traceops.render.report.run_text import how_found, kinds_sentence, speed_facts
 from traceops.render.report.step_timeline import finding_place
 from traceops.render.report.terms import COLUMNS, TERMS
-from traceops.render.report.whole_run import undisturbed, whole_run
+from traceops.render.report.whole_run import undisturbed, undisturbed_of, whole_run
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
 
@@ -149,16 +153,10 @@ def hta(report: Report, shown: Sequence[int]) -> Section:
     own, tables = _own_breakdown(report), detail_tables.hta_tables(report, list(shown))
     blocks: list[Block] = [text(f"For {who(own, 12)} {_OWN_BREAKDOWN}")] if own else []
     if tables:
-        blocks.append(
-            fold(
-                ", ".join(table.caption for table in tables),
-                soft(
-                    "HolisticTraceAnalysis' own results in its own columns, times in µs. It leaves out the last "
-                    "profiler step."
-                ),
-                *(TableBlock(table, "narrow") for table in tables),
-            )
-        )
+        blocks += [
+            soft("HolisticTraceAnalysis' own results in its own columns, times in µs. It leaves out the last step."),
+            *(TableBlock(table, "narrow") for table in tables),
+        ]
     else:
         blocks.append(text("HTA has no results for these traces."))
     return Section("hta", "HTA's tables", tuple(blocks), "HTA")
@@ -166,15 +164,8 @@ def hta(report: Report, shown: Sequence[int]) -> Section:
 
 def checks(report: Report, shown: Sequence[int]) -> Section:
     """What each rule says."""
-    counts = count_checks(report.checks)
-    summary = spans(
-        f"{counts.fired} fired, {counts.clear} clear, ",
-        bold(f"{counts.not_evaluated} not evaluated"),
-        f" of {counts.fired + counts.clear + counts.not_evaluated} rules",
-    )
-    return Section(
-        "checks", "Checks", (fold(summary, checks_block(report.checks, "What each rule says about this run")),)
-    )
+    caption = "What each rule says about this run; traceops explain RULE has all of a rule"
+    return Section("checks", "Checks", (checks_block(report.checks, caption),))
 
 
 def definitions(report: Report, shown: Sequence[int]) -> Section:
@@ -255,11 +246,101 @@ _SHOWN_IN: tuple[tuple[str, tuple[str, ...]], ...] = (
 def proof_of(finding: Finding, sections: Sequence[Section]) -> tuple[str, str]:
     """(name, '#id') of the section; two empty strings where the page has none."""
     there = {section.id: section for section in sections}
-    for prefix, ids in _SHOWN_IN:
-        if finding.rule.startswith(prefix):
-            shown = next((there[id] for id in ids if id in there), None)
-            return ("", "") if shown is None else (shown.nav or shown.heading, f"#{shown.id}")
-    return "", ""
+    section = next((there[id] for id in _proofs(finding) if id in there), None)
+    return ("", "") if section is None else (section.nav or section.heading, f"#{section.id}")
+
+
+def _proofs(finding: Finding) -> tuple[str, ...]:
+    return next((ids for prefix, ids in _SHOWN_IN if finding.rule.startswith(prefix)), ())
+
+
+class Brief(Claim, frozen=True, kw_only=True):
+    """What a section says in a line while it is closed: its most telling number."""
+
+    family = "page"
+    kind = "brief"
+    run_steps: int | None = None
+    undisturbed_ms: float | None = None
+    peak_bytes: int | None = None
+    caused_ms: float | None = None
+    caused_by: int | None = None
+    bubble_pct: float | None = None
+    what_if: str = ""
+    what_if_pct: float | None = None
+    largest: str = ""
+    hosts: int = 0
+    roles: str = ""
+    path: str = ""
+    recorded: int = 0
+    ranks: int = 0
+    step_low: float | None = None
+    step_high: float | None = None
+    idle: float | None = None
+    idle_by: int | None = None
+    collectives: int = 0
+    matched_pct: float | None = None
+    kernel: str = ""
+    kernel_pct: float | None = None
+    blocking: int = 0
+    copies: int = 0
+    copies_ms: float | None = None
+    hta: int = 0
+    fired: int = 0
+    clear: int = 0
+    not_evaluated: int = 0
+
+
+def brief_of(report: Report) -> Brief:
+    """The facts of all sections' lines."""
+    summary, tables, undisturbed = report.summary, report.tables, undisturbed_of(report)
+    pct = {b: own for b in BUCKETS if (own := summary.ledger_pct.of(b)) is not None}
+    largest = sorted(pct, key=lambda bucket: -pct[bucket])[:3]
+    blamed = max(report.ranks, key=lambda row: row.caused_wait_ms or 0.0, default=None)
+    idlest = max(report.ranks, key=idle_ms, default=None)
+    change = max(report.what_if, key=lambda row: row.saved_pct or 0.0, default=None)
+    saved = change.saved_pct if change is not None else None
+    counts = count_checks(report.checks)
+    return Brief(
+        window=summary.step_words is WINDOW,
+        run_steps=report.whole_run.steps if report.whole_run is not UNSET else None,
+        undisturbed_ms=None if undisturbed is None else undisturbed.step_ms,
+        peak_bytes=max((row.peak_memory_bytes or 0 for row in report.ranks), default=0) or None,
+        caused_ms=None if blamed is None else blamed.caused_wait_ms,
+        caused_by=None if blamed is None else blamed.rank,
+        bubble_pct=max((one.bubble_pct for one in report.pipelines), default=None),
+        what_if=change.change if change is not None and (saved or 0.0) >= 1 else "",
+        what_if_pct=saved,
+        largest=", ".join(f"{TERMS[bucket].label} {percent_text(pct[bucket])}" for bucket in largest if pct[bucket]),
+        hosts=len(report.hosts or ()),
+        roles=", ".join(dict.fromkeys(ROLES[row.role] for row in report.roles)),
+        path=path_sentence(report).rstrip("."),
+        recorded=len(report.run.steps),
+        ranks=len(report.ranks),
+        step_low=min((row.duration_ms for row in report.steps), default=None),
+        step_high=max((row.duration_ms for row in report.steps), default=None),
+        idle=None if idlest is None else idle_ms(idlest),
+        idle_by=None if idlest is None else idlest.rank,
+        collectives=len(report.collectives),
+        matched_pct=None if summary.matching is None else summary.matching.matched_pct,
+        kernel=tables.kernels[0].name if tables.kernels else "",
+        kernel_pct=tables.kernels[0].share_pct if tables.kernels else None,
+        blocking=len(tables.blocking_calls),
+        copies=len(tables.copies),
+        copies_ms=max((row.exposed_ms for row in tables.copies), default=None),
+        hta=len(tables.hta),
+        fired=counts.fired,
+        clear=counts.clear,
+        not_evaluated=counts.not_evaluated,
+    )
+
+
+def _closed(report: Report, made: Sequence[Section]) -> list[Section]:
+    """The sections with their lines: open are the timeline, and what proves the card; of a healthy run the ledger."""
+    proofs = {id for finding in told_first(report) for id in _proofs(finding)} or {"ledger"}
+    brief = brief_of(report)
+    return [
+        replace(one, brief="".join(brief.sentences(one.id)[:1]), open=one.id in (*proofs, "timeline")) for one in made
+    ]
 
 
 # The sections in reading order, behind a hang and the findings; one that has nothing to say of a report gives None.
@@ -328,7 +409,7 @@ def describe(report: Report) -> Document:
         command="traceops analyze",
         verdict=headline(card),
         intro=tuple(intro),
-        sections=(*hang, findings, *made),
+        sections=(*hang, findings, *_closed(report, made)),
         footer="all numbers are in report.json and the CSV files beside this page",
         styles=(*styles, *(("step_timeline.css",) if drawn else ())),
         scripts=("step_timeline.js",) if drawn else (),
@@ -359,7 +440,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
     slowdown = report.summary.profiler_slowdown
     if slowdown is not None and slowdown >= _NO_COST:
         facts.append(("Profiler's cost", Cell(f"×{slowdown:.2f}", "profiled ÷ unprofiled step")))
-    return facts
+    return [(label, cell) for label, cell in facts if cell.css != "unknown"]
 
 
 def _unit(*cells: Cell) -> Cell:

@@ -8,7 +8,7 @@ from typing import Any
 
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
-from traceops.render.cells import Cell, Column, Table, build_table
+from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
 from traceops.render.memory import kinds_table, makers_table, recorded_headline
 from traceops.render.report.figures import Figure, dots, laid_out, line
@@ -127,21 +127,9 @@ def _figure(traces: list[dict[str, Any]], x: str) -> Figure:
 
 
 def _table(ranks: Sequence[MemoryRank]) -> Table:
-    names = (
-        ("peak_bytes", "Peak GiB", "most that tensors held"),
-        ("reserved_bytes", "Reserved GiB", "most that torch held"),
-        ("capacity_bytes", "GPU GiB", ""),
-        ("between_steps_bytes", "Between steps GiB", "held at the end of a step"),
-        ("parameters_bytes", "Parameters GiB", ""),
-        ("gradients_bytes", "Gradients GiB", "where the step ends before they are set back"),
-        ("optimizer_state_bytes", "Optimizer GiB", ""),
-    )
-    columns = [
-        Column("rank", "Rank", decimals=0),
-        *(Column(name, label, about, make=_cell(name)) for name, label, about in names),
-        Column("grows_bytes", "Grows MiB a step", make=_cell("grows_bytes", 1 << 20)),
-    ]
-    return build_table("Memory by rank", columns, ranks)
+    keys = [key for key in MemoryRank.__struct_fields__ if key.endswith("_bytes")]
+    cells = {key: _cell(key, 1 << 20 if key == "grows_bytes" else _GIB) for key in keys}
+    return table_of("memory", ranks, make=cells)
 
 
 def _cell(name: str, unit: int = _GIB) -> Callable[[MemoryRank], Cell]:

@@ -10,7 +10,7 @@ from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import fixed_text, ms_text
 from traceops.core.words import ROLE_TOLD, ROLES, STEP, StepWords
-from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.cells import Cell, Column, Table, name, table_of
 from traceops.render.document import Block, Section, TableBlock, soft, text
 from traceops.report.model import Report
 from traceops.report.rows import ExpertsRow, HostSummary, PassRow, RoleRow
@@ -42,24 +42,13 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
 
 def roles_table(report: Report) -> Table:
     """A row a role."""
-    columns = [
-        Column("role", "Role", number=False, make=lambda row: Cell(ROLES[row.role])),
-        Column("told_by", "Told", number=False, make=_told_cell),
-        Column("groups", "Groups", number=False, make=_groups_cell),
-        Column("ranks", "Ranks", decimals=0),
-        Column("exposed_ms", "Exposed ms", "communication that nothing hides, median over its ranks"),
-        Column("wait_ms", "Waiting ms"),
-        Column("transfer_ms", "Transfer ms"),
-        Column("unmatched_ms", "Unmatched ms"),
-        Column("worst_exposed_ms", "Most ms"),
-        Column("worst_rank", "On rank", decimals=0),
-        Column("reach", "Reach", number=False, make=lambda row: Cell(_reach(row))),
-        Column("busbw_gbs", "Bus GB/s", decimals=1),
-        Column("waits_for_rank", "Last comes rank", decimals=0),
-        Column("waits_for_pct", "Of its waiting %", decimals=0),
-        Column("saved_ms", "Saved without transfer ms"),
-    ]
-    return build_table("Communication by kind of parallelism", columns, report.roles, file="roles.csv")
+    cells = {
+        "role": lambda row: Cell(ROLES[row.role]),
+        "told_by": _told_cell,
+        "groups": _groups_cell,
+        "reach": lambda row: Cell(_reach(row)),
+    }
+    return table_of("roles", report.roles, make=cells)
 
 
 def role_lines(report: Report) -> list[Block]:
@@ -186,13 +175,7 @@ def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
 
 def experts_table(row: ExpertsRow) -> Table:
     """A row a layer and rank."""
-    columns = [
-        Column("layer", "Layer", decimals=0),
-        Column("rank", "Rank", decimals=0),
-        Column("received_bytes", "Bytes received", decimals=0),
-        Column("compute_ms", "Compute ms"),
-    ]
-    return build_table("Experts by layer and rank", columns, sorted(row.times, key=lambda t: (t.layer, t.rank)))
+    return table_of("experts", sorted(row.times, key=lambda t: (t.layer, t.rank)))
 
 
 def _speed(gbs: float | None, reference: float | None) -> str:
@@ -211,29 +194,14 @@ def passes(report: Report, shown: Sequence[int]) -> Section | None:
     """What each kind of pass takes."""
     if not report.passes:
         return None
-    columns = [
-        Column("kind", "Pass", number=False, make=lambda row: Cell(_LABELS[row.kind])),
-        Column("count", "Passes", decimals=0),
-        Column("requests", "Requests", decimals=0),
-        Column("tokens", "Tokens", decimals=0),
-        Column("device_ms", "Device ms", "first kernel's begin to last one's end, median"),
-        Column("device_p95_ms", "p95 ms"),
-        Column("busy_pct", "Busy %", decimals=1),
-        Column("host_ms", "Host ms"),
-        Column("graphs", "Graphs", "launches of CUDA graphs in a pass", decimals=0),
-        Column("between_ms", "Idle before ms", "the device runs nothing between the pass before and this one"),
-        Column("scheduling_ms", "Scheduling ms", "the host is in neither pass"),
-        Column("waiting_ms", "Skew ms", "in collectives, waiting for late members"),
-        Column("transfer_ms", "Transfer ms", "in collectives, all members there"),
-        Column("unmatched_ms", "Unmatched ms"),
-    ]
+    table = table_of("passes", report.passes, make={"kind": lambda row: Cell(_LABELS[row.kind])})
     return Section(
         "passes",
         "Prefill and decode",
         (
             soft("As the server annotates its passes; medians over passes and ranks."),
             *(text(pass_sentence(row)) for row in report.passes),
-            TableBlock(build_table("Passes of the server", columns, report.passes, file="passes.csv")),
+            TableBlock(table),
         ),
         "Inference",
     )
@@ -303,24 +271,8 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
 
 def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
     """A row a host."""
-    columns = [
-        Column("host", "Host", number=False, make=lambda row: name(row.host)),
-        Column("ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.ranks))),
-        Column("step_ms", words.heading, worst="max"),
-        Column("compute_ms", "Compute ms", worst="max"),
-        Column("comm_transfer_ms", "Transfer ms", "that nothing hides", worst="max"),
-        Column("comm_wait_ms", "Waiting ms", "that nothing hides"),
-        Column("idle_input_ms", "Input ms", worst="max"),
-        Column("idle_host_ms", "Launched late ms", worst="max"),
-        Column("inside_transfer_ms", "Inside: transfer ms"),
-        Column("inside_wait_ms", "waiting ms"),
-        Column("inside_busbw_gbs", "bus GB/s", decimals=1),
-        Column("between_transfer_ms", "Between: transfer ms"),
-        Column("between_wait_ms", "waiting ms"),
-        Column("between_busbw_gbs", "bus GB/s", decimals=1),
-        Column("caused_wait_ms", "Caused waiting ms", "of other ranks for its ranks, all together", worst="max"),
-    ]
-    return build_table("Ranks by host", columns, list(rows), file="hosts.csv")
+    cells = {"host": lambda row: name(row.host), "ranks": lambda row: Cell(ranks_text(row.ranks))}
+    return table_of("hosts", list(rows), words, make=cells)
 
 
 def host_cells(report: Report) -> tuple[list[tuple[str, ...]], str]:

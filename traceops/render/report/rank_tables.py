@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
-from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
+from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, share, table_of
 from traceops.render.report.rank_groups import MOST_RANKS, group_label, idle_ms, rank_column
 from traceops.render.report.terms import (
     BUBBLE,
@@ -65,23 +65,15 @@ def buckets_table(report: Report) -> Table:
         rows.append(_BucketRow(b, ms.of(b), pct.of(b), report.summary.ledger_worst_rank.get(b)))
         if b == "comm_wait":
             rows += [_BucketRow(part, own, share, None) for part, own, share in bubble_parts(report)]
-    columns = [
-        Column("bucket", f"Where {words.a} goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
-        Column("ms", words.unit("ms"), f"median over ranks of the {words.choose('mean over typical steps', 'window')}"),
-        Column("pct", f"% of {words.noun}", decimals=1, make=_share_bar),
-    ]
-    if len(report.ranks) > 1:
-        columns += [
-            Column(
-                "worst",
-                "Most ms",
-                "on the rank that spends most",
-                make=lambda row: _blank_or(row.worst and row.worst.ms, 2),
-            ),
-            Column("worst_rank", "On rank", make=lambda row: _worst_rank(report, row.worst)),
-        ]
-    columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
-    return build_table(f"{words.choose('Step ledger', 'Ledger of the window')} of the run", columns, rows)
+    cells = {
+        "bucket": lambda row: _bucket_cell(row.bucket),
+        "pct": lambda row: share(row.pct, _term(row.bucket).colour),
+        "worst": lambda row: _blank_or(row.worst and row.worst.ms, 2),
+        "worst_rank": lambda row: _worst_rank(report, row.worst),
+        "meaning": lambda row: Cell(_term(row.bucket).definition, css="meaning"),
+    }
+    alone = ("worst", "worst_rank") if len(report.ranks) < 2 else ()
+    return table_of("ledger", rows, words, make=cells, without=alone)
 
 
 def bubble_parts(report: Report) -> list[tuple[str, float, float | None]]:
@@ -100,27 +92,16 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
     """The breakdown of each shown rank; least, median and most are over all ranks."""
     rows = rows_of(report.ranks, shown)
     apart, words = _apart(report), report.summary.step_words
-    breakdown = COLUMNS["Idle, compute, non-compute"]
-    columns = [
-        rank_column(report),
-        *([Column("host", "Host", number=False, make=_host)] if any(row.host for row in rows) else []),
-        Column("typical_step_ms", words.heading, step_column(words), worst="max", apart=apart),
-        Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
-        Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
-        Column("non_compute_pct", "Non-compute %", breakdown, decimals=1),
-        Column("overlap_pct", "Overlap %", COLUMNS["Overlap"], decimals=1),
-        Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"]),
-        Column("comm_wait_ms", "Exposed wait ms", COLUMNS["Wait"]),
-        Column("comm_transfer_ms", "Exposed transfer ms", COLUMNS["Transfer"]),
-        Column("caused_wait_ms", "Caused wait ms", caused_wait_column(words), worst="max", apart=apart),
-        Column(
-            "late_share", "Share of caused %", COLUMNS["Share of caused"], worst="max", decimals=1, scale=100, apart=10
-        ),
-    ]
-    many = report.ranks if len(report.ranks) > 2 else ()
-    return build_table(
-        "Breakdown per rank", columns, rows, note=_cut(report, shown), summarize=many, file="summary.csv"
-    )
+    facts = {
+        "step": step_column(words), "breakdown": COLUMNS["Idle, compute, non-compute"], "overlap": COLUMNS["Overlap"],
+        "exposed": COLUMNS["Exposed"], "wait": COLUMNS["Wait"], "transfer": COLUMNS["Transfer"],
+        "caused": caused_wait_column(words), "late": COLUMNS["Share of caused"],
+    }  # fmt: skip
+    least = {"typical_step_ms": apart, "idle_pct": _APART_PCT, "compute_pct": _APART_PCT, "caused_wait_ms": apart}
+    return table_of(
+        "ranks", rows, words, make={"host": _host}, columns=[rank_column(report)], apart=least | {"late_share": 10},
+        facts=facts, note=_cut(report, shown), summarize=report.ranks if len(report.ranks) > 2 else (),
+    )  # fmt: skip
 
 
 def steps_table(report: Report) -> Table:
@@ -133,15 +114,8 @@ def steps_table(report: Report) -> Table:
         _StepRow(step, min(took)[0], median(ms for ms, _ in took), *max(took))
         for step, took in sorted(by_step.items())[-MOST_STEPS:]
     ]
-    columns = [
-        Column("step", "Step", decimals=0),
-        Column("least", "Least ms"),
-        Column("median", "Median ms", worst="max"),
-        Column("most", "Most ms", worst="max"),
-        Column("slowest", "Slowest rank", decimals=0),
-    ]
     note = f"The last {MOST_STEPS} of {len(by_step)} steps; all are in steps.csv." if len(by_step) > MOST_STEPS else ""
-    return build_table("Duration of each step over all ranks", columns, rows, note=note, file="steps.csv")
+    return table_of("steps", rows, note=note)
 
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
@@ -172,10 +146,6 @@ def _host(row: RankRow) -> Cell:
     return Cell(host if len(host) <= 24 else f"{host[:23]}…", host, "host") if host else number(None)
 
 
-def _meaning(row: _BucketRow) -> Cell:
-    return Cell(_term(row.bucket).definition, css="meaning")
-
-
 def _term(bucket: str) -> BucketTerm:
     """A bucket's words and colour, or those of a part of the bubble."""
     return TERMS.get(bucket) or BUBBLE[bucket]
@@ -183,11 +153,6 @@ def _term(bucket: str) -> BucketTerm:
 
 def _bucket_cell(bucket: str) -> Cell:
     return Cell(_term(bucket).label, bucket, "swatch", colour=_term(bucket).colour)
-
-
-def _share_bar(row: _BucketRow) -> Cell:
-    cell = number(row.pct, 1)
-    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.pct, _term(row.bucket).colour))
 
 
 def _blank_or(value: Any, decimals: int) -> Cell:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from isal import isal_zlib
 
 from traceops.core.arrays import Bars, Int
 from traceops.core.findings import Finding
@@ -18,7 +18,7 @@ from traceops.render.report.rank_groups import drawn_ranks
 from traceops.report.detail import Detail, DetailRank, DetailStep
 from traceops.report.model import Report
 
-_WIDEST = 1 << 32  # what is packed fits 32 bits; longer steps are counted in larger units
+_FINEST = 1 << 21  # of the step: the unit that moments are counted in, from 1 ns
 
 
 def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | None:
@@ -95,43 +95,39 @@ def _longest(detail: Detail) -> int:
 
 
 def _blob(step: DetailStep) -> str:
-    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64."""
-    unit = max(-(-step.length_ns // (_WIDEST - 1)), 1)
-    names: dict[str, int] = {}
-    columns: list[Int] = []
+    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64
+    with '-' for '/', which JSON inside a page escapes.
+
+    The columns, each of all lanes: the gap since the bar before, how long it lasts, its name, how many events more than
+    one it stands for, and how long it is idle within.
+    """
+    unit = max(step.length_ns // _FINEST, 1)
+    words: dict[str, int] = {}
+    columns: tuple[list[Int], ...] = ([], [], [], [], [])
     ranks = []
     for rank in step.ranks:
-        lanes = []
         for lane in rank.lanes:
-            lanes.append([lane.of[0], lane.lane, lane.level, len(lane.bars)])
-            columns += _columns(lane.bars, unit)
-        ranks.append(
-            {
-                "rank": rank.rank,
-                "begin": rank.begin,
-                "end": rank.end,
-                "unseen": rank.unseen,
-                "lanes": lanes,
-                "moved": _moved(rank, names),
-            }
-        )
-    head = {"length": step.length_ns, "unit": unit, "ranks": ranks, "words": list(names)}
-    text = msgspec.json.encode(head)
+            for column, values in zip(columns, _columns(lane.bars, unit), strict=True):
+                column.append(values)
+        lanes = [[lane.of[0], lane.lane, lane.level, len(lane.bars)] for lane in rank.lanes]
+        ranks.append({
+            "rank": rank.rank, "begin": rank.begin, "end": rank.end, "unseen": rank.unseen, "lanes": lanes,
+            "moved": _moved(rank, words),
+        })  # fmt: skip
+    text = msgspec.json.encode({"length": step.length_ns, "unit": unit, "ranks": ranks, "words": list(words)})
     text += b" " * (-len(text) % 4)
-    whole = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
-    planes = np.clip(whole, 0, _WIDEST - 1).astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes()
-    return base64.b64encode(isal_zlib.compress(len(text).to_bytes(4, "little") + text + planes, 3)).decode()
+    whole = np.concatenate([np.empty(0, dtype=np.int64), *(values for column in columns for values in column)])
+    planes = whole.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes()
+    return base64.b64encode(zlib.compress(len(text).to_bytes(4, "little") + text + planes, 9), b"+-").decode()
 
 
-def _columns(bars: Bars, unit: int) -> Iterable[Int]:
+def _columns(bars: Bars, unit: int) -> tuple[Int, ...]:
     start = np.maximum(bars.start, 0) // unit
-    steps = start.copy()
-    steps[1:] -= start[:-1]
-    yield steps
-    yield np.maximum(bars.end // unit - start, 0)
-    yield bars.name.astype(np.int64)
-    yield bars.count.astype(np.int64)
-    yield bars.busy // unit
+    lasts = np.maximum(bars.end // unit - start, 0)
+    gaps = start.copy()
+    gaps[1:] -= (start + lasts)[:-1]
+    idle = np.where(bars.count > 1, np.maximum(lasts - bars.busy // unit, 0), 0)
+    return gaps, lasts, bars.name.astype(np.int64), bars.count.astype(np.int64) - 1, idle
 
 
 def _moved(rank: DetailRank, words: dict[str, int]) -> list[list[int | float | None]]:

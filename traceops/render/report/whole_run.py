@@ -13,7 +13,7 @@ from traceops.core.rank_text import who
 from traceops.core.units import ms_text, percent_text
 from traceops.measure.host_places import CodePlace, Unit
 from traceops.measure.recording import SLOWED
-from traceops.render.cells import Cell, Column, Table, build_table
+from traceops.render.cells import Cell, Column, Table, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
 from traceops.render.report.figures import Figure, dots, laid_out, line
 from traceops.render.report.run_text import ended_sentence, own_profiler_sentence, skipped_sentence
@@ -139,17 +139,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     if rows is None:
         return None
     said = sentence(rows, typical_of(report))
-    columns = (
-        Column("rank", "Rank", decimals=0),
-        Column("compute_ms", "Compute ms"),
-        Column("comm_transfer_ms", "Transfer ms", "exposed communication, less waiting"),
-        Column("comm_wait_ms", "Waiting ms", "until the last member came", worst="max"),
-        Column("comm_unmatched_ms", "Not told apart ms", "exposed communication: waiting or transfer"),
-        Column("memory_ms", "Copies ms"),
-        Column("idle_ms", "Idle ms", "nothing runs on the device", worst="max"),
-        Column("light_ms", "Light step ms"),
-    )
-    table = build_table("Where the undisturbed step goes, ms", columns, rows.ranks[:MOST_ROWS])
+    table = table_of("undisturbed", rows.ranks[:MOST_ROWS])
     return Section(
         "undisturbed",
         "The undisturbed step",
@@ -349,15 +339,12 @@ def _marks(
 
 
 def _occasions_table(rows: WholeRunRows) -> Table:
-    columns = [
-        Column("cause", "What", number=False, make=lambda row: Cell(CAUSES.get(row.cause, row.cause))),
-        Column("where", "Where", number=False, make=lambda row: Cell(row.where or "")),
-        Column("times", "Times", "neighbouring steps are one time", decimals=0),
-        Column("more_ms", "Longer ms", "beyond the typical step, each time"),
-        Column("share_pct", "Of the run %", decimals=1),
-        Column("ranks", "Ranks", number=False, make=lambda row: Cell(", ".join(map(str, row.ranks[:8])))),
-    ]
-    return build_table("Steps unlike the others", columns, rows.occasions)
+    cells = {
+        "cause": lambda row: Cell(CAUSES.get(row.cause, row.cause)),
+        "where": lambda row: Cell(row.where or ""),
+        "ranks": lambda row: Cell(", ".join(map(str, row.ranks[:8]))),
+    }
+    return table_of("occasions", rows.occasions, make=cells)
 
 
 def _hosts_table(rows: WholeRunRows) -> Table:
@@ -371,14 +358,12 @@ def _hosts_table(rows: WholeRunRows) -> Table:
         worst = max(own.values(), key=lambda row: row.ms)
         values = {f"rank_{rank}": own[rank].ms if rank in own else 0.0 for rank in ranks}
         made.append({"where": _where(worst), "text": worst.text or "", "waits": worst.waits, **values})
-    columns = [
-        Column("where", "Function and line", number=False),
-        Column("text", "Line", number=False, make=lambda row: Cell(row["text"], css="name")),
-        Column("waits", "Waits", "for other ranks or the device", number=False,
-               make=lambda row: Cell("yes" if row["waits"] else "")),
-        *(Column(f"rank_{rank}", f"Rank {rank} ms", "a typical step", worst="max") for rank in ranks),
-    ]  # fmt: skip
-    return build_table("Host time by function, ms a step", columns, made)
+    columns = [Column(f"rank_{rank}", f"Rank {rank} ms", "a typical step", worst="max") for rank in ranks]
+    cells = {
+        "text": lambda row: Cell(row["text"], css="name"),
+        "waits": lambda row: Cell("yes" if row["waits"] else ""),
+    }
+    return table_of("host_places", made, make=cells, columns=columns)
 
 
 def _where(row: HostRow) -> str:
@@ -387,25 +372,13 @@ def _where(row: HostRow) -> str:
 
 
 def _machine_table(rows: WholeRunRows) -> Table:
-    columns = [
-        Column("rank", "Rank", decimals=0),
-        Column("host", "Host", number=False),
-        Column("cpu_pct", "CPU %", "of one core", decimals=0),
-        Column("waited_pct", "Waits for a core %", "of the time, its main thread", worst="max", decimals=1),
-        Column("faults", "Major faults", decimals=0),
-    ]
-    if any(row.mhz is not None or row.most_mhz is not None for row in rows.machine):
-        columns += [
-            Column("mhz", "GPU MHz", "while busy, median", worst="min", decimals=0),
-            Column("most_mhz", "Most MHz", decimals=0),
-            Column("power_w", "Power W", decimals=0),
-            Column("limit_w", "Cap W", decimals=0),
-            Column("celsius", "°C", decimals=0),
-            Column("lower", "Lower clock", number=False, make=lambda row: Cell(_lower(row.lower_clock_pct))),
-            Column("others", "Others there", number=False,
-                   make=lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4]))),
-        ]  # fmt: skip
-    return build_table("Seen about once a second", columns, rows.machine)
+    cells = {
+        "lower": lambda row: Cell(_lower(row.lower_clock_pct)),
+        "others": lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4])),
+    }
+    gpu = any(row.mhz is not None or row.most_mhz is not None for row in rows.machine)
+    none = () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others")
+    return table_of("machine", rows.machine, make=cells, without=none)
 
 
 def _lower(reasons: dict[str, float] | None) -> str:

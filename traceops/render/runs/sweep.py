@@ -77,7 +77,7 @@ def verdict(found: SweepDocument) -> Headline:
     done = (
         f"{number_text(best.samples_per_s or 0)} samples/s"
         if found.by_samples
-        else f"{ms_text(best.step_ms or 0)} ms a step"
+        else f"{ms_text(best.step_ms or 0)} ms per step"
     )
     other = next((point for point in found.points if point.label == found.against), None)
     if other is None:

@@ -126,6 +126,8 @@ def _strength(value: float, low: float, high: float) -> float:
 
 
 MOST_TITLED_BARS = 1500  # bars with a text of their own; more of them become one path a trace
+NARROW_PCT = 0.8  # of the width: a bar that is hard to hover has no text of its own where a lane has many
+_MANY = 100  # bars of a figure: fewer all have their texts
 _PATTERNS = {"/": "slash", "\\": "backslash", ".": "dots"}
 _INSIDE = 40.0  # percent: a bar that is long enough for its text, on a phone too
 _BESIDE = 62.0  # percent: a text beside a bar that ends after that stands on it
@@ -157,7 +159,8 @@ def bar_ends(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> 
 def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     """Rectangles of all bar traces; texts stand on bars or beside them."""
     all_ends = bar_ends(traces, layout)
-    many = sum(len(ends) for ends in all_ends) > MOST_TITLED_BARS
+    count = sum(map(len, all_ends))
+    narrowest = 100.0 if count > MOST_TITLED_BARS else NARROW_PCT if count > _MANY else 0.0
     for trace, ends in zip(traces, all_ends, strict=True):
         marker = trace.get("marker") or {}
         height = frame.band * float(trace.get("width") or 1 - float(layout.get("bargap", 0.2)))
@@ -169,7 +172,7 @@ def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: 
             if left is None or right is None or middle is None or trace["x"][place] is None:
                 continue
             if right > left:
-                if many:
+                if right - left < narrowest:
                     path.append(cell_path(left, right, middle - height / 2, height))
                 else:
                     colour = colours[place] if isinstance(colours, (list, tuple)) else str(colours)
@@ -181,7 +184,8 @@ def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: 
             if texts:
                 yield _text(plain(texts[place]).strip(), left, right, middle, trace)
         if path:
-            yield Shape("".join(path), str(colours), opacity)
+            colour = colours[0] if isinstance(colours, (list, tuple)) else str(colours)
+            yield Shape("".join(path), colour, opacity)
 
 
 def cell_path(left: float, right: float, top: float, height: float) -> str:
@@ -316,7 +320,6 @@ def _reach(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
 
 _LANE, _BAR, _BRACKET, _TEXT = 52.0, 24.0, 29.0, 40.0  # px: a lane, its bar, and below the bar
 _BARE = 34.0  # a lane of which nothing is pointed out
-_TITLED = 120  # pieces of a lane with a text of their own; of more, each kind is a path
 _BLAMED = "var(--error)"
 
 
@@ -350,14 +353,13 @@ def lanes_plot(steps: AlignedSteps) -> Plot:
 
 def _pieces(lane: StepLane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]) -> Iterator[Mark]:
     paths: dict[str, list[str]] = {}
-    many = len(lane.pieces) > _TITLED
     for piece in lane.pieces:
         left = min(max(100 * piece.start_ms / end, 0.0), 100.0)
         right = min(max(100 * (piece.start_ms + piece.duration_ms) / end, left), 100.0)
         colour = colours.get(piece.key, "#808080")
-        if many:
+        if right - left < NARROW_PCT:
             paths.setdefault(colour, []).append(cell_path(left, right, top, _BAR))
-        elif right > left:
+        else:
             spent = f"{piece.duration_ms:,.3f} ms from {piece.start_ms:,.3f} ms"
             said = f"{lane.label}\n{labels.get(piece.key, piece.key)}: {spent}"
             yield Rectangle(round(left, 3), top, round(right - left, 3), _BAR, colour, title=said)

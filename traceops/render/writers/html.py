@@ -35,15 +35,17 @@ CDN = "https://cdn.plot.ly"
 BUNDLE = "cartesian"  # of plotly's own bundles the smallest with bar, box, heatmap and scatter
 PLOTLYJS = ("none", "inline", "cdn")
 _HERE = "plotly.js comes here"
+_BEFORE_PERCENT = re.compile(r"(?<=\d) (?=%)")
 _LINK = re.compile(r'<a href="#(?P<to>[^"]*)"[^>]*>(?P<words>.*?)</a>', re.DOTALL)
 _ID = re.compile(r' (?:id|aria-labelledby|aria-describedby|aria-controls)="|href="#|url\(#')
+_INDENTED = re.compile(r"(?m)^ +(?://.*\n)?")
 _CONTROL = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{''.join(map(chr, TURNS))}]")
 
 
 @functools.cache
 def environment() -> Environment:
-    """Escapes every value, whatever a template is called."""
-    return Environment(
+    """Escapes every value, whatever a template is called. `unbroken` keeps '57 %' in one line."""
+    made = Environment(
         loader=FileSystemLoader(bundled("templates")),
         autoescape=True,
         undefined=StrictUndefined,
@@ -51,6 +53,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_CompiledBesideThem(),
     )
+    made.filters["unbroken"] = lambda text: _BEFORE_PERCENT.sub("\u00a0", text)
+    return made
 
 
 class _CompiledBesideThem(BytecodeCache):
@@ -199,7 +203,8 @@ def script_json(value: Any) -> str:
 
 
 def template_text(name: str) -> str:
-    return bundled("templates", name).read_text(encoding="utf-8")
+    """A script or style sheet, without indentation and remarks that are indented."""
+    return _INDENTED.sub("", bundled("templates", name).read_text(encoding="utf-8"))
 
 
 def script_hash(script: bytes) -> str:
@@ -259,6 +264,7 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
         "definitions": COLUMNS,
         "zoomed": "step_timeline.js" in document.scripts,
         "files": document.files,
+        "listed": {c.rule for block in document.all_blocks if isinstance(block, Checks) for c in block.checks},
         "data_of": lambda part: script_json(part.data),
         "plots": {
             **{id: plot_of(figure) for id, figure in figures.items()},

@@ -31,6 +31,16 @@ static uint64_t folded(uint64_t a, uint64_t b) {
 
 static uint64_t hash_of(const Strings *strings, const unsigned char *text, size_t length) {
     uint64_t hash = strings->seeds[0] ^ length, factor = strings->seeds[1] ^ 0x9e3779b97f4a7c15u, word;
+    if (length >= 32) { /* names of kernels are long: two products at a time */
+        uint64_t other = factor ^ hash, second;
+        for (; length >= 16; text += 16, length -= 16) {
+            memcpy(&word, text, 8);
+            memcpy(&second, text + 8, 8);
+            hash = folded(hash ^ word, factor);
+            other = folded(other ^ second, factor);
+        }
+        hash = folded(hash ^ other, factor);
+    }
     for (; length >= 8; text += 8, length -= 8) {
         memcpy(&word, text, 8);
         hash = folded(hash ^ word, factor);
@@ -93,6 +103,8 @@ static int add_string(Strings *strings, const unsigned char *text, size_t length
 }
 
 int32_t strings_number(Strings *strings, const unsigned char *text, size_t length) {
+    if (strings->last < strings->count && same(strings, strings->last, text, length))
+        return strings->last; /* many come several times in a row */
     if ((size_t)strings->count * 2 >= strings->slot_count && !more_slots(strings))
         return -1;
     uint64_t hash = hash_of(strings, text, length);
@@ -100,11 +112,11 @@ int32_t strings_number(Strings *strings, const unsigned char *text, size_t lengt
     for (; strings->slots[at] >= 0; at = (at + 1) & (strings->slot_count - 1)) {
         int32_t i = strings->slots[at];
         if (strings->hashes[i] == hash && same(strings, i, text, length))
-            return i;
+            return strings->last = i;
     }
     if (!add_string(strings, text, length, hash))
         return -1;
-    return strings->slots[at] = strings->count - 1;
+    return strings->last = strings->slots[at] = strings->count - 1;
 }
 
 void strings_free(Strings *strings) {

@@ -12,7 +12,7 @@ typedef struct {
     uint64_t *hashes;  /* of string i */
     int32_t *slots;    /* open addressing: the number of a string, -1 where free */
     size_t slot_count; /* a power of two, at least twice `count` */
-    int32_t count;
+    int32_t count, last; /* last: the number that was asked for before */
     size_t ends_room, hashes_room;
     uint64_t seeds[2]; /* of the hash: who cannot guess them cannot write texts that all collide */
 } Strings;

@@ -1,0 +1,221 @@
+"""A rank's program with something changed: its computation, what it is late in, the order of its nodes, its host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, step_of
+from traceops.across.replay.late_places import LatePlaces
+from traceops.core.arrays import Int
+from traceops.measure.program import NEVER
+
+
+def recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
+    """The program with other times of compute before its nodes. Kernels that take longer are launched as before.
+
+    So a gap in which the device had nothing launched closes by as much as it is behind by then; the launches alone say
+    when it opens. Where launches are not known the gaps stay.
+    """
+    column = WORK.index("compute")
+    own = nodes.spent[:, column]
+    order = np.argsort(own, kind="stable")
+    joined = np.interp(nodes.join_spent[:, column], own[order], compute[order]).astype(np.int64)
+    late = [WORK.index("idle_host"), WORK.index("masked")]
+    known = bool((nodes.host > NEVER).any())
+    waited = np.interp(nodes.waits.spent[:, column], own[order], compute[order]).astype(np.int64)
+    gaps, joined_gaps, waited_gaps = (
+        spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
+    )
+    moment = np.concatenate((nodes.joined_at, nodes.waits.stands_at, nodes.stands_at))
+    behind = _behind(
+        np.argsort(moment, kind="stable"),
+        np.concatenate((joined - nodes.join_spent[:, column], waited - nodes.waits.spent[:, column], compute - own)),
+        np.concatenate((joined_gaps, waited_gaps, gaps)),
+    )
+    joins, waits = len(nodes.join_work), len(nodes.waits.work)
+    return replace(
+        nodes,
+        work=nodes.work + behind[joins + waits :],
+        join_work=nodes.join_work + behind[:joins],
+        waits=replace(nodes.waits, work=nodes.waits.work + behind[joins : joins + waits]),
+    )
+
+
+def _behind(order: Int, more: Int, gaps: Int) -> Int:
+    """How much later a device is at each of these moments: it takes `more` before them, and `gaps` close by that."""
+    later, before_more, before_gaps = 0, 0, 0
+    behind = np.zeros(len(order), dtype=np.int64)
+    more_by, gaps_by = more[order].tolist(), gaps[order].tolist()
+    for at, (place, longer, gap) in enumerate(zip(order.tolist(), more_by, gaps_by, strict=True)):
+        later += longer - before_more if at else 0
+        later -= min(max(gap - before_gaps, 0), max(later, 0)) if at else 0
+        before_more, before_gaps = longer, gap
+        behind[place] = later
+    return behind
+
+
+def spared(nodes: RankNodes, places: LatePlaces) -> RankNodes:
+    """The program without what it takes longer in these places."""
+    return replace(
+        nodes,
+        work=nodes.work - places.spared,
+        standing=nodes.standing - places.spared,
+        join_work=nodes.join_work - places.spared_joins,
+        host=np.where(nodes.host > NEVER, nodes.host - places.spared_host, NEVER),
+        waits=replace(
+            nodes.waits,
+            work=nodes.waits.work - _like(nodes.work, places.spared, nodes.waits.work),
+            host=nodes.waits.host - _like(nodes.host, places.spared_host, nodes.waits.host),
+        ),
+    )
+
+
+def _like(moments: Int, gone: Int, others: Int) -> Int:
+    """What is gone before other moments, where `gone` is before these."""
+    order = np.argsort(moments, kind="stable")
+    return np.rint(np.interp(others, moments[order], gone[order])).astype(np.int64)
+
+
+def unslowed(nodes: RankNodes, part: float) -> RankNodes:
+    """The program without this part of what its kernels took longer beside communication that waited."""
+    order = np.argsort(nodes.stands_at, kind="stable")
+    joined, waited = (
+        np.interp(at, nodes.stands_at[order], nodes.slowed[order]) for at in (nodes.joined_at, nodes.waits.stands_at)
+    )
+    first = int(nodes.slowed[nodes.first_edge])
+    return replace(
+        nodes,
+        work=nodes.work - np.rint(part * (nodes.slowed - first)).astype(np.int64),
+        join_work=nodes.join_work - np.rint(part * (joined - first)).astype(np.int64),
+        waits=replace(nodes.waits, work=nodes.waits.work - np.rint(part * (waited - first)).astype(np.int64)),
+    )
+
+
+def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
+    """The program of `source` with its nodes in the order of `target`.
+
+    A node that only the target has begins with the one before it; a join for one that only the source has goes.
+    """
+    if source.labels == target.labels:
+        return source
+    at = {label: node for node, label in enumerate(source.labels)}
+    same = np.array([at.get(label, -1) for label in target.labels], dtype=np.int64)
+    known = np.flatnonzero(same >= 0)
+    before = np.maximum(np.searchsorted(known, np.arange(len(same)), side="right") - 1, 0)
+    take = same[known[before]]
+    to = np.full(len(source.labels), -1, dtype=np.int64)
+    to[same[known]] = known
+    after = source.after[take]
+    return replace(
+        source,
+        labels=target.labels,
+        first_edge=target.first_edge,
+        work=source.work[take],
+        delay=np.where(same >= 0, source.delay[take], 0),
+        after=np.where((same >= 0) & (after >= 0), to[after], -1),
+        stands_at=source.stands_at[take],
+        standing=source.standing[take],
+        join_node=to[source.join_node],
+        host=source.host[take],
+        host_input=source.host_input[take],
+        waits_before=source.waits_before[take],
+        spent=source.spent[take],
+        slowed=source.slowed[take],
+        begin=source.begin[take],
+        end=source.end[take],
+    )
+
+
+# Who shares work shares its launches: hosts of ranks that launch more than their peers, and what each has then.
+
+
+_MORE = 1.1  # times as many kernels in a step: then its host needs longer for what it has more to do
+
+
+_GAPS = [WORK.index("idle_host"), WORK.index("masked")]
+
+_Shift = tuple[Int, Int]  # moments in rising order, and by how much later what comes then is, ns
+
+
+class HostShift(Struct, frozen=True):
+    """By how much later a host is, in its own time, and its rank, because its device has nothing to run meanwhile."""
+
+    host: _Shift
+    own: _Shift
+
+    def of(self, nodes: RankNodes) -> RankNodes:
+        """The program with this host."""
+        host, waits = nodes.host, nodes.waits
+        return replace(
+            nodes,
+            host=np.where(host > NEVER, host + _at(host, self.host), host),
+            work=nodes.work + _at(nodes.work, self.own),
+            join_work=nodes.join_work + _at(nodes.join_work, self.own),
+            waits=replace(
+                waits, host=waits.host + _at(waits.host, self.host), work=waits.work + _at(waits.work, self.own)
+            ),
+        )
+
+
+def shared_hosts(graph: StepGraph, role: Sequence[int], more: Sequence[int]) -> Mapping[int, HostShift]:
+    """What these ranks' hosts take longer than their peers' in steps in which they launch more, shared by the role.
+
+    Elsewhere a host that takes longer is late for a reason of its own, which stays.
+    """
+    rest = [rank for rank in role if rank not in more]
+    if not rest or any(rank not in graph.kernels for rank in role):
+        return {}
+    usual = np.median([graph.kernels[rank] for rank in rest], axis=0)
+    most = {rank: graph.kernels[rank] >= _MORE * usual for rank in more}
+    at = {rank: _launched(graph.ranks[rank]) for rank in role}
+    first = at[rest[0]]
+    common = set.intersection(*(set(own) for own in at.values()))
+    labels = sorted(common, key=lambda label: int(graph.ranks[rest[0]].host[first[label]]))
+    if len(labels) < 2 or not any(own.any() for own in most.values()):
+        return {}
+    index = {number: place for place, number in enumerate(graph.steps)}
+    step = np.array([step_of(label, index, len(index)) for label in labels[1:]], dtype=np.int64)
+    where = {rank: own[step] & (step >= 0) for rank, own in most.items()}
+    nodes = {rank: np.array([at[rank][label] for label in labels], dtype=np.int64) for rank in role}
+    own = {rank: graph.ranks[rank] for rank in role}
+    hosts = {rank: own[rank].host[nodes[rank]] for rank in role}
+    gaps = {rank: own[rank].spent[nodes[rank]][:, _GAPS].sum(axis=1) for rank in role}
+    later, idle = _shared(hosts, where, rest), _shared(gaps, where, rest)
+    return {
+        rank: HostShift(_rising(hosts[rank], later[rank]), _rising(own[rank].work[nodes[rank]], idle[rank]))
+        for rank in role
+        if later[rank].any()
+    }
+
+
+def _launched(nodes: RankNodes) -> dict[Label, int]:
+    """The nodes whose launch is known, by label."""
+    return {label: node for node, label in enumerate(nodes.labels) if nodes.host[node] > NEVER}
+
+
+def _shared(
+    moments: Mapping[int, Int], where: Mapping[int, NDArray[np.bool_]], rest: Sequence[int]
+) -> dict[int, NDArray[np.float64]]:
+    """By how much later these moments are where what ranks take longer from one to the next is shared by all."""
+    theirs = np.median([np.diff(moments[rank]) for rank in rest], axis=0)
+    later = {rank: np.zeros(len(own)) for rank, own in moments.items()}
+    for rank, chosen in where.items():
+        longer = np.cumsum(np.maximum(np.diff(moments[rank]) - theirs, 0) * chosen)
+        later[rank][1:] -= longer
+        for own in later.values():
+            own[1:] += longer / len(later)
+    return later
+
+
+def _rising(moments: Int, ns: NDArray[np.float64]) -> _Shift:
+    order = np.argsort(moments, kind="stable")
+    return moments[order], np.rint(ns[order]).astype(np.int64)
+
+
+def _at(moments: Int, shift: _Shift) -> Int:
+    return np.rint(np.interp(moments, *shift)).astype(np.int64)

@@ -1,0 +1,243 @@
+"""What a change would save, by arithmetic on the kinds of memory at a peak: for scripts and runs, cheapest first.
+
+What the kinds cannot tell (the size of a block's input, the phase that becomes the next peak) is a range, and a change
+only "fits" where the upper end of it does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from traceops.memory.model import MemoryChange, ModuleMemory, Verdict
+from traceops.traces.ran_out import RanOut
+from traceops.words.catalogue import sections
+
+
+def words_of(names: Sequence[str]) -> tuple[str, str]:
+    """What the changes are called together, and what they cost."""
+    words = sections("changes")
+    return " and ".join(words["names"][name] for name in names), "; ".join(words["costs"][name] for name in names)
+
+
+Held = dict[str, float]  # bytes by kind, as CategoryMemory names them
+_BY_BATCH = ("activations", "loss", "inputs")
+_STATE = ("parameters", "gradients", "optimizer_state")
+_BLOCK = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
+_INPUT_SHARE = (
+    0.2  # of what a block keeps for backward, its input at most (a 17th in a transformer, more in a small one)
+)
+_ADAM_STATES = 1.9  # times its parameters that an optimizer holds from which it keeps two moments of each
+
+
+class Peak(Struct, frozen=True):
+    """What a rank held when most was allocated, in bytes by kind.
+
+    parameters: of the rank's model, 0 where that is not known. blocks: bytes of activations by the numbered block that
+    made them (layers.3). allocated: all that tensors held. outside: what the device needs besides torch's tensors.
+    """
+
+    held: Held
+    allocated: int
+    outside: int
+    world_size: int
+    parameters: int = 0
+    blocks: tuple[float, ...] = ()
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a rank holds only its share of the parameters."""
+        return self.held.get("sharding_buffers", 0) > 0 or 0 < self.held.get("parameters", 0) < 1.5 * self.parameters
+
+    @property
+    def bytes_each(self) -> float:
+        """Of a parameter: 4, or 2 where the model itself is in 16 bits."""
+        if not self.parameters or self.sharded:
+            return 4.0
+        return 2.0 if self.held.get("parameters", 0) < 3 * self.parameters else 4.0
+
+    def after(self, held: Held) -> Peak:
+        """The peak with a change, which shrinks what each block keeps as it does all activations."""
+        before, now = self.held.get("activations", 0), held.get("activations", 0)
+        share = now / before if before else 1.0
+        return msgspec.structs.replace(self, held=held, blocks=tuple(share * size for size in self.blocks))
+
+
+def blocks_of(modules: Sequence[ModuleMemory]) -> tuple[float, ...]:
+    """Activations of each numbered block of the model; () of a model without a stack of them."""
+    found: dict[str, float] = defaultdict(float)
+    for module in modules:
+        if match := _BLOCK.match(module.name):
+            found[match[1]] += module.held_bytes
+    return tuple(found.values()) if len(found) > 1 else ()
+
+
+def peak_of(ran_out: RanOut, world_size: int) -> Peak | None:
+    """What the rank would have held with what it asked for; None where what was held is not known by kind.
+
+    An optimizer that has states of a part of its parameters was making them in its first update: all of them are
+    needed, as Adam's two for each parameter.
+    """
+    if not ran_out.held:
+        return None
+    weights, state = ran_out.held["parameters"], ran_out.held["optimizer_state"]
+    held: Held = {**ran_out.held, "activations": ran_out.rest + ran_out.asked}
+    if 0 < state < weights:
+        held |= {"optimizer_state": max(2 * weights, state + ran_out.asked), "activations": ran_out.rest}
+    used = max(ran_out.total - ran_out.free - ran_out.reserved, 0)
+    return Peak(held, round(sum(held.values())), used, world_size)
+
+
+def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryChange]:
+    """What each change would save, cheapest in time first; the first ones together where none alone is enough.
+
+    error: of the peak itself, as a share. A combination is added where it fits; capacity None: nothing can be judged.
+    """
+    known = dict(_CHANGES)
+
+    def together(names: Sequence[str]) -> MemoryChange | None:
+        now, both = peak, None
+        for name in names:
+            both = known[name](now)
+            if both is None:
+                return None
+            now = now.after(both[1])
+        return None if both is None else _change(names, *both, peak, capacity, error)
+
+    alone = {name: change for name in known if (change := together([name])) is not None and change.saves_bytes > 0}
+    found = list(alone.values())
+    if capacity is None or any(change.verdict == "fits" for change in found):
+        return found
+    names = [name for name in alone if name != "checkpoint_half"]  # all blocks save more, where more is needed
+    for count in range(2, len(names) + 1):
+        change = together(names[:count])
+        if change is None or change.verdict != "fits":
+            continue
+        chosen = names[:count]
+        for name in reversed(names[:count]):  # the dearest first: is it needed?
+            less = together(rest) if (rest := [one for one in chosen if one != name]) else None
+            if less is not None and less.verdict == "fits":
+                chosen, change = rest, less
+        return [*found, change]
+    return found
+
+
+def _change(
+    names: Sequence[str], least: Held, most: Held, peak: Peak, capacity: int | None, error: float
+) -> MemoryChange:
+    low, high = _needed(least, peak), _needed(most, peak)
+    verdict: Verdict = "unknown"
+    if capacity is not None:
+        fits = high * (1 + error) + peak.outside <= capacity
+        verdict = "fits" if fits else "does_not_fit" if low * (1 - error) + peak.outside > capacity else "too_close"
+    name, cost = words_of(names)
+    return MemoryChange(
+        name=name,
+        options=[],
+        peak_allocated_bytes=round(high),
+        device_bytes=round(high + peak.outside),
+        saves_bytes=round(peak.allocated - high),
+        cost=cost,
+        verdict=verdict,
+    )
+
+
+def _needed(held: Held, peak: Peak) -> float:
+    """Bytes of tensors: what is left of this peak, or the optimizer's step, which may be the higher one now.
+
+    torch's foreach optimizers hold another copy of the parameters that they update for a moment.
+    """
+    copy = min(held.get("parameters", 0), held.get("optimizer_state", 0))
+    update = sum(held.get(kind, 0) for kind in _STATE) + copy
+    return min(max(sum(held.values()), update), peak.allocated)
+
+
+def _scaled(peak: Peak, **shares: float) -> Held:
+    return {kind: size * shares.get(kind, 1.0) for kind, size in peak.held.items()}
+
+
+def _same(held: Held) -> tuple[Held, Held]:
+    return held, held
+
+
+def _autocast(peak: Peak) -> tuple[Held, Held] | None:
+    """bf16 compute: activations of half the size, and a copy of the parameters in 16 bits."""
+    held = peak.held
+    if held.get("parameter_casts") or peak.bytes_each < 4 or not peak.parameters or not held.get("activations"):
+        return None
+    kept = held["activations"]
+    casts = 0.5 * held.get("parameters", 0)
+    if 0.5 * kept <= casts:
+        return None
+    least, most = _scaled(peak, activations=0.5, loss=0.5), _scaled(peak, activations=0.7)
+    return {**least, "parameter_casts": casts}, {**most, "parameter_casts": casts}
+
+
+def _half_batch(peak: Peak) -> tuple[Held, Held] | None:
+    if not any(peak.held.get(kind) for kind in _BY_BATCH):
+        return None
+    return _same(_scaled(peak, activations=0.5, loss=0.5, inputs=0.5))
+
+
+def _zero1(peak: Peak) -> tuple[Held, Held] | None:
+    if peak.world_size == 1 or peak.sharded or not peak.held.get("optimizer_state"):
+        return None
+    return _same(_scaled(peak, optimizer_state=1 / peak.world_size))
+
+
+def _shard(peak: Peak) -> tuple[Held, Held] | None:
+    """FSDP: a share of the state, and gathered parameters: of two blocks, or of the model where there are none.
+
+    At least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets.
+    """
+    if peak.world_size == 1 or peak.sharded:
+        return None
+    share = 1 / peak.world_size
+    weights, gradients = peak.held.get("parameters", 0), peak.held.get("gradients", 0)
+    held = _scaled(peak, parameters=share, gradients=share, optimizer_state=share)
+    gathered = 2 / len(peak.blocks) if peak.blocks else 0.0
+    least = held | {"gradients": min(weights, gradients) * share, "sharding_buffers": gathered * weights}
+    least["parameter_casts"] = gathered * peak.held.get("parameter_casts", 0)
+    return least, held | {"sharding_buffers": min(2 * gathered, 1) * weights if gathered else weights}
+
+
+def _adam_8bit(peak: Peak) -> tuple[Held, Held] | None:
+    state, weights = peak.held.get("optimizer_state", 0), peak.held.get("parameters", 0)
+    if not weights or state < _ADAM_STATES * weights:
+        return None
+    share = (1 + 4 / 256) / (4 if peak.bytes_each == 4 else 2)
+    return _same(_scaled(peak, optimizer_state=share))
+
+
+def _checkpointed(peak: Peak, part: float) -> tuple[Held, Held] | None:
+    """part: of the blocks that are computed again. A block keeps its input, and one is whole while it is computed."""
+    whole = sum(peak.blocks)
+    if not whole or peak.held.get("activations", 0) < whole:
+        return None
+    kept = peak.held["activations"] - part * whole
+    again = max(peak.blocks)
+    least, most = kept + again * part, kept + again + _INPUT_SHARE * part * whole
+    if most >= peak.held["activations"]:
+        return None
+    return {**peak.held, "activations": least}, {**peak.held, "activations": most}
+
+
+def _offload_state(peak: Peak) -> tuple[Held, Held] | None:
+    return _same(_scaled(peak, optimizer_state=0.0)) if peak.held.get("optimizer_state") else None
+
+
+_CHANGES: tuple[tuple[str, Callable[[Peak], tuple[Held, Held] | None]], ...] = (
+    ("bf16", _autocast),
+    ("zero1", _zero1),
+    ("half_batch", _half_batch),
+    ("shard", _shard),
+    ("adam_8bit", _adam_8bit),
+    ("checkpoint_half", lambda peak: _checkpointed(peak, 0.5)),
+    ("checkpoint", lambda peak: _checkpointed(peak, 1.0)),
+    ("offload_state", _offload_state),
+    ("half_sequence", _half_batch),
+)
