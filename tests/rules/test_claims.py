@@ -107,7 +107,7 @@ def test_every_sentence_can_be_filled_and_reads_plainly(kind: type[Claim]) -> No
 
 
 WORDS = Path(traceops.__file__).parent / "words"
-DESCRIBED = [rule for rule in registry.RULES if rule.id[:4] not in ("TO-E", "TO-H", "TO-K")]
+DESCRIBED = list(registry.RULES)
 
 
 @pytest.mark.parametrize("rule", DESCRIBED, ids=lambda rule: rule.id)

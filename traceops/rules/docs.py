@@ -36,7 +36,7 @@ def _rule(rule: Rule) -> Iterator[str]:
     if rule.judged_by is JudgedBy.NOBODY:
         yield from ("The id is reserved; no command judges this yet.", "")
         return
-    yield from (rule.fires, "", f"What to do: {rule.advice}", "")
+    yield from (rule.fires, "", f"Fix: {rule.advice}", "")
     if rule.by_cause:
         yield from (f"Other advice for the causes {', '.join(f'`{cause}`' for cause, _ in rule.by_cause)}.", "")
 
