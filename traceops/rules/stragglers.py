@@ -22,13 +22,12 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
-from traceops.core.shared_place import shared_place
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.measure.steps import spells
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import IMPACT_BOUNDS
-from traceops.rules.stragglers_claims import Doubt, LateBehindLoading, Slower
+from traceops.rules.stragglers_claims import Doubt, LateBehindLoading, Slower, shared_place
 from traceops.rules.stragglers_conditions import (
     BURST_PCT,
     CHANCE,
