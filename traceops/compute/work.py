@@ -58,13 +58,17 @@ class Attention(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings."""
+    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings.
+
+    at_most: rows of the inputs may be unused, as in a buffer of experts that is sized for the worst case.
+    """
 
     kind: Kind
     flops: float = 0.0
     bytes: float | None = None
     product: Product | None = None
     attention: Attention | None = None
+    at_most: bool = False
 
 
 def work_of(use: Use) -> Work:
@@ -187,7 +191,8 @@ def _grouped(use: Use) -> Work:
     left, right = use.inputs.tensor(0), use.inputs.tensor(1)
     if left is None or right is None:
         return Work("product")
-    return Work("product", 2.0 * left.numel * right.dims[-1], left.stored + right.stored + left.numel * 2)
+    moved = left.stored + right.stored + left.numel * 2
+    return Work("product", 2.0 * left.numel * right.dims[-1], moved, at_most=True)
 
 
 def _of_experts(use: Use) -> Work:

@@ -20,6 +20,7 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
+from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
@@ -146,8 +147,8 @@ def _against_link(run: CrossRank, group: tuple[int, ...], same: list[Collective]
     reference = run.reference(group)
     if reference is None:
         return None
-    achieved = float(np.median([busbw_gbs(c) or 0.0 for c in same]))
-    share = 100.0 * float(np.median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same]))
+    achieved = median([busbw_gbs(c) or 0.0 for c in same])
+    share = 100.0 * median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
     return _Low(share, achieved, group, reference, same)
 
 
@@ -299,7 +300,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
     if not run.through_host:
         return THROUGH_HOST.clear(reason("bandwidth", "between_gpus"))
     words, step = run.step_words, run.step_ms
-    exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
+    exposed = median([times.mean_ms("comm_transfer") for times in run.ranks])
     pct = 100.0 * exposed / step if step else 0.0
     severity = severity_of(pct, *BOUNDS.host_pct)
     if severity is None:

@@ -17,6 +17,7 @@ from traceops.across.run_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups, far_ranks
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
@@ -116,7 +117,7 @@ def _in_want_of_cores(run: ComparedRun, group: SlowGroup, waits: CoreWaits) -> N
     if any(times.summary.on_gpu for times in run.ranks):
         return np.zeros(len(steps))
     each = [beyond_peers(waits, rank, group.peers, steps) for rank in group.ranks]
-    wanted: NDArray[np.float64] = np.median(each, axis=0)
+    wanted: NDArray[np.float64] = median(each, axis=0)
     return wanted
 
 
@@ -124,7 +125,7 @@ def _late_by_itself(run: ComparedRun, group: SlowGroup, wanted: NDArray[np.float
     """Whether a group would be slower with cores enough, in most steps and by so much that it matters."""
     step = run.replay.stragglers.step_ns
     own = group.saved - wanted
-    still = group.longer - wanted >= LATE_STEP * float(np.median(step))
+    still = group.longer - wanted >= LATE_STEP * median(step)
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 
