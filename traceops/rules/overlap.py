@@ -98,7 +98,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         numbers = {"count": f"{count:.0f}", "share": f"{share:.1f}", "many": MANY, "bound": BOUNDS.small_pct[0]}
         little = reason("overlap", "small_cost_little", **numbers, window=words is WINDOW)
         return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(little)
-    size = median([collective_bytes(c) or 0 for c in small])
+    size = _median_bytes(small)
     claim = ManySmall(
         window=words is WINDOW,
         count=count,
@@ -121,6 +121,10 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
     )
+
+
+def _median_bytes(collectives: Sequence[Collective]) -> float:
+    return median([collective_bytes(one) or 0 for one in collectives])
 
 
 def _small_severity(share: float, of_step: float, gain: Gain, step: float) -> Severity | None:
