@@ -11,7 +11,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Bars, Int, bars_of, fewer, shares
+from traceops.core.arrays import Bars, Int, bars_of, fewer, shares, uniques
 from traceops.core.text import short_name
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.nesting import find_nesting
@@ -74,7 +74,7 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
             packed.append(_PackedBars(*where, step, len(bars)))
             columns += (_steps_of(bars.start), bars.end - bars.start, bars.name, bars.count, bars.busy)
     used = range(2, len(columns), 5)
-    numbers = np.unique(np.concatenate([columns[at] for at in used])) if used else np.empty(0, dtype=np.int64)
+    numbers = uniques(np.concatenate([columns[at] for at in used])) if used else np.empty(0, dtype=np.int64)
     for at in used:
         columns[at] = np.searchsorted(numbers, columns[at])
     names = [short_name(events.names[number], _LONGEST_NAME) for number in numbers.tolist()]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, percentiles
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, named, rows_named
 from traceops.measure.nesting import begin_inside
@@ -248,7 +248,7 @@ def _kind(long: Int, backward: NDArray[np.bool_], which: int) -> int:
     """What most of the first (0) or last (-1) part of a stretch of computation is, single long ones cut short."""
     if not len(long):
         return NOTHING
-    usual = np.minimum(long, np.percentile(long, _USUAL))
+    usual = np.minimum(long, percentiles(long, (_USUAL,))[0])
     done = np.cumsum(usual) if which == 0 else np.cumsum(usual[::-1])[::-1]
     near = done - usual <= _NEAR * done.max()
     return BACKWARD if 2 * usual[near & backward].sum() > usual[near].sum() else FORWARD

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
@@ -148,7 +148,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     model, repeated = (
         np.bincount(step[chosen], weights=work[chosen], minlength=len(steps)) for chosen in (~again, again)
     )
-    return RankFlops(float(np.median(model)), float(np.median(repeated)), precision=precision)
+    return RankFlops(median(model), median(repeated), precision=precision)
 
 
 @lru_cache(maxsize=1 << 12)

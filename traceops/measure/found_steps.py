@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median, uniques
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
@@ -182,7 +182,7 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
         return
     first, covered, period = found
     inside = names[first : first + covered]
-    if not np.isin(names, np.unique(inside)).all() or len(np.unique(inside[:period])) < _LEAST_NAMES:
+    if not np.isin(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
         return
     at = first + _beginning([events.names[name] for name in inside[:period].tolist()])
     starts = np.arange(at, first + covered + 1, period)
@@ -333,7 +333,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
     """The steps that these marks make, if they cover the window and are alike."""
     counts = np.diff(np.searchsorted(launched, marks.moment))
     moment, number = marks.moment, marks.number
-    if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], float(np.median(counts[:-1])))[0]:
+    if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], median(counts[:-1]))[0]:
         moment, counts = moment[:-1], counts[:-1]  # the last range ends before its step does
         number = None if number is None else number[:-1]
     together, offset = (1, 0) if marks.whole else _together(counts, marks.closing)
@@ -342,7 +342,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
         return None
     at = np.searchsorted(launched, edges)
     counts = np.diff(at)
-    usual = float(np.median(counts))
+    usual = median(counts)
     if len(counts) > LEAST_STEPS and counts[0] < (1 - _ALIKE) * usual:  # recording began in its middle
         edges, at, counts = edges[1:], at[1:], counts[1:]
         number = None if number is None else number[1:]
@@ -378,11 +378,11 @@ def _together(counts: Int, closing: bool) -> tuple[int, int]:
     """
     exactly = _fewest(counts, 0.0)
     if exactly is not None:
-        usual = np.median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
-        if np.ptp(usual) < _APART * np.median(usual):
+        usual = median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
+        if np.ptp(usual) < _APART * median(usual):
             exactly = None  # a copy more in every second step makes no step of two
     together = exactly or _fewest(counts, _ALIKE) or 1
-    usual = np.median(counts[: len(counts) // together * together].reshape(-1, together), axis=0)
+    usual = median(counts[: len(counts) // together * together].reshape(-1, together), axis=0)
     # The longest part comes first where marks end a step: several optimizers step behind one backward.
     longest = int(np.argmax(usual))
     return together, (longest if closing else longest + 1) % together
@@ -395,7 +395,7 @@ def _fewest(counts: Int, slack: float) -> int | None:
         if times < LEAST_STEPS + (together > 1):
             return None
         rows = counts[: times * together].reshape(times, together)
-        usual = np.median(rows, axis=0)
+        usual = median(rows, axis=0)
         if all(_alike(rows[:, place], usual[place], slack).mean() >= _SURE for place in range(together)):
             return together
     return None

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union
+from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, named, rows_named
 from traceops.measure.ledger import Lane
@@ -217,7 +217,7 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
     until = np.full(len(last), np.iinfo(np.int64).max)
     launched = activity.by_launch[activity.launch[activity.by_launch] >= 0]
     launched = launched[activity.start[launched] - events.end[activity.launch[launched]] >= AHEAD_NS]
-    for tid in np.unique(events.tid[last]):
+    for tid in uniques(events.tid[last]):
         own, ahead = np.flatnonzero(events.tid[last] == tid), launched[events.tid[activity.launch[launched]] == tid]
         place = np.searchsorted(activity.launched[ahead], events.end[last[own]])
         until[own] = np.append(activity.start[ahead], until[own[-1]])[place]
@@ -371,7 +371,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
         return ()
     # Each thread that launches computation: forward's and backward's. Others prefetch.
     launches = activity.launch[(activity.kind == COMPUTE) & (activity.launch >= 0)]
-    threads = np.union1d(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
+    threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
     rows = np.concatenate((host.operators, host.launches))
     tid = host.events.tid[rows]
     seen = [_of_thread(host, rows[tid == thread]) for thread in threads]
@@ -400,7 +400,7 @@ class HostWork(Struct, frozen=True):
 def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> HostWork:
     """Outermost operators that call nothing of the device, while it waits for launches; nothing without a GPU."""
     host, late = activity.host, lane.own["idle_host"]
-    events, threads = host.events, np.unique(host.events.tid[activity.launch[activity.launch >= 0]])
+    events, threads = host.events, uniques(host.events.tid[activity.launch[activity.launch >= 0]])
     if not activity.on_gpu or not late.total or not len(steps):
         return HostWork(np.zeros(len(steps), dtype=np.int64), ())
     outer = host.nesting.outermost

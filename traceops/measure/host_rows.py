@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, uniques
 from traceops.measure.nesting import Nesting, begin_inside, find_nesting
 from traceops.traces.model import Events
 
@@ -107,7 +107,7 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def waiting(self) -> Int:
         """Calls that return only when the device is done: blocking ones, and copies into pageable memory."""
-        return np.union1d(self.blocking, self.copies_to_pageable)
+        return uniques(self.blocking, self.copies_to_pageable)
 
     @property
     def waits_of_exchanges(self) -> Int:
@@ -149,13 +149,13 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def may_wait(self) -> Int:
         """Blocking calls, and calls that copy: these return late where the memory is pageable, whatever their name."""
-        return np.union1d(self.blocking, self._of_name(self.launches, named(self.events, _COPIES)))
+        return uniques(self.blocking, self._of_name(self.launches, named(self.events, _COPIES)))
 
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: those that do, and launches this long."""
         long = self.launches[self.events.dur[self.launches] >= least_ns]
         long = long[~begin_inside(self.events, long, self.exchanged)]
-        return np.union1d(self.waiting, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
+        return uniques(self.waiting, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
 
     @cached_property
     def operators(self) -> Int:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, union
+from traceops.core.arrays import Int, median, union
 from traceops.measure.activity import COMM, COMPUTE, Activity, calls_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
@@ -200,7 +200,7 @@ def _passes(events: Events, steps: StepBounds, backward: Int, over: Int, asked: 
             inside = _between(asked, backward[part.start], over[part].max())
             counts.append(inside.stop - inside.start)
         found.append((len(counts), sum(count == max(counts) > 0 for count in counts)))
-    passes, reduced = np.median(found, axis=0).tolist() if found else (0, 0)
+    passes, reduced = median(found, axis=0).tolist() if found else (0, 0)
     return int(passes), int(reduced)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceops.compute.measure import measure_compute
 from traceops.compute.model import RankCompute
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, uniques
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
@@ -201,7 +201,7 @@ def numbered_steps(ranks: Iterable[RankSummary]) -> set[int]:
 
 def _process(events: Events) -> int | None:
     """The pid of the host's own events: those of a GPU have the device's number in its place."""
-    pids = np.unique(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
+    pids = uniques(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
     return int(pids[0]) if len(pids) == 1 and pids[0] > 0 else None
 
 

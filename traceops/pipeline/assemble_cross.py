@@ -25,7 +25,7 @@ from traceops.across.rank_times import RankTimes, RoleTimes
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.across.replay.what_if import role_change
 from traceops.across.roles import ROLE_ORDER, GroupRole
-from traceops.core.arrays import Int, mean_ms, subtract, union
+from traceops.core.arrays import Int, mean_ms, median, percentiles, subtract, union
 from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.measure.ledger import OWN_BUCKETS
@@ -55,7 +55,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
     rows = []
     for (group, description, op, _, _, role), same in by_kind.items():
         nbytes = collective_bytes(same[0])
-        transfer = float(np.median([c.transfer_ns for c in same]))
+        transfer = median([c.transfer_ns for c in same])
         waits = [max(c.wait_ns) for c in same]
         busbw = None
         if nbytes and transfer > 0:
@@ -69,7 +69,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
                 count=len(same),
                 median_ms=stored(transfer / 1e6),
                 total_ms=stored(sum(c.transfer_ns for c in same) / 1e6),
-                median_wait_ms=stored(float(np.median(waits)) / 1e6),
+                median_wait_ms=stored(median(waits) / 1e6),
                 busbw_gbs=busbw,
                 role=role,
                 places=tuple(sorted({places[id(c)][0] for c in same if id(c) in places}))[:_MOST_PLACES],
@@ -121,7 +121,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
             large = (collective_bytes(collective) or 0) >= LARGE_BYTES
             roles[collective.description, collective.op, large, collective.group] = role
             kinds[collective.description, collective.op, large, collective.group].append(collective)
-    medians = {kind: float(np.median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
+    medians = {kind: float(median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
     rows = []
     for kind, same in kinds.items():
         description, op, large, group = kind
@@ -134,7 +134,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
                 ranks=tuple(group),
                 op=op,
                 bytes_min=min(sizes),
-                bytes_p50=int(np.median(sizes)),
+                bytes_p50=int(median(sizes)),
                 bytes_max=max(sizes),
                 count=len(same),
                 busbw_gbs=stored(medians[kind]),
@@ -224,7 +224,7 @@ def _part(times: Sequence[tuple[RankTimes, RoleTimes]], part: str) -> float | No
 
 def _median(values: Iterable[float]) -> float | None:
     known = list(values)
-    return stored(float(np.median(known))) if known else None
+    return stored(median(known)) if known else None
 
 
 def _reach(run: CrossRank, groups: Collection[Ranks]) -> Literal["inside", "between"] | None:
@@ -306,7 +306,7 @@ def bubble_of(run: CrossRank) -> BubbleTimes | None:
         "imbalance": [stage.imbalance for stage in stages],
         "late": [stage.late for stage in stages],
     }
-    return BubbleTimes(**{name: _ms(float(np.median([*ns, *others]))) for name, ns in parts.items()})
+    return BubbleTimes(**{name: _ms(median([*ns, *others])) for name, ns in parts.items()})
 
 
 def _ms(ns: float) -> float:
@@ -409,7 +409,8 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
             kinds[collective.group, collective.description, collective.op, collective.elements].append(collective)
     rows = []
     for (group, description, op, _), same in kinds.items():
-        spread = [max(c.wait_ns) for c in same]
+        spread = np.array([max(c.wait_ns) for c in same])
+        usual, high = percentiles(spread, (50, 95))
         last = [c.last_rank for c in same if c.last_rank is not None]
         most = max(set(last), key=last.count)
         rows.append(
@@ -419,9 +420,9 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 op=op,
                 bytes=collective_bytes(same[0]),
                 count=len(same),
-                spread_p50_ms=_ms_or_none(np.percentile(spread, 50)),
-                spread_p95_ms=_ms_or_none(np.percentile(spread, 95)),
-                spread_max_ms=_ms_or_none(max(spread)),
+                spread_p50_ms=_ms_or_none(usual),
+                spread_p95_ms=_ms_or_none(high),
+                spread_max_ms=_ms_or_none(spread.max()),
                 last_rank=most,
                 last_rank_pct=stored(100.0 * last.count(most) / len(last)),
             )
@@ -453,8 +454,8 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     durations = measured_step_ns(run.replay.graph)
     typical = np.flatnonzero(~np.isin(run.replay.graph.steps, run.unlike))
     chosen = typical if len(typical) else np.arange(len(durations))
-    median = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
-    pieces = critical_path(run.replay.graph, median)
+    middle = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
+    pieces = critical_path(run.replay.graph, middle)
     if not pieces:
         return ()
     zero = pieces[0].start
@@ -471,7 +472,7 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
             stream = int(streams[piece.rank].comm.stream[position])
         rows.append(
             PathRow(
-                step=_step(run.replay.graph.steps[median]),
+                step=_step(run.replay.graph.steps[middle]),
                 rank=piece.rank,
                 kind=piece.kind,
                 what=what,

@@ -13,7 +13,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import Experts, Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median, percentiles
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
@@ -218,27 +218,27 @@ def _row(passes: Passes, split: bool) -> PassRow:
         count=max(Counter(passes.of_rank).values()),
         requests=_median(one.requests for one in passes.passes),
         tokens=_median(one.tokens for one in passes.passes),
-        device_ms=_ms(np.median(device)),
-        device_p95_ms=_ms(np.percentile(device, 95)),
-        busy_pct=stored(float(np.median(busy))),
-        host_ms=_ms(np.median([one.host_end - one.host_start for one in passes.passes])),
+        device_ms=_ms(median(device)),
+        device_p95_ms=_ms(percentiles(np.array(device), (95,))[0]),
+        busy_pct=stored(median(busy)),
+        host_ms=_ms(median([one.host_end - one.host_start for one in passes.passes])),
         graphs=graphs,
         between_ms=_of_known(passes.between),
         scheduling_ms=_of_known(passes.scheduling),
-        waiting_ms=_ms(np.median(passes.waiting)) if split else None,
-        transfer_ms=_ms(np.median(passes.transfer)) if split else None,
-        unmatched_ms=_ms(np.median(passes.unmatched)),
+        waiting_ms=_ms(median(passes.waiting)) if split else None,
+        transfer_ms=_ms(median(passes.transfer)) if split else None,
+        unmatched_ms=_ms(median(passes.unmatched)),
     )
 
 
 def _of_known(ns: Int) -> float | None:
     known = ns[ns >= 0]
-    return _ms(np.median(known)) if len(known) else None
+    return _ms(median(known)) if len(known) else None
 
 
 def _median(values: Iterable[int | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return stored(float(np.median(known))) if known else None
+    return stored(median(known)) if known else None
 
 
 def _ms(ns: float | np.floating) -> float:
