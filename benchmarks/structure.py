@@ -69,6 +69,7 @@ LATE: dict[str, str] = {
     "traceops.cli.trainings": "what only a training that fails needs",
     "traceops.core.close_names": "what only a wrong word needs",
     "traceops.core.settings_file": "TOML's parser, where there are settings; what only a wrong word needs",
+    "traceops.render.report.memory": "what shows a recording of memory, where there is one",
     "traceops.fabric.discover": "what reads the fabric's files, where there are some",
     "traceops.core.installation": "more of the C library, where large files are read",
     "traceops.core.torch_here": "torch, where there may be a GPU",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
-from traceops.across.match import Collective, waits_by_rank
+from traceops.across.match import Collective
 from traceops.across.roles import of_gradients
 from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
@@ -281,7 +281,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
 
 def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O003: gradients are transferred after backward's computation is over, in every step that has both."""
-    waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
+    waits = run.waits
     shares: dict[int, list[float]] = defaultdict(list)
     counts, sizes = [], []
     for times in run.ranks:

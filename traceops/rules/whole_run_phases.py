@@ -115,7 +115,8 @@ def is_phase(one: Occasion, rounds: Rounds | None) -> bool:
         return False
     if one.place is None:
         return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
-    return one.cause in ("host", "inference") and rounds.holds(one.place)
+    most = outside_pct(rounds) >= BOUNDS.phases_pct[1]  # else it may be an evaluation, and TO-W001 the more severe rule
+    return (one.cause == "host" or (one.cause == "inference" and most)) and rounds.holds(one.place)
 
 
 def _told(one: Phase) -> LoopPhase:
