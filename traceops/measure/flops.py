@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, median
+from traceops.core.text import pattern
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
@@ -39,7 +40,7 @@ class DevicePeak(Struct, frozen=True):
 
 
 def _device(name: str, source: str, **tflops: float) -> DevicePeak:
-    return DevicePeak(re.compile(name), tflops, source)  # type: ignore[arg-type]
+    return DevicePeak(pattern(name), tflops, source)  # type: ignore[arg-type]
 
 
 _HOPPER = {"fp8": 1978.9, "bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9, "fp64": 66.9}

@@ -15,30 +15,31 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, median, uniques
+from traceops.core.text import pattern
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
 from traceops.traces.model import Events
 
-_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
-_LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
+_ZERO_GRAD = pattern(r"^Optimizer\.zero_grad#")
+_LOADER = pattern(r"enumerate\(DataLoader\)#.*__next__")
 # Names by which programs call one iteration; camel case is taken apart first.
-_STEP_WORD = re.compile(
+_STEP_WORD = pattern(
     r"(?<![a-z])(steps?|iters?|iterations?|(train|training|run)_?batch|decode|prefill|generation|"
     r"execute_?(#_)?(model|context)|(model|engine)_?forward_?batch|forward_?batch)(?![a-z])"
 )
 # And those that are one if their names count up: a server's loop numbers what it answers.
-_NUMBERED_WORD = re.compile(
+_NUMBERED_WORD = pattern(
     r"(?<![a-z])(requests?|quer(y|ies)|prompts?|batch(es)?|inferences?|predictions?|frames?|images?)(?![a-z])"
 )
 # Parts of an iteration that have such a word in their name, and what comes along with one.
-_PART_WORD = re.compile(
+_PART_WORD = pattern(
     r"profiler|micro|optim|sched|valid|eval|test|layer|stage|block|loss|scaler|load|data|save|log|sampl|fetch|wait|get|"
     r"backward|bwd|forward_?step|fwd|zero|clip|prepar|detoken|communic|nccl|all_?reduce|post|pre_?proc|encod"
 )
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_DIGITS = re.compile(r"\d+")
-_BRACKET = re.compile(r"[\[(]")
+_CAMEL = pattern(r"(?<=[a-z])(?=[A-Z])")
+_DIGITS = pattern(r"\d+")
+_BRACKET = pattern(r"[\[(]")
 _MOST_DIGITS = 15
 _FORWARD = 0.3  # of the operators of the longest pause between backward passes: less is no forward pass
 

@@ -212,9 +212,8 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
     'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
     """
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
-    values, first = np.unique(stream, return_index=True)
-    for own in values[np.argsort(first)].tolist():
-        rows = np.flatnonzero(stream == own)
+    streams = [(np.flatnonzero(stream == own), own) for own in uniques(stream).tolist()]
+    for rows, own in sorted(streams, key=lambda one: int(one[0][0])):
         begin = ts[rows]
         if not (begin[1:] > begin[:-1]).all():
             rows = rows[np.argsort(begin)]

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, union, uniques
+from traceops.core.arrays import Int, native, numbered, union, uniques
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -21,6 +21,8 @@ _CELLS_A_ROW = 4  # a table of so many cells a row costs less than sorting the r
 
 def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
     """The different values in rising order and each row's place among them; fast where equal values stand together."""
+    if native is not None:
+        return numbered(values)
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     first = np.concatenate(([0], changes))[: len(values)]
     found = uniques(values[first])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceops.compute.measure import measure_compute
 from traceops.compute.model import RankCompute
-from traceops.core.arrays import Int, uniques
+from traceops.core.arrays import Int, numbered, uniques
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
@@ -257,7 +257,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
 def _busiest_stream(events: Events, activity: Activity) -> int:
     """The stream (thread without a GPU) with most computation, -1 without any."""
     compute = activity.kind == COMPUTE
-    lanes, which = np.unique(activity.lane_of(events, np.flatnonzero(compute)), return_inverse=True)
+    lanes, which = numbered(activity.lane_of(events, np.flatnonzero(compute)))
     if not len(lanes):
         return -1
     return int(lanes[np.argmax(np.bincount(which, weights=(activity.end - activity.start)[compute]))])
