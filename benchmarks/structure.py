@@ -69,6 +69,7 @@ LATE: dict[str, str] = {
     "traceops.cli.trainings": "what only a training that fails needs",
     "traceops.core.close_names": "what only a wrong word needs",
     "traceops.core.settings_file": "TOML's parser, where there are settings; what only a wrong word needs",
+    "traceops.render.report.memory": "what shows a recording of memory, where there is one",
     "traceops.fabric.discover": "what reads the fabric's files, where there are some",
     "traceops.core.installation": "more of the C library, where large files are read",
     "traceops.core.torch_here": "torch, where there may be a GPU",
@@ -274,9 +275,9 @@ def sentences(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 def between_families(tree: Tree) -> list[str]:
     """Imports of one family of rules by another: families share what lies in rules/shared.py and below.
 
-    Above them is what works on the verdicts of all: the registry, and what explains or lists.
+    Above them is what works on the verdicts of all: the registry, and what explains, lists, or adds lines of code.
     """
-    below, above = {"inputs", "shared"}, {"registry", "explained", "coverage", "docs", "diagnosis"}
+    below, above = {"inputs", "shared"}, {"registry", "explained", "coverage", "docs", "diagnosis", "named"}
     shared = below | above | {"machine", "fabric"}
 
     def family(module: str) -> str:

@@ -206,6 +206,11 @@ class CrossRank(Struct, frozen=True, dict=True):
         own = [times.summary for times in self.ranks]
         return self.through_host and not any(summary.exchanges_of_gpu for summary in own)
 
+    @cached_property
+    def waits(self) -> dict[int, tuple[Int, Int, Int]]:
+        """What `waits_by_rank` says of all ranks."""
+        return waits_by_rank(self.matching, [times.summary for times in self.ranks])
+
     def times_of(self, rank: int | None) -> RankTimes | None:
         """The rank's times; None where it is none of these."""
         return None if rank is None else self._times.get(rank)

@@ -194,6 +194,8 @@ def own_time(graph: StepGraph, rank: int) -> NDArray[np.int64]:
 
 def own_steps(graph: StepGraph, rank: int, without: Sequence[str] = ()) -> Steps:
     """Own time of a rank in each step: what is left of it without waiting, and `without` some of WORK, ns."""
+    if not without:
+        return graph.own_steps[rank]
     nodes, edges = graph.ranks[rank], graph.edges[rank]
     gone = nodes.spent[edges][:, [WORK.index(name) for name in without]].sum(axis=1)
     own: Steps = np.diff(nodes.work[edges] - gone).astype(float)

@@ -31,9 +31,14 @@ _DTYPE_BYTES = {
 
 def message_bytes(elements: int | None, dtype: str | None) -> int | None:
     """Bytes of so many elements of a type as traces name it; None where either is not known."""
-    name = (dtype or "").lower().removeprefix("c10::").removeprefix("torch.")
-    size = 1 if name.startswith("float8") else _DTYPE_BYTES.get(name)
+    size = _dtype_bytes(dtype)
     return elements * size if elements is not None and size is not None else None
+
+
+@lru_cache(maxsize=256)
+def _dtype_bytes(dtype: str | None) -> int | None:
+    name = (dtype or "").lower().removeprefix("c10::").removeprefix("torch.")
+    return 1 if name.startswith("float8") else _DTYPE_BYTES.get(name)
 
 
 NOTHING, FORWARD, BACKWARD = -1, 0, 1  # what was computed beside a send or a receive

@@ -20,7 +20,7 @@ from traceops.across.links import (
     overall_busbw,
     reference_transfer_ns,
 )
-from traceops.across.match import Collective, waits_by_rank
+from traceops.across.match import Collective
 from traceops.across.rank_times import RankTimes, RoleTimes
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.across.replay.what_if import role_change
@@ -490,7 +490,7 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     if not run.ranks:
         return ()
     chosen = _longest_step(run)
-    waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
+    all_kinds = np.array([*OWN_BUCKETS, "comm_unmatched"], dtype=object)
     runs: list[tuple[int, int, int, str]] = []  # rank, from, to, kind
     begins: list[int] = []
     for times in run.ranks:
@@ -502,27 +502,27 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
         edges = summary.step_edges[step : step + 2]
         cells = np.linspace(edges[0], edges[1], PAINTED + 1).astype(np.int64)
         codes = summary.program.painted[step].astype(np.int64)
-        start, turn, end = waits[summary.rank]
+        start, turn, end = run.waits[summary.rank]
         transfer = union(turn, end)
         waiting = np.diff(subtract(union(start, turn), transfer).covered_before(cells))
         moving = np.diff(transfer.covered_before(cells))
         exposed = codes == EXPOSED
-        kinds = np.array([*OWN_BUCKETS, "comm_unmatched"], dtype=object)[codes]
+        kinds = all_kinds[codes]
         kinds[exposed & (moving > 0)] = "comm_transfer"
         kinds[exposed & (waiting > moving)] = "comm_wait"
-        breaks = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1])))
-        moments = fit.correct(cells)
-        begins.append(int(moments[0]))
+        breaks = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1]))).tolist()
+        moments, names = fit.correct(cells).tolist(), kinds.tolist()
+        begins.append(moments[0])
         for first, stop in zip(breaks, [*breaks[1:], PAINTED], strict=True):
-            runs.append((summary.rank, int(moments[first]), int(moments[stop]), str(kinds[first])))
-    zero = min(begins, default=0)
+            runs.append((summary.rank, moments[first], moments[stop], names[first]))
+    zero, shown = min(begins, default=0), _step(chosen)
     return tuple(
         TimelineRow(
-            step=_step(chosen),
+            step=shown,
             rank=rank,
             kind=kind,
-            start_ms=_ms_or_none(start - zero),
-            duration_ms=_ms_or_none(end - start),
+            start_ms=stored((start - zero) / 1e6),
+            duration_ms=stored((end - start) / 1e6),
         )
         for rank, start, end, kind in runs
     )

@@ -140,6 +140,11 @@ class StepGraph(Struct, frozen=True, dict=True):
         """Those of them that are known to be slower in the window."""
         return tuple(rank for rank, nodes in self.ranks.items() if uses_up_lead(nodes))
 
+    @cached_property
+    def own_steps(self) -> dict[int, Steps]:
+        """Rank -> its own time in each step, ns: what is left of it without waiting."""
+        return {rank: np.diff(nodes.work[self.edges[rank]]).astype(float) for rank, nodes in self.ranks.items()}
+
     def needed_by(self, number: int, rank: int) -> tuple[tuple[int, int], ...]:
         """Those members of a collective, as (rank, node), that this rank's cannot end without, itself too."""
         members, needs = self.members[number], self.needs[number]

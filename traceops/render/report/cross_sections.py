@@ -13,24 +13,32 @@ from typing import Any
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import us_text
+from traceops.core.units import size_text, us_text
 from traceops.core.words import SCHEDULES, StepWords
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import Cell, Column, Table, number, rows_of, size, table_of
+from traceops.render.cells import Cell, Column, Table, number, rows_of, share, size, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
 from traceops.render.report import cross_figures, detail_tables
 from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
+from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text, lateness_by_group, rank_column
 from traceops.render.report.step_timeline import how_to_open, step_timeline
-from traceops.render.report.terms import TERMS, said, section_of, term_of
+from traceops.render.report.terms import COLUMNS, COMM_TRANSFER, TERMS, said, section_of, term_of
 from traceops.report.model import Report
-from traceops.report.rows import PipelineRow
+from traceops.report.rows import PipelineRow, ReferenceRow
 from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
 from traceops.rules import stragglers
 
 MOST_LATE = 8
 MOST_ARRIVALS = 40
 MOST_PIECES = 60
+_MOST_REFERENCES = 40
+_REFERENCE_SOURCES = {
+    "doctor": ("traceops doctor", "measured on this machine by traceops doctor"),
+    "graph": ("NCCL", "what NCCL's own search expects of these links, from its log"),
+    "table": ("table", "what NCCL reaches over this GPU's NVLink inside one host"),
+    "siblings": ("best sibling", "the best group of the same kind in this run"),
+}
 FEW_RUNS = 400  # of the timeline where a script draws it in full
 
 
@@ -374,9 +382,62 @@ def fabric(report: Report, shown: Sequence[int]) -> Section | None:
     """Machines, how NCCL connected them, and collectives against what their links can do."""
     if report.fabric is None and not report.tables.reference:
         return None
-    from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
+    blocks: list[Block] = []
+    if references := reference_table(report):
+        blocks += [
+            soft(
+                "What each kind of collective achieved against what its links can do. Where that is not known, "
+                "traceops doctor on this machine measures it."
+            ),
+            TableBlock(references),
+        ]
+    if report.fabric is not None:
+        from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
 
-    return Section("fabric", "Fabric", fabric_blocks(report))
+        blocks += fabric_blocks(report)
+    return Section("fabric", "Fabric", tuple(blocks))
+
+
+def reference_table(report: Report) -> Table | None:
+    """What collectives achieved against what their links can do, most time lost first; None without rows."""
+    rows = report.tables.reference
+    if not rows:
+        return None
+    cells = {
+        "group": group_cell,
+        "bytes_p50": _reference_size,
+        "reference_source": _reference_source,
+        "reference_pct": _reference_pct,
+    }
+    cells |= {"busbw_gbs": lambda row: number(row.busbw_gbs), "reference_gbs": lambda row: number(row.reference_gbs)}
+    return table_of(
+        "reference", rows, report.summary.step_words, make=cells, facts={"busbw": COLUMNS["Bus bandwidth"]},
+        most=_MOST_REFERENCES,
+    )  # fmt: skip
+
+
+def _reference_size(row: ReferenceRow) -> Cell:
+    middle = size(row.bytes_p50)
+    least, most = row.bytes_min, row.bytes_max
+    if least is None or most is None or least == most:
+        return middle
+    return Cell(middle.text, f"{size_text(least)} to {size_text(most)}")
+
+
+def _reference_source(row: ReferenceRow) -> Cell:
+    source = row.reference_source
+    if source is None:
+        return Cell("–", "nothing says what these links can do", "unknown")
+    label, title = _REFERENCE_SOURCES.get(str(source), (str(source), ""))
+    link = row.reference_link
+    return Cell(label, f"{title}: {link}" if link else title)
+
+
+def _reference_pct(row: ReferenceRow) -> Cell:
+    pct = row.reference_pct
+    if pct is None:
+        return Cell("–", "not known, or messages too small for it", "unknown")
+    return share(pct, COMM_TRANSFER.colour)
 
 
 def _tied_sentence(report: Report) -> str:
