@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import re
 import shlex
@@ -24,7 +25,8 @@ from traceops.cli import COMMANDS
 
 _DATA = ROOT / "tests" / "data"
 _SCRIPT = """import time, torch
-model, data = torch.nn.Linear(64, 64), torch.randn(8, 64)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model, data = torch.nn.Linear(64, 64).to(device), torch.randn(8, 64, device=device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(60):
     time.sleep(0.02)
@@ -42,8 +44,9 @@ _SERVES = ("open", "mcp", "top", "live")  # these run until Ctrl-C
 _TRAINS = ("run", "sweep")  # their plan is checked with --dry-run
 _SERVED_S = 10
 # A command in a message ends with its sentence.
-_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:\"[^\"]*\"|[^\s;,()'\"]+))*)(?=[\s;,()'\"]|$)")
-_MEANT = re.compile(r"did you mean ([^\s?]+)\?")
+_WORD = r"'[^']*'|\"[^\"]*\"|[^\s;()'\"]*[^\s;,()'\"]"
+_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,()'\"]|$)")
+_MEANT = re.compile(r"did you mean '?([^\s?,']+)'?[?,]")
 _DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 
@@ -112,6 +115,8 @@ def mistakes(*, verbose: bool) -> int:
         prepare(folder)
         for run in ("before", "after"):
             shutil.copytree(_DATA / "runs" / "zero3", folder / "profile" / run)
+        later = folder / "profile" / "after" / "run.json"
+        later.write_text(json.dumps({**json.loads(later.read_text()), "started_ns": time.time_ns()}))
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
         for words in (["init", "-q", "-b", "main"], ["add", "train.py"], ["commit", "-qm", "first"]):
             subprocess.run([*git, *words], cwd=folder, check=True)
@@ -119,7 +124,7 @@ def mistakes(*, verbose: bool) -> int:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             words = shlex.split(row["typed"])
             said, code = typed(words, folder)
-            names = row["wrong"] in said
+            names = code == 0 or row["wrong"] in said
             advice = advised(words, row["wrong"], said)
             works = code == 0 or (advice is not None and works_now(advice, folder))
             scores[row["half"], "all"] += 1

@@ -1,10 +1,26 @@
-"""Interval sets against a bitmap of every nanosecond."""
+"""Interval sets against a bitmap of every nanosecond, and statistics of columns against NumPy's own."""
+
+import functools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceops.core.arrays import Intervals, clip, empty, intersect, merge, split_at, subtract, union
+from traceops.core.arrays import (
+    Intervals,
+    clip,
+    empty,
+    intersect,
+    median,
+    merge,
+    nanmedian,
+    percentiles,
+    split_at,
+    subtract,
+    union,
+    uniques,
+)
 
 SPAN = 60
 PAIRS = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)  # in any order, some inverted
@@ -96,3 +112,24 @@ def test_lengths_are_exact_at_times_no_float_holds():
     intervals = union(array([base, base + 10]), array([base + 3, base + 11]))
     assert intervals.total == 4
     assert intervals.within(array([base + 1]), array([base + 11])).tolist() == [3]
+
+
+EACH = st.one_of(st.integers(-(2**40), 2**40), st.floats(-1e9, 1e9), st.just(np.nan))
+NUMBERS = st.lists(EACH, min_size=1, max_size=9)
+
+
+@given(NUMBERS, st.integers(1, 4), st.lists(st.integers(0, 100), min_size=1, max_size=4))
+@pytest.mark.filterwarnings("ignore:All-NaN")
+def test_statistics_are_numpys_to_the_last_digit(numbers, rows, percents):
+    values = np.array(numbers)
+    table = np.stack([np.roll(values, row) * (row + 1) for row in range(rows)])
+    same = functools.partial(np.testing.assert_array_equal, strict=False)
+    same(median(values), np.median(values))
+    for axis in (0, 1):
+        same(median(table, axis=axis), np.median(table, axis=axis))
+        same(nanmedian(table, axis=axis), np.nanmedian(table, axis=axis))
+    known = values[~np.isnan(values)]
+    same(uniques(known, known[:1]), np.unique(known))
+    if len(known):
+        same(median(known.astype(np.int64)), np.median(known.astype(np.int64)))
+        same(percentiles(known, percents), [np.percentile(known, one) for one in percents])

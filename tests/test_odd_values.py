@@ -10,8 +10,9 @@ from hostile_variants import _small_trace, written
 from traceops.capture.manifest import RankManifest
 from traceops.cli import main
 from traceops.core.errors import odd_value_text
-from traceops.launch.telling import has_whole_steps
+from traceops.launch.conclusion import has_whole_steps
 from traceops.pipeline import conclude as concluding
+from traceops.pipeline.analyze import analyze
 from traceops.render.writers.csv import csv_text
 
 
@@ -66,10 +67,10 @@ def test_steps_without_a_length(run, tmp_path, capsys, recwarn):
 def test_what_nobody_foresaw_of_run_json_costs_run_json(run, tmp_path, capsys, monkeypatch):
     read = concluding.run_block
 
-    def fails(found, ranks):
-        if found.manifest:
+    def fails(discovery, ranks):
+        if discovery.manifest:
             raise TypeError("unhashable type: 'list'")
-        return read(found, ranks)
+        return read(discovery, ranks)
 
     monkeypatch.setattr(concluding, "run_block", fails)
     (run / "run.json").write_text(json.dumps({"name": "mine"}))
@@ -77,6 +78,16 @@ def test_what_nobody_foresaw_of_run_json_costs_run_json(run, tmp_path, capsys, m
     assert code == 0 and len(report["ranks"]) == 2
     reason = odd_value_text(TypeError("unhashable type: 'list'"))
     assert any(f"run.json: {reason}" in one["message"] for one in report["findings"])
+
+
+def test_a_fault_of_ours_beside_a_sound_run_json_is_not_blamed_on_it(run, monkeypatch):
+    def fails(known, *_):
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setattr(concluding, "judge", fails)
+    (run / "run.json").write_text(json.dumps({"name": "mine"}))
+    with pytest.raises(TypeError, match="a fault of ours"):
+        analyze(run, cache=False)
 
 
 def test_what_nobody_foresaw_of_a_run_costs_that_run(run, tmp_path, capsys, monkeypatch):

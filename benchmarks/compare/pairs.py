@@ -2,6 +2,7 @@
 
 python -m benchmarks.compare.pairs make --out /tmp/pairs                   # launches of every size, in turn
 python -m benchmarks.compare.pairs score /tmp/pairs                        # pairs: one capture a side, then two
+python -m benchmarks.compare.pairs recorded LIST                           # pairs of a list: KIND, TRUE %, BASE, HEAD
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from benchmarks import ROOT
 from traceops.compare import ComparedCapture, compare
-from traceops.compare.capture import capture_of
+from traceops.compare.capture import capture_of, read_capture
 from traceops.compare.model import metric_of
 from traceops.pipeline.analyze import analyze
 from traceops.report.document import render_json
@@ -45,8 +46,38 @@ def main() -> int:
     scoring.add_argument("folder", type=Path)
     scoring.add_argument("--seed", type=int, default=1)
     scoring.add_argument("--equal", type=int, default=150, help="pairs without a slowdown")
+    listed = commands.add_parser("recorded", help="compare the pairs of a list, a line each, separated by tabs")
+    listed.add_argument("list", type=Path)
     args = parser.parse_args()
-    return make(args) if args.command == "make" else score(args)
+    return {"make": make, "score": score, "recorded": recorded}[args.command](args)
+
+
+def recorded(args: argparse.Namespace) -> int:
+    """A row for each pair: the true change, what was measured and decided, and the change that could be found.
+
+    Exit code 1 after a false alarm: a change that is not there, or one of the wrong sign.
+    """
+    print("kind\ttrue %\tmeasured %\toutcome\tfound from %")
+    wrong = 0
+    for line in args.list.read_text().splitlines():
+        kind, true, *paths = line.split("\t")
+        base, head = ([_capture(Path(path))] for path in paths)
+        step = metric_of(compare(base, head, force=True).metrics, "step_time")
+        assert step is not None
+        moved = {"regression": 1, "improvement": -1}.get(step.outcome, 0)
+        wrong += moved * float(true) < 0 or (moved != 0 and abs(float(true)) < 1)
+        found, least = (f"{x:.1f}" if x is not None else "" for x in (step.change_pct, step.mde_pct))
+        print(f"{kind}\t{true}\t{found}\t{step.outcome}\t{least}", flush=True)
+    print(f"{wrong} false", file=sys.stderr)
+    return int(wrong > 0)
+
+
+def _capture(path: Path) -> ComparedCapture:
+    """Of a run or traces, or of what `make` left of a launch."""
+    kept = path / _REPORT
+    if not kept.exists():
+        return read_capture(str(path))
+    return capture_of(json.loads(gzip.decompress(kept.read_bytes())), str(path))
 
 
 def make(args: argparse.Namespace) -> int:

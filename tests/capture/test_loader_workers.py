@@ -115,7 +115,7 @@ def pickled(process):
 
 def test_only_the_pickle_of_a_loaders_worker_is_another(folder, monkeypatch):
     told = []  # an error in it is nobody's
-    monkeypatch.setattr(loader_workers, "told", lambda folder: told.append(folder) or 1 / 0)
+    monkeypatch.setattr(loader_workers, "begin_in_worker", lambda folder: told.append(folder) or 1 / 0)
     spawn = multiprocessing.get_context("spawn")
     kinds = (multiprocessing.Process, spawn.Process, multiprocessing.get_context("forkserver").Process)
     names = ["a", "it's", 'a "b" \\ \n {c}']
@@ -187,7 +187,7 @@ def test_an_error_in_a_worker_is_nobodys(folder, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         look(folder, threading.get_ident(), NoLooks())
     monkeypatch.setattr(loader_workers, "_is_here_loaders", lambda: True)
-    LoaderWorkers(folder)._told()  # in a thread of its own, which contains it
+    LoaderWorkers(folder)._begin_if_loader()  # in a thread of its own, which contains it
     for thread in our_threads():
         if thread.name == "traceops-loader":
             thread.join()

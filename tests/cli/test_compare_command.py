@@ -91,7 +91,7 @@ def test_not_comparable_is_wrong_usage_unless_forced(capsys: pytest.CaptureFixtu
         (["a", "b", "c"], "give two things to compare"),
         (["a", "--head", "b"], "give either BASE HEAD, or --base"),
         (["--base", "a"], "give either BASE HEAD, or --base"),
-        (["a", "b", "--format", "pdf"], "--format takes"),
+        (["a", "b", "--format", "pdf"], "--format pdf: takes"),
         (["a", "b", "--threshold", "steptime=3"], "did you mean step_time?"),
         (["a", "b", "--config", "none.toml"], "none.toml cannot be read"),
     ],

@@ -117,6 +117,13 @@ def test_a_speed_that_no_gpu_has_is_told(tmp_path):
     assert "mm computes 2.2× what the GPU can" in found.message and report.compute.efficiency_pct is None
 
 
+def test_rows_that_may_be_unused_make_no_speed_impossible(tmp_path):
+    """A buffer of experts is sized for the worst case: its shape says at most what is computed."""
+    fast = op("aten::_grouped_mm", tensor((65536, 8192)), tensor((8, 8192, 8192)), us=4000, kernel="cutlass_grouped")
+    report, _ = of(tmp_path, [fast] * 3)
+    assert not [one for one in report.findings if one.cause == "impossible_speed"]
+
+
 def test_kernels_whose_calls_have_their_number_find_their_operator(tmp_path):
     """As some tools write traces: no correlation, operators without a number, types by torch's ScalarType."""
     one = op("aten::mm", tensor((4096, 4096)), tensor((4096, 4096)), us=300)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traceops.core import arrays
-from traceops.core.arrays import Bars, fewer, intersect, split_at, subtract, union
+from traceops.core.arrays import Bars, fewer, intersect, numbered, split_at, subtract, union, uniques
 from traceops.measure import hta_tables, nesting, recording
 from traceops.measure.nesting import find_nesting
 from traceops.measure.summary import summarize
@@ -101,6 +101,27 @@ def test_operators_in_operators(seed):
         return np.concatenate((*found, lying.innermost_around(rows), lying.outermost_around(rows)))
 
     check(around)
+
+
+@each_of(60)
+def test_few_uniques_many_rows(seed):
+    rng, span = drawn(seed)
+    column = rng.integers(-span, span, rng.integers(0, 90))
+    check(uniques, column)
+    check(lambda: np.concatenate(numbered(column)))
+
+
+@each_of(60)
+def test_the_gap_that_stands_at_a_quantile(seed):
+    rng, span = drawn(seed)
+    kind, length = rng.integers(0, 5, 80).astype(np.uint8), rng.integers(0, span, 80)
+    at = np.array([int(0.85 * (count - 1)) if count else -1 for count in np.bincount(kind, minlength=6).tolist()])
+    found = np.zeros(6, dtype=np.int64)
+    least = arrays.native.select(kind, length, at, found)
+    assert least == min((ns for ns in length.tolist() if ns > 0), default=0)
+    for number in range(6):
+        own = sorted(length[kind == number].tolist())
+        assert found[number] == (own[at[number]] if own else 0)
 
 
 @each_of(100)

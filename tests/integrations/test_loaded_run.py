@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import io
 import json
@@ -104,16 +103,9 @@ def test_figures_are_those_of_the_page(run: LoadedRun) -> None:
 def test_without_an_extra_the_error_names_it(
     run: LoadedRun, package: str, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = builtins.__import__
-
-    def refuse(name: str, *rest: object, **more: object) -> object:
-        if name.split(".")[0] == package:
-            raise ImportError(name)
-        return original(name, *rest, **more)  # type: ignore[arg-type]
-
-    monkeypatch.delitem(sys.modules, f"traceops.integrations.{package}", raising=False)
-    monkeypatch.delitem(sys.modules, "plotly.graph_objects", raising=False)
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    for module in (f"traceops.integrations.{package}", "plotly.graph_objects"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=f"pip install {package} .*\\[frames\\]"):
         run.ranks if use == "ranks" else run.figure("ledger")
 

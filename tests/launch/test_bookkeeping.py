@@ -94,7 +94,7 @@ def test_a_command_or_an_only_rank_that_handles_a_signal_has_its_own_exit_code(
 
 
 def test_no_failure_of_the_launchers_own_changes_the_exit_code(launched, monkeypatch, capsys):
-    guard, record = str(Path(HERE, "aside.py")), session._record
+    guard, record = str(Path(HERE, "containment.py")), session._record
     faults = Faults(lambda file: file.startswith(HERE) and file != guard, frozenset({record.__code__}))
 
     def recorded(*arguments):

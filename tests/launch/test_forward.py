@@ -17,10 +17,10 @@ from started import environment
 from traceops.capture.pipes import make_pipes, print_to_launcher
 from traceops.capture.progress import Progress
 from traceops.launch import display, forward, supervise
+from traceops.launch.conclusion import show_end
 from traceops.launch.display import LineSource, Screen
 from traceops.launch.forward import PIECE_BYTES, Forwarder, Shown, TerminalRows
 from traceops.launch.process import StepRate
-from traceops.launch.telling import show_end
 
 NEVER = lambda: False  # noqa: E731
 BAR = b"".join(b"\r%3d%%|%s" % (percent, b"#" * (percent // 10)) for percent in range(101)) + b"\n"
@@ -199,7 +199,7 @@ def test_torchruns_report_of_a_failure_is_kept_and_not_shown(job, capfdbinary):
     output = job.forward()
     job.close()
     output.finish(60, NEVER)
-    assert output.failure_told and output.own_words() == told.decode()
+    assert output.has_failure and output.own_words() == told.decode()
     assert capfdbinary.readouterr().err == b"warning\n"
 
 

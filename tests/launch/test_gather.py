@@ -151,7 +151,7 @@ def test_who_does_not_know_the_secret_is_told_and_changes_nothing(tmp_path):
             for attempt in (
                 stranger.coming,
                 lambda one=stranger: one.send(other, names),
-                lambda one=stranger: one.tell("still"),
+                lambda one=stranger: one.announce("still"),
             ):
                 with pytest.raises(Unreachable, match="TRACEOPS_GATHER_SECRET is not the same"):
                     attempt()

@@ -15,7 +15,7 @@ from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.launch.folder import of_this_machine
 from traceops.launch.plan import Cluster
-from traceops.launch.schedulers import in_slurm, left_out, name_in_slurm, refuse_task_each, tells_beside
+from traceops.launch.schedulers import first_node_reports, in_slurm, left_out, name_in_slurm, refuse_task_each
 
 WORDS = ("run", "--nproc", "4", "train.py")
 
@@ -80,8 +80,8 @@ def test_the_tasks_of_an_array_have_folders_that_say_which():
 def test_one_launcher_tells_of_a_run_whose_nodes_write_into_one_log():
     """Every node told of the progress and the end: 64 nodes, 64 times the same lines."""
     first, second = (in_slurm(Cluster(4), step(2, 2, node)) for node in (0, 1))
-    assert [tells_beside(first, step(2, 2)), tells_beside(second, step(2, 2, 1))] == [False, True]
-    assert not tells_beside(Cluster(4, 2, 1, master_addr="gpu07"), {}), "started by hand: a terminal each"
+    assert [first_node_reports(first, step(2, 2)), first_node_reports(second, step(2, 2, 1))] == [False, True]
+    assert not first_node_reports(Cluster(4, 2, 1, master_addr="gpu07"), {}), "started by hand: a terminal each"
 
 
 TYPED = [

@@ -96,6 +96,7 @@ def test_what_the_host_computes_itself_is_work_on_the_cpu():
     """A mel spectrogram in the training process: many operators, each short, none of which launches anything."""
     work = [op("aten::stft", at, 90 * US) for at in range(2 * MS, 8 * MS, 100 * US)]
     views = [op("aten::view", at, 5 * US) for at in range(9 * MS, 10 * MS, 10 * US)]
+    views += [op("aten::split_with_sizes", 11 * MS, 6 * MS)]  # thousands of views of one tensor
     events = build(
         [step(1, 0, 10 * MS), step(2, 10 * MS, 10 * MS), *launched(1 * MS), *work, *views, *launched(19 * MS)]
     )

@@ -23,7 +23,9 @@ from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 from traceops.fabric.to_json import MOST_CONNECTIONS, alike_connections, alike_machines, fabric_json
 from traceops.render.document import Drawing
-from traceops.render.report.fabric_html import connections_table, fabric_blocks, nccl_sentence, reference_table
+from traceops.render.report.cross_sections import fabric as fabric_section
+from traceops.render.report.cross_sections import reference_table
+from traceops.render.report.fabric_html import connections_table, fabric_blocks, nccl_sentence
 from traceops.render.report.html import render_html
 from traceops.render.report.terminal import print_report
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
@@ -167,10 +169,10 @@ def test_reference_rows_say_where_they_are_from_and_nothing_unknown_as_zero() ->
 
 def test_references_without_evidence_have_a_section_and_nothing_has_none() -> None:
     report = structs.replace(with_fabric(), fabric=None)
-    kinds = [block.kind for block in fabric_blocks(report)]
+    kinds = [block.kind for block in fabric_section(report, ()).blocks]
     assert kinds == ["text", "table"]
     assert 'id="fabric"' in render_html(report, plotlyjs="cdn").decode()
-    assert fabric_blocks(sample_report()) == ()
+    assert fabric_section(sample_report(), ()) is None
     assert 'id="fabric"' not in render_html(sample_report(), plotlyjs="cdn").decode()
 
 

@@ -54,8 +54,8 @@ def text_of(report):
 
 def test_the_three_steps_are_one_line(told):
     assert (
-        "Undisturbed: a step takes 20.0 ms without recording, 20.5 in the light window, "
-        f"{told.undisturbed.recorded_ms:.1f} as recorded." in text_of(told)
+        "Undisturbed: a step takes 20.0 ms without recording, 20.5 ms in the light window, "
+        f"{told.undisturbed.recorded_ms:.1f} ms as recorded." in text_of(told)
     )
     assert "the device computes for 13.0, transfers for 5.50, is idle for 1.50 ms (medians over ranks)" in text_of(told)
 
@@ -63,7 +63,7 @@ def test_the_three_steps_are_one_line(told):
 def test_a_longer_step_behind_the_window_comes_with_what_ends_it(told):
     slower = structs.replace(told, undisturbed=structs.replace(told.undisturbed, behind_ms=24.0))
     said = text_of(slower)
-    assert "Behind the recorded steps one takes 24.0 ms" in said and "traceops run --detach ends it" in said
+    assert "After the recorded steps one takes 24.0 ms" in said and "traceops run --detach ends it" in said
     assert "--detach" not in text_of(told)
 
 
@@ -205,13 +205,13 @@ def test_steps_that_are_longer_behind_the_window_than_before_it_are_told(tmp_pat
     assert found.severity == "info" and (claim.light_ms, claim.stretched) == (pytest.approx(28), pytest.approx(1.4))
     assert (round(claim.later.pct), claim.later.after, claim.later.before) == (35, 27, 20)
     said = text_of(report)
-    assert "(20.0 before the recorded steps, 27.0 behind them)" in said
+    assert "(20.0 ms before the recorded steps, 27.0 ms after them)" in said
     assert (
-        "a step takes 20.0 ms without recording (7 steps before the recorded ones, 20.0 to 20.0), 28.0 in the light "
-        "window" in said
+        "a step takes 20.0 ms without recording (7 steps before the recorded ones, 20.0 ms to 20.0 ms), 28.0 ms "
+        "in the light window" in said
     )
     assert "Without recording, scaled from the light window: the device" in said
-    assert "Behind the recorded steps one takes 27.0 ms, 35 % more" in said
+    assert "After the recorded steps one takes 27.0 ms, 35 % more" in said
     assert "Outside of the recorded steps, rank 0's host spends 15.3 ms per step in" in said
     assert "These steps take 25.4 ms." in said
 
@@ -238,8 +238,8 @@ def test_where_cupti_was_ended_steps_behind_the_window_are_undisturbed_too(tmp_p
     [found] = [f for f in report.findings if f.rule == "TO-V005"]
     assert "later" not in found.facts
     said = text_of(report)
-    assert "a step takes 22.3 ms without recording, 23.4 in the light window" in said
-    assert "(20.0 before the recorded steps, 23.0 behind them)" in said and "Behind the recorded" not in said
+    assert "a step takes 22.3 ms without recording, 23.4 ms in the light window" in said
+    assert "(20.0 ms before the recorded steps, 23.0 ms after them)" in said and "After the recorded" not in said
 
 
 def test_a_clean_bill_speaks_of_the_undisturbed_step(tmp_path):
@@ -304,7 +304,7 @@ def test_a_step_without_the_profiler_is_one_number_and_others_are_labelled(tmp_p
     assert typical == pytest.approx(21.2, abs=0.05)
     assert report.summary.plain_ms == pytest.approx(typical, abs=0.001)
     text = text_of(report)
-    assert "a step takes 21.2 ms without recording, 20.5 in the light window" in text
+    assert "a step takes 21.2 ms without recording, 20.5 ms in the light window" in text
     [found] = [one for one in report.findings if one.rule == "TO-V005"]
     claim = claim_of(found, ProfilerSlowed)
     assert (claim.plain, claim.typical) == (19, pytest.approx(21.2, abs=0.05))
@@ -394,7 +394,7 @@ def soft_of(report):
 @pytest.mark.parametrize(
     ("later", "said", "not_said"),
     [
-        ([], "So few steps do not tell whether the same ranks wait in others", "waits least"),
+        ([], "So few steps do not show whether the same ranks wait in others", "waits least"),
         ([0, 0], "From the mean of 3 light windows", "now the other"),
         ([0, 3], "Rank 0 waits least in steps 20 to 25, rank 3 in steps 1280 to 1285.", "now the other"),
     ],
@@ -403,7 +403,7 @@ def test_the_page_says_by_turns_only_what_was_seen(tmp_path, later, said, not_sa
     """Of three windows in which the same rank was late it said that another may be in other steps."""
     report = analyze(followed(tmp_path, later))
     assert said in soft_of(report) and not_said not in soft_of(report)
-    light = "20.5 in the light windows," if later else "20.5 in the light window,"
+    light = "20.5 ms in the light windows," if later else "20.5 ms in the light window,"
     assert light in text_of(report)
 
 

@@ -378,9 +378,10 @@ def test_a_run_without_kernels_leads_with_that_and_shows_no_compute(tmp_path):
     assert (report.summary.ledger_pct.compute, report.summary.compute_pct, report.ranks[0].compute_ms) == (None,) * 3
 
 
-def test_a_window_without_length_gets_no_clean_bill(tmp_path):
-    """'No problem found. Judged 100 % of the window' was said of 0.000 ms."""
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event(OPERATOR, 1e6, 0)]}))
+@pytest.mark.parametrize("took_us", [0, 0.02])
+def test_a_window_without_length_gets_no_clean_bill(tmp_path, took_us):
+    """'No problem found. Judged 100 % of the window' was said of 0.000 ms, and of 20 ns."""
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event(OPERATOR, 1e6, took_us)]}))
     report = analyze(str(tmp_path / "trace.json"))
     card = card_of(report)
     assert (card.level, card.judged_pct) == ("info", None)

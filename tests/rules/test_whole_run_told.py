@@ -162,7 +162,7 @@ def test_a_script_that_profiles_itself_is_told(tmp_path, told, said):
     (run / "run.json").write_text(json.dumps(manifest))
     steps = [usual(80.0 if 30 <= at < 34 else 50.0, recorded=30 <= at < 34) for at in range(70)]
     report = observed(run, *[steps] * 4)
-    assert whole_run_sentence(report.whole_run, report).endswith(said or "of which the rest tells.")
+    assert whole_run_sentence(report.whole_run, report).endswith(said or "all else here is about those.")
     assert (report.whole_run.own_profiler is None) == (not said)
 
 
@@ -419,7 +419,7 @@ def test_steps_that_take_much_longer_than_the_recorded_ones_are_told(tmp_path):
     said = terminal_of(report, tmp_path)
     assert card_of(report).level != "clear" and card_of(report).caveat == "unlike_run"
     times = 400.0 / report.summary.step_time_ms.typical
-    assert f"takes 400 ms, {times:.1f} times as long as the recorded ones, of which the rest tells" in said
+    assert f"takes 400 ms, {times:.1f} times as long as the recorded ones; all else here is about those" in said
 
 
 @pytest.mark.parametrize("step_ms, severity", [(100.0, "error"), (400.0, "warning")])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, match_collectives
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median, nanmedian, uniques
 from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.host import AnomalyChecks, HeldLaunches
@@ -301,14 +301,14 @@ def unlike_steps(
         return ()
     if in_few:
         durations = own
-    took = np.nanmax(durations, axis=0) if in_few else np.nanmedian(durations, axis=0)
+    took = np.nanmax(durations, axis=0) if in_few else nanmedian(durations, axis=0)
     rare = _rare_in_run(took, usual_ms)
     unlike = ~typical_steps(took) | _with_more_work(took, _kernels(ranks, at)) | rare
     if len(numbers) > 1:
         # Each rank against itself: a slow rank is as slow in every step.
         more = np.nanmax(np.minimum(_beyond(own), _beyond(durations)), axis=0)
-        alone = ~typical_steps(float(np.median(took)) + more)
-        alone_in_run = rare & (more >= _FELT * (took - np.median(took)))
+        alone = ~typical_steps(median(took) + more)
+        alone_in_run = rare & (more >= _FELT * (took - median(took)))
         more_waiting = np.nanmax(np.minimum(_beyond(waited), _beyond(durations)), axis=0)
         echo = np.concatenate(([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
@@ -321,7 +321,7 @@ def unshared_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     if len(recorded) < 2:
         return ()
     shared = set.intersection(*recorded)
-    usual = float(np.median([len(own) for own in recorded]))
+    usual = float(median([len(own) for own in recorded]))
     if len(shared) < max(_FEWEST_SHARED, _SHARED * usual):
         return ()
     return tuple(sorted(set.union(*recorded) - shared))
@@ -332,7 +332,7 @@ def _meet_in_few(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> bool:
     meets = np.zeros(len(at), dtype=bool)
     for summary in ranks:
         step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
-        meets[[at[number] for number in summary.step_numbers[np.unique(step)].tolist()]] = True
+        meets[[at[number] for number in summary.step_numbers[uniques(step)].tolist()]] = True
     return bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
 
 
@@ -341,7 +341,7 @@ def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.
     counts = np.full((len(ranks), len(at)), np.nan)
     for row, summary in enumerate(ranks):
         counts[row, [at[number] for number in summary.step_numbers.tolist()]] = summary.inventory.step_kernels
-    middle: NDArray[np.float64] = np.nanmedian(counts, axis=0)
+    middle: NDArray[np.float64] = nanmedian(counts, axis=0)
     return middle
 
 
@@ -351,7 +351,7 @@ def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> 
     There are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these
     are held against the spread of those.
     """
-    usual = float(np.median(kernels))
+    usual = median(kernels)
     like = (kernels <= MORE_WORK * usual) & (usual <= MORE_WORK * kernels)
     if 2 * int(like.sum()) <= len(like):
         return np.zeros(len(took), dtype=bool)
@@ -367,12 +367,12 @@ def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArra
     if not len(usual_ms):
         return np.zeros(len(took), dtype=bool)
     lower = np.sort(took)[(len(took) - 1) // 2]
-    slower = max(1.0, float(lower) / (1e6 * float(np.median(usual_ms))))
+    slower = max(1.0, float(lower) / (1e6 * median(usual_ms)))
     rare: NDArray[np.bool_] = took > FAR * slower * 1e6 * float(np.max(usual_ms))
     return rare
 
 
 def _beyond(ns: NDArray[np.float64]) -> NDArray[np.float64]:
     """What each rank (row) has in a step beyond its median step."""
-    more: NDArray[np.float64] = ns - np.nanmedian(ns, axis=1, keepdims=True)
+    more: NDArray[np.float64] = ns - nanmedian(ns, axis=1)[:, None]
     return more

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.core.arrays import Int, merge, union
+from traceops.core.arrays import Int, median, merge, percentiles, union
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import RankSummary
 
@@ -83,15 +83,10 @@ def align_clocks(
     own = _spreads(fits, anchors)
     fits = _one_a_host(fits, anchors, hosts or {}, own)
     spread = _spreads(fits, anchors)
-    if len(own) and np.median(spread) > _ONE_CLOCK_NS:
+    if len(own) and median(spread) > _ONE_CLOCK_NS:
         spread = own  # late threads, and no clock is at fault: each rank's own fit says whether pairs are right
-    return ClockAlignment(
-        fits,
-        used,
-        float(np.percentile(spread, 50)) if len(spread) else None,
-        float(np.percentile(spread, 95)) if len(spread) else None,
-        unaligned if len(anchors) > 1 else (),
-    )
+    middle, high = percentiles(spread, (50, 95)) if len(spread) else (None, None)
+    return ClockAlignment(fits, used, middle, high, unaligned if len(anchors) > 1 else ())
 
 
 def _end_together(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> set[int]:
@@ -126,14 +121,14 @@ def _of_their_hosts(
 
 def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     """Slope and the value at median x of the line through the medians [Theil 1950, Sen 1968]."""
-    middle = float(np.median(x))
+    middle = median(x)
     if len(x) < 2:
-        return 0.0, float(np.median(y))
+        return 0.0, median(y)
     left, right = np.triu_indices(len(x), 1)
     run = (x[right] - x[left]).astype(float)
     apart = np.abs(run) > 0
-    slope = float(np.median((y[right] - y[left])[apart] / run[apart])) if apart.any() else 0.0
-    return slope, float(np.median(y - slope * (x - middle)))
+    slope = float(median((y[right] - y[left])[apart] / run[apart])) if apart.any() else 0.0
+    return slope, float(median(y - slope * (x - middle)))
 
 
 def _along_tree(anchors: dict[int, dict[int, int]]) -> dict[int, ClockFit]:
@@ -174,14 +169,14 @@ def _fit(own: Int, common: Int) -> ClockFit:
         chosen = np.linspace(0, len(own) - 1, _MOST_ANCHORS).astype(np.int64)
         own, common = own[chosen], common[chosen]
     apart = common - own
-    base = int(np.median(apart))
+    base = int(median(apart))
     slope, at_middle = theil_sen(own, apart - base)
     flat = np.abs(apart - base)
-    middle = round(float(np.median(own)))
+    middle = round(median(own))
     sloped = np.abs(apart - base - at_middle - slope * (own - middle))
     trusted = len(own) >= _LEAST_FOR_DRIFT and abs(slope) * 1e6 <= _DRIFT_PPM
     moved = abs(slope) * float(np.ptp(own))  # over the window: has to stand out of the noise
-    if trusted and np.median(sloped) < 0.5 * np.median(flat) and moved > _OUT_OF_NOISE * np.median(sloped):
+    if trusted and median(sloped) < 0.5 * median(flat) and moved > _OUT_OF_NOISE * median(sloped):
         return ClockFit(base + round(at_middle), slope, middle)
     return ClockFit(base, 0.0, middle)
 
@@ -193,7 +188,7 @@ def _one_a_host(
     spread: np.ndarray[Any, Any],
 ) -> dict[int, ClockFit]:
     """Ranks whose traces came from one clock get its fit: less noise, and kernels keep their order."""
-    most = max(_ONE_CLOCK_NS, _NOISE * float(np.median(spread)) if len(spread) else 0.0)
+    most = max(_ONE_CLOCK_NS, _NOISE * median(spread) if len(spread) else 0.0)
     by_host: dict[Any, list[int]] = defaultdict(list)
     for rank in fits:
         if hosts.get(rank) is not None and anchors[rank]:
@@ -205,7 +200,7 @@ def _one_a_host(
         offsets = np.array([fits[rank].offset_ns for rank in own])
         agree = np.ptp(offsets) < most and all(not fits[rank].drift for rank in own)
         if agree:
-            shared = ClockFit(int(np.median(offsets)))
+            shared = ClockFit(int(median(offsets)))
             result |= dict.fromkeys(own, shared)
     return result
 

@@ -15,6 +15,7 @@ from traceops.across.links import collective_bytes
 from traceops.across.match import Collective
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.roles import of_gradients
+from traceops.core.arrays import median
 from traceops.measure.exchanges import BACKWARD, FORWARD
 
 
@@ -23,7 +24,7 @@ def exposed_pct(run: CrossRank) -> float | None:
     if not run.split:
         return None
     shares = exposed_shares(run)
-    return float(np.median(list(shares.values()))) if shares else None
+    return float(median(list(shares.values()))) if shares else None
 
 
 def exposed_shares(run: CrossRank) -> dict[int, float]:
@@ -120,10 +121,10 @@ def _fit(size: NDArray[np.float64], ms: NDArray[np.float64]) -> tuple[float, flo
         return None
     slope, fixed = (float(value) for value in np.polyfit(size, ms, 1))
     if slope < 0:
-        slope, fixed = 0.0, float(np.median(ms))
+        slope, fixed = 0.0, median(ms)
     elif fixed < 0:
         slope, fixed = float((size * ms).sum() / (size * size).sum()), 0.0
-    off = float(np.median(np.abs(fixed + slope * size - ms) / ms))
+    off = float(median(np.abs(fixed + slope * size - ms) / ms))
     return (fixed, slope) if off <= _FITS else None
 
 
@@ -158,22 +159,22 @@ def slow_siblings(run: CrossRank) -> tuple[SlowSibling, ...] | None:
     slow: dict[tuple[int, ...], dict[_Kind, tuple[float, float, int]]] = defaultdict(dict)
     compared = False
     for kind, groups in kinds.items():
-        medians = {g: float(np.median(ns)) for g, ns in groups.items() if len(ns) >= _LEAST_CALLS}
-        for group, median in medians.items():
+        medians = {g: median(ns) for g, ns in groups.items() if len(ns) >= _LEAST_CALLS}
+        for group, middle in medians.items():
             others = [other for g, other in medians.items() if g != group]
             compared |= bool(others)
-            usual = float(np.median(others)) if others else 0.0
-            if usual > 0 and median >= SLOWER * usual:
-                slow[group][kind] = (median, usual, len(groups[group]))
+            usual = median(others) if others else 0.0
+            if usual > 0 and middle >= SLOWER * usual:
+                slow[group][kind] = (middle, usual, len(groups[group]))
     if not compared:
         return None
     steps = max((len(times.duration) for times in run.ranks), default=1)
     found = []
     for group in sorted(slow):
-        median, usual, count = max(slow[group].values(), key=lambda own: own[0] / own[1])
-        longer = sum((median - usual) * count for median, usual, count in slow[group].values()) / max(steps, 1)
+        middle, usual, count = max(slow[group].values(), key=lambda own: own[0] / own[1])
+        longer = sum((own - usual) * count for own, usual, count in slow[group].values()) / max(steps, 1)
         as_siblings = {kind: usual for kind, (_, usual, _) in slow[group].items()}
-        found.append(SlowSibling(group, median, usual, count, longer, _saved(run, group, as_siblings)))
+        found.append(SlowSibling(group, middle, usual, count, longer, _saved(run, group, as_siblings)))
     return tuple(found)
 
 

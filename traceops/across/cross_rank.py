@@ -40,7 +40,7 @@ from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
 from traceops.across.stragglers import Straggler, Stragglers, best_pace, late_behind_loading, measure_stragglers
 from traceops.across.work import WorkCompared, compare_work
-from traceops.core.arrays import Int, Intervals, intersect, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, median, subtract, union
 from traceops.core.words import NoReplay, StepsBy, StepWords, Unit, step_words
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
@@ -193,7 +193,7 @@ class CrossRank(Struct, frozen=True, dict=True):
     @cached_property
     def step_ms(self) -> float:
         """The typical step, ms: the median over ranks of their means."""
-        return float(np.median([times.step_ms for times in self.ranks])) if self.ranks else 0.0
+        return median([times.step_ms for times in self.ranks]) if self.ranks else 0.0
 
     @cached_property
     def through_host(self) -> bool:
@@ -205,6 +205,11 @@ class CrossRank(Struct, frozen=True, dict=True):
         """Whether hosts run all collectives of the traces and wait for no GPU: their own data, as far as known."""
         own = [times.summary for times in self.ranks]
         return self.through_host and not any(summary.exchanges_of_gpu for summary in own)
+
+    @cached_property
+    def waits(self) -> dict[int, tuple[Int, Int, Int]]:
+        """What `waits_by_rank` says of all ranks."""
+        return waits_by_rank(self.matching, [times.summary for times in self.ranks])
 
     def times_of(self, rank: int | None) -> RankTimes | None:
         """The rank's times; None where it is none of these."""

@@ -11,6 +11,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.stragglers import Straggler
+from traceops.core.arrays import median
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.stack_times import LEAST_PCT
 from traceops.measure.summary import RankSummary
@@ -53,12 +54,12 @@ def longer_on_one(run: WholeRun, late: Collection[int] = ()) -> list[Longer]:
     found = []
     for rank, own in run.host.items():
         peers = [other for other in run.host if other != rank]
-        waited = float(np.median([waiting[other] for other in peers])) - waiting[rank]
+        waited = median([waiting[other] for other in peers]) - waiting[rank]
         for one in own:
             if one.waits or one.looks < _LEAST_LOOKS:
                 continue
             theirs = [_same(run.host[other], one) for other in peers]
-            peers_ms = float(np.median([0.0 if other is None else other.ms for other in theirs]))
+            peers_ms = median([0.0 if other is None else other.ms for other in theirs])
             more = one.ms - peers_ms
             if more < _LEAST_PCT / 100 * run.typical_ms or (waited < _WAITED * more and rank not in late):
                 continue
@@ -136,7 +137,7 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
     for key, (said, ms, idle_ms) in _by_function(own, steps).items():
         if calls[key] < _LEAST_CALL_NS:
             continue
-        usual = np.median([peer[key][1:] if key in peer else (0.0, 0.0) for peer in theirs], axis=0)
+        usual = median([peer[key][1:] if key in peer else (0.0, 0.0) for peer in theirs], axis=0)
         share = min(ms - float(usual[0]), idle_ms - float(usual[1])) / waiting
         if share >= _LEAST_SHARE:
             more_idle, often = idle_ms - float(usual[1]), ms * 1e6 / calls[key]
@@ -207,7 +208,7 @@ def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> 
 def _most_grown(own: Mapping[str, float], peers: Sequence[Mapping[str, float]]) -> list[Grown]:
     if not peers:
         return []
-    usual = {name: float(np.median([peer.get(name, 0.0) for peer in peers])) for name in own}
+    usual = {name: float(median([peer.get(name, 0.0) for peer in peers])) for name in own}
     more = [name for name, ms in own.items() if usual[name] < ms]
     most = sorted(more, key=lambda name: usual[name] - own[name])[:_MOST]
     return [Grown(name, own[name], usual[name]) for name in most if own[name] - usual[name] > _LEAST_MS]

@@ -206,7 +206,8 @@ def _shares(
         _since_origin(state[other], origin[other], other_node),
     )
     on_gpu = state[rank].summary.on_gpu
-    for bucket, more in zip(WORK, (own - others).tolist(), strict=True):
+    for bucket, spent, theirs in zip(WORK, own, others, strict=True):
+        more = spent - theirs
         cause = CAUSE_OF.get(bucket, "unknown")
         cause = "host" if cause == "gpu_compute" and not on_gpu else cause
         # Less work than the other's is the other's own delay, which counts against the charge.
@@ -220,10 +221,10 @@ def _shares(
     return positive or {(rank, "unknown"): 1.0}
 
 
-def _since_origin(own: _RankDelays, origin: tuple[int, int], node: int) -> NDArray[np.int64]:
+def _since_origin(own: _RankDelays, origin: tuple[int, int], node: int) -> list[int]:
     """Own time by WORK from the rank's origin to the beginning of the node, ns."""
-    before = own.at_end[origin[0]] if origin[0] >= 0 else own.at_begin[0] * 0
-    spent: NDArray[np.int64] = own.at_begin[node] - before
+    at = own.at_begin[node]
+    spent: list[int] = (at - own.at_end[origin[0]] if origin[0] >= 0 else at).tolist()
     return spent
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.run_steps import Floats, Mask, WholeRun
+from traceops.core.arrays import median
 from traceops.measure.host_places import CodePlace, own_overhead, place_of, stack_purposes, trains, waits
 from traceops.traces.observed import Observed, SampledFrame
 
@@ -129,7 +130,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
     steps = took[at]
     if not len(steps):
         return None
-    off = float(np.abs(steps - np.median(steps)).sum())
+    off = float(np.abs(steps - median(steps)).sum())
     explained: dict[int, float] = {}
     for period in range(2, min(_LONGEST, len(steps) // _LEAST_ROUNDS) + 1):
         left = 0.0
@@ -137,15 +138,15 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
             own = steps[at % period == place]
             if len(own) < _LEAST_ROUNDS - 1:
                 break
-            left += float(np.abs(own - np.median(own)).sum()) * len(own) / (len(own) - 1)
+            left += float(np.abs(own - median(own)).sum()) * len(own) / (len(own) - 1)
         else:
             explained[period] = 1 - left / off if off else 0.0
     best = max(explained.values(), default=0.0)
     if best < _EXPLAINED:
         return None
     period = min(period for period, part in explained.items() if part >= _AS_GOOD * best)
-    profile = np.array([float(np.median(steps[at % period == place])) for place in range(period)])
-    uneven = float(np.abs(profile - np.median(profile)).sum())
+    profile = np.array([median(steps[at % period == place]) for place in range(period)])
+    uneven = float(np.abs(profile - median(profile)).sum())
     return profile if uneven >= _UNEVEN * float(profile.sum()) else None
 
 
@@ -157,7 +158,7 @@ def stages_of(took: Floats, numbers: NDArray[np.int64], timed: Mask) -> tuple[St
         return ()
     total = float(steps.sum())
     return tuple(
-        Stage(int(named[first]), float(np.median(steps[first:last])), 100 * float(steps[first:last].sum()) / total)
+        Stage(int(named[first]), median(steps[first:last]), 100 * float(steps[first:last].sum()) / total)
         for first, last in pairwise(cuts)
     )
 
@@ -170,7 +171,7 @@ def _cuts(steps: Floats, first: int, last: int) -> Iterator[int]:
     off = [_off(steps[first:cut]) + _off(steps[cut:last]) for cut in range(first + least, last - least + 1)]
     cut = first + least + int(np.argmin(off))
     before, after = steps[first:cut], steps[cut:last]
-    shorter, longer = sorted((float(np.median(before)), float(np.median(after))))
+    shorter, longer = sorted((median(before), median(after)))
     if longer >= _APART * shorter and longer - shorter >= _CLEAR * min(off) / (last - first):
         yield from _cuts(steps, first, cut)
         yield cut
@@ -178,7 +179,7 @@ def _cuts(steps: Floats, first: int, last: int) -> Iterator[int]:
 
 
 def _off(steps: Floats) -> float:
-    return float(np.abs(steps - np.median(steps)).sum())
+    return float(np.abs(steps - median(steps)).sum())
 
 
 class _Part(Struct, frozen=True):

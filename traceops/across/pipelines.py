@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.send_receive import Event
-from traceops.core.arrays import Int, Intervals, intersect, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, median, percentiles, subtract, union
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.summary import RankSummary
 
@@ -292,7 +292,7 @@ class Bubble(Struct, frozen=True):
         if not self.twins:
             return False
         more = self.slowest.work - self.mean_work
-        usual = float(np.median([stage.work for stage in self.twins]))
+        usual = median([stage.work for stage in self.twins])
         return self.slowest.work >= _SLOW_RANK * usual and self.slowest.work - usual >= _MOST_OF * more
 
     @property
@@ -469,8 +469,8 @@ def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:
     if len(times) < _KINDS:
         return None
     ratios = np.array([own / usual for own, usual in times])
-    middle = float(np.median(ratios))
-    return middle if middle >= _SLOWER and float(np.quantile(ratios, 0.25)) >= _ALIKE * middle else None
+    middle = median(ratios)
+    return middle if middle >= _SLOWER and percentiles(ratios, (25,))[0] >= _ALIKE * middle else None
 
 
 def _mean_within(part: Intervals, summary: RankSummary, typical: Typical) -> float:

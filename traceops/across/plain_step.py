@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceops.across.run_steps import Mask, WholeRun
 from traceops.across.run_use import recorded_waits
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.core.capture_failure import steps_needed
 from traceops.measure.host_places import CodePlace, host_times
 from traceops.measure.recording import SLOWED, profiler_slowdown
@@ -207,14 +207,14 @@ def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
     later = behind[run.like[behind]]
     if len(before) < _NEAR_ENOUGH or len(later) < _LATER:
         return None
-    near_ms, later_ms = float(np.median(step[before[-_NEAR_ENOUGH:]])), float(np.median(step[later]))
-    window_ms = float(np.median(step[own if len(own) else recorded]))
+    near_ms, later_ms = median(step[before[-_NEAR_ENOUGH:]]), median(step[later])
+    window_ms = float(median(step[own if len(own) else recorded]))
     shorter = min(near_ms, window_ms) >= _SLOWER * later_ms
     longer = max(near_ms, window_ms) <= later_ms / MUCH_LONGER
     if not shorter and not longer:
         return None
     for at in range(len(behind) - _RUN + 1):
-        own_ms = float(np.median(step[behind[at : at + _RUN]]))
+        own_ms = median(step[behind[at : at + _RUN]])
         if max(own_ms / later_ms, later_ms / own_ms) <= _SETTLED:
             return EarlyWindow(near_ms, later_ms, int(run.numbers[behind[at]]))
     return None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, spent_before
 from traceops.across.roles import ROLE_ORDER, Roles
-from traceops.core.arrays import Int, Intervals, intersect, mean_ms, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, union
 from traceops.core.words import Role
 from traceops.measure.exchanges import message_bytes
 from traceops.measure.phases import InferencePass, PassKind
@@ -140,7 +140,7 @@ def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int
     at = [node for node in np.argsort(own.work, kind="stable").tolist() if own.labels[node] in shared]
     labels = [own.labels[node] for node in at]
     spent = np.diff(own.work[at])
-    usual = np.median([np.diff(_work_at(graph.ranks[rank], labels)) for rank in others], axis=0)
+    usual = median([np.diff(_work_at(graph.ranks[rank], labels)) for rank in others], axis=0)
     number_of = {node: number for number, members in enumerate(graph.members) for rank, node in members if rank == late}
     lost: dict[Role | None, float] = defaultdict(float)
     for node, more in zip(at[1:], (spent - usual).tolist(), strict=True):

@@ -214,9 +214,16 @@ def reduced_behind_step(comm: CommEvents) -> int | None:
 
 
 def _sums(comm: CommEvents, position: int) -> bool:
-    args, size = comm.args[position], _bytes(comm, position)
-    op = comm.name[position] if args is None else args.op
-    return _REDUCES.search(op) is not None and (size is None or size > _SCALAR_BYTES)
+    args = comm.args[position]
+    if not _reduces(comm.name[position] if args is None else args.op):
+        return False
+    size = _bytes(comm, position)
+    return size is None or size > _SCALAR_BYTES
+
+
+@lru_cache(maxsize=1024)
+def _reduces(op: str) -> bool:
+    return _REDUCES.search(op) is not None
 
 
 def _bytes(comm: CommEvents, position: int) -> int | None:
@@ -292,7 +299,10 @@ def find_roles(
                 continue
             key = (group, names.of(args, group))
             own.append(key)
-            known = moved[key].setdefault(summary.rank, Moved(max(len(summary.step_numbers), 1), computed))
+            of_rank = moved[key]
+            known = of_rank.get(summary.rank)
+            if known is None:
+                known = of_rank[summary.rank] = Moved(max(len(summary.step_numbers), 1), computed)
             if args is None:
                 known.add(comm.name[position], phases[position], None, None)
             else:

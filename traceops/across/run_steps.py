@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from traceops.core.arrays import median, nanmedian
 from traceops.core.rank_files import EVENT, RECORDED, SPAN
 from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.measure.loader_work import LoaderWork
@@ -121,7 +122,7 @@ def _apart_in_most(took: Floats) -> int | None:
     shared[: len(shared) // _START + 1] = False  # ranks begin one after the other
     if len(took) < 2 or shared.sum() < _ENOUGH:
         return None
-    usual, mean = np.median(took[:, shared], axis=1), took[:, shared].mean(axis=1)
+    usual, mean = median(took[:, shared], axis=1), took[:, shared].mean(axis=1)
     slowest = int(usual.argmax())
     apart = usual[slowest] >= _APART * usual.min() and mean.max() <= _TOGETHER * mean.min()
     return slowest if apart else None
@@ -129,7 +130,7 @@ def _apart_in_most(took: Floats) -> int | None:
 
 def _median(took: Floats, known: Mask) -> Floats:
     found = np.full(took.shape[1], np.nan)
-    found[known] = np.nanmedian(took[:, known], axis=0)
+    found[known] = nanmedian(took[:, known], axis=0)
     return found
 
 
@@ -197,7 +198,7 @@ def took_ms(steps: NDArray[np.void], device: FloatsOrNone | None) -> FloatsOrNon
     open_[:1] = False  # the program's start
     if not len(known) or not open_.any():
         return found
-    usual = float(np.median(known))
+    usual = median(known)
     at = np.flatnonzero(open_)
     for own in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
         first, last = int(own[0]), int(own[-1])
@@ -243,7 +244,7 @@ def only_queued(steps: NDArray[np.void]) -> Marks:
 
 
 def _beyond_median(took: FloatsOrNone) -> float:
-    return float(np.nansum(np.maximum(took - np.nanmedian(took, axis=1)[:, None], 0.0)))
+    return float(np.nansum(np.maximum(took - nanmedian(took, axis=1)[:, None], 0.0)))
 
 
 def is_known(steps: NDArray[np.void], device: FloatsOrNone) -> bool:
@@ -260,9 +261,9 @@ def is_known(steps: NDArray[np.void], device: FloatsOrNone) -> bool:
     if float(known[free].mean()) >= _MOST:
         return True
     host = steps["host_us"] / 1e3
-    if known.sum() < _LEAST_KNOWN or np.median(host[free]) > _AHEAD * np.median(device[known]):
+    if known.sum() < _LEAST_KNOWN or median(host[free]) > _AHEAD * median(device[known]):
         return False
-    told, usual = took_ms(steps, device), float(np.median(device[known]))
+    told, usual = took_ms(steps, device), median(device[known])
     even = free & (told < _STALLED * usual)  # a host that is held up for seconds leaves room for any queue
     return abs(float((told - host)[even].sum())) <= _AS_LONG * usual * int(even.sum())
 

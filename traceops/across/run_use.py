@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from traceops.core.arrays import median
 from traceops.core.rank_files import CORE_WAIT_NS, RECORDED
 from traceops.measure.steps import step_ends_ns
 from traceops.measure.summary import RankSummary
@@ -163,7 +164,7 @@ def _refused(rows: Sequence[tuple[Any, ...]]) -> float | None:
 
 def _median(values: Any) -> float | None:
     known = [float(value) for value in values if value is not None]
-    return float(np.median(known)) if len(known) >= _LEAST_LOOKS else None
+    return median(known) if len(known) >= _LEAST_LOOKS else None
 
 
 def _reasons(rows: Sequence[tuple[Any, ...]]) -> dict[str, float] | None:
@@ -193,7 +194,7 @@ def _strangers_on_gpu(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[
         Stranger(
             pid,
             bytes=max((one for one in used if one is not None), default=None),
-            busy_pct=float(np.median(active[pid])) if active.get(pid) else None,
+            busy_pct=median(active[pid]) if active.get(pid) else None,
         )
         for pid, used in seen.items()
         if pid not in ours and len(used) >= max(_LEAST_PRESENT * len(rows), _LEAST_LOOKS)
@@ -299,7 +300,7 @@ def _ratio(refused_pct: float) -> float:
 
 
 def _middle(values: Sequence[float]) -> float:
-    return float(np.median(values))
+    return median(values)
 
 
 def _beyond(refused_pct: float, peers_pct: float) -> float:
@@ -339,7 +340,7 @@ def beyond_peers(waits: CoreWaits, rank: int, peers: Sequence[int], steps: Seque
     def of(one: int) -> list[int]:
         return [waits.of_rank.get(one, {}).get(step, 0) for step in steps]
 
-    others = np.median([of(peer) for peer in peers], axis=0) if peers else np.zeros(len(steps))
+    others = median([of(peer) for peer in peers], axis=0) if peers else np.zeros(len(steps))
     own = np.array(of(rank), dtype=float)
     most = waits.unfair.get(rank, 1.0) * own
     if rank in waits.fair_ns:
@@ -477,7 +478,7 @@ def _most(looks: NDArray[np.int64], column: int) -> int | None:
 def _pieces(looks: NDArray[np.int64]) -> float | None:
     later = looks[len(looks) // 2 :]
     later = later[later[:, RESERVED] > 0]
-    return float(np.median(later[:, PIECES] / later[:, RESERVED])) if len(later) else None
+    return median(later[:, PIECES] / later[:, RESERVED]) if len(later) else None
 
 
 def _allocating(summary: RankSummary | None) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.groups import Ranks, group_of, only_group, pipeline_group
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.measure.exchanges import BACKWARD, FORWARD
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import RankSummary
@@ -133,7 +133,7 @@ def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
         if count < least:
             return float("inf")
         apart = a[len(a) - count :] - b[len(b) - count :]
-        return float(np.mean(np.abs(apart - np.median(apart))))
+        return float(np.mean(np.abs(apart - median(apart))))
 
     as_counted = unlike(0)
     if same_end and as_counted <= _PAIRED_NS:

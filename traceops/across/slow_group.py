@@ -16,6 +16,7 @@ from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import Replays, shared_work
 from traceops.across.stragglers import LATE_STEP, Straggler, chance, straggler
 from traceops.across.work import WorkCompared, compare_work, own_steps, own_time
+from traceops.core.arrays import median
 from traceops.measure.summary import RankSummary
 
 LEAST_RANKS = 4  # fewer are stragglers each
@@ -103,7 +104,7 @@ def apart_ranks(own: dict[int, Steps], least: float) -> tuple[tuple[int, ...], t
     means = np.array([float(own[rank].mean()) for rank in ordered])
     half = -(-len(ordered) // 2)  # the group is at most half of them
     for at in range(half, len(ordered) - LEAST_RANKS + 1):
-        slowest, usual = float(means[at - 1]), float(np.median(means[:at]))
+        slowest, usual = float(means[at - 1]), median(means[:at])
         if means[at] - slowest >= max(least, _GAP * (slowest - usual)):
             return tuple(sorted(ordered[at:])), tuple(sorted(ordered[:at]))
     return None
@@ -139,7 +140,7 @@ def _measured(
         groups=tuple(groups),
         single=tuple(straggler(replays, lateness, rank, late) for rank in single),
         saved=saved,
-        waited=float(np.median([float(lateness.waited[rank].mean()) for rank in peers])),
+        waited=float(median([float(lateness.waited[rank].mean()) for rank in peers])),
         share=charged / lateness.total_ns if lateness.total_ns else 0.0,
     )
 
@@ -149,7 +150,7 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
 
     Fewer than a group's stay apart only where that is beyond doubt; all are one where no group would be left.
     """
-    usual = np.median([own_time(graph, rank) for rank in peers], axis=0)
+    usual = median([own_time(graph, rank) for rank in peers], axis=0)
     by_cause = defaultdict[str, list[int]](list)
     plain = dict[int, bool]()
     for rank in slow:
@@ -177,7 +178,7 @@ def _group(
     graph, typical = replays.graph, replays.typical
     middle, peer = median_rank(graph, group), median_rank(graph, peers)
     theirs = np.array([own_steps(graph, rank) for rank in peers])
-    longer = np.median([own_steps(graph, rank) for rank in group], axis=0) - np.median(theirs, axis=0)
+    longer = median([own_steps(graph, rank) for rank in group], axis=0) - median(theirs, axis=0)
     cause = _cause(graph, group, peers, float(longer.sum()))
     compared = None
     if cause == "gpu_compute":
@@ -196,7 +197,7 @@ def _group(
         peers=peers,
         middle=middle,
         longer=longer,
-        each=tuple(own_steps(graph, rank) - np.median(theirs, axis=0) for rank in group),
+        each=tuple(own_steps(graph, rank) - median(theirs, axis=0) for rank in group),
         saved=base - simulate(graph, change).step_ns(),
         cause=cause,
         compared=compared if compared is not None and compared.kind is not UNSET else None,
@@ -216,8 +217,8 @@ def _by_cause(spent: NDArray[np.float64]) -> dict[str, float]:
 
 def _cause(graph: StepGraph, group: Sequence[int], peers: Sequence[int], longer: float) -> str:
     """What most of the time that the group takes longer goes to."""
-    more = np.median([own_time(graph, rank) for rank in group], axis=0)
-    more = more - np.median([own_time(graph, rank) for rank in peers], axis=0)
+    more = median([own_time(graph, rank) for rank in group], axis=0)
+    more = more - median([own_time(graph, rank) for rank in peers], axis=0)
     by_cause = _by_cause(more)
     best = max(by_cause, key=lambda cause: by_cause[cause])
     return best if by_cause[best] >= _COVERS * longer else "unknown"

@@ -15,6 +15,7 @@ from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.work import far_beyond, host_ns, loads_longer, own_steps, own_time
+from traceops.core.arrays import median
 from traceops.measure.summary import RankSummary
 
 # How likely it is that ranks which are alike look as late as one does.
@@ -68,7 +69,7 @@ def cause_of(
     best = max(charged, key=lambda cause: charged[cause])
     if best in ("input", "gpu_compute", "copy") and total > 0:
         own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
-        if own is not None and others and own - float(np.median(others)) < 0.2 * total / max(len(peers), 1):
+        if own is not None and others and own - median(others) < 0.2 * total / max(len(peers), 1):
             total -= charged["host"]
     if best != "unknown" and charged[best] >= _COVERS * total > 0 and (lateness.share(rank) or 0) >= LEAST_SHARE:
         return best
@@ -100,7 +101,7 @@ def _cause_by_replay(replays: Replays, rank: int, peers: Sequence[int], rest: Se
         if before - without >= _COVERS * saved:
             return cause
     compute = WORK.index("compute")
-    more = own_time(graph, rank)[compute] - np.median([own_time(graph, peer)[compute] for peer in peers])
+    more = own_time(graph, rank)[compute] - median([own_time(graph, peer)[compute] for peer in peers])
     if more / max(len(graph.steps), 1) < _COVERS * saved:
         return "unknown"
     return "host" if rank in graph.on_cpu else "gpu_compute"
@@ -246,8 +247,8 @@ def _show_a_pace(replays: Replays, chosen: Sequence[int]) -> bool:
 def _least_late(replays: Replays, chosen: Sequence[int]) -> int:
     """Of ranks that cannot all be cured: who is late in most steps stays, before who causes most of the waiting."""
     base = replays.base.step_ns()
-    saved = {rank: float(np.median(base - steps)) for rank in chosen if (steps := _steps(replays, [rank])) is not None}
-    if max(saved.values(), default=0.0) < LATE_STEP * float(np.median(base)):
+    saved = {rank: median(base - steps) for rank in chosen if (steps := _steps(replays, [rank])) is not None}
+    if max(saved.values(), default=0.0) < LATE_STEP * median(base):
         return chosen[-1]
     return min(chosen, key=lambda rank: (saved.get(rank, 0.0), -chosen.index(rank)))
 
@@ -280,7 +281,7 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
     in_late = _late(saved, base)
     if len(others) and not in_late.sum() > len(base) / 2:
         # The others may feel it a step later than it took place.
-        in_late = _late(own - np.median(others, axis=0), base)
+        in_late = _late(own - median(others, axis=0), base)
     late = [step for step, is_late in zip(lateness.steps, in_late, strict=True) if is_late]
     in_late = in_late if late else ~in_late
     share = lateness.share(rank) or 0.0
@@ -306,7 +307,7 @@ def _saved(without: Steps | None, with_all: Steps | None, base: Steps) -> Steps:
 
 def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
     """The steps in which a rank is late, by what it takes more or costs in each, ns."""
-    step = float(np.median(base))
+    step = median(base)
     least = max(LATE_STEP * step, min(_OF_WORST * float(more.max()), _PLAINLY * step))
     late: NDArray[np.bool_] = more >= least
     return late
@@ -317,9 +318,9 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
 
     Of medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ.
     """
-    usual = np.median(others, axis=1)
+    usual = median(others, axis=1)
     slowest = float(usual.max())
-    return float(np.median(own)) >= slowest + 2 * (slowest - float(np.median(usual)))
+    return median(own) >= slowest + 2 * (slowest - median(usual))
 
 
 # A rank whose device is late, which nobody waits for because data loading takes as long on all.

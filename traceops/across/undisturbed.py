@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks, group_of, only_group
 from traceops.across.plain_step import PlainStep, StepsBefore
-from traceops.core.arrays import Intervals, merge, subtract, union
+from traceops.core.arrays import Intervals, median, merge, subtract, union, uniques
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
 from traceops.measure.recording import SLOWED
@@ -68,7 +68,7 @@ def _by_place(light: LightActivity, known: Sequence[tuple[int, int, Ranks | None
     in_order = np.argsort(light.start, kind="stable")
     step_of = np.searchsorted(light.edges, light.start[in_order], side="right")
     found = none.copy()
-    for step in np.unique(step_of).tolist():
+    for step in uniques(step_of).tolist():
         own = in_order[step_of == step]
         if light.stream[own].tolist() == list(streams):
             for at, group in zip(own.tolist(), groups, strict=True):
@@ -118,7 +118,7 @@ class LightWindow(Struct, frozen=True):
 
     @property
     def light_ms(self) -> float:
-        return float(np.median([one.light_ms for one in self.ranks]))
+        return median([one.light_ms for one in self.ranks])
 
     @property
     def look(self) -> LightLook:
@@ -131,7 +131,7 @@ class LightWindow(Struct, frozen=True):
 
 def light_window(own: Mapping[int, LightActivity], summaries: Sequence[RankSummary]) -> LightWindow:
     took = np.array([light.step_ms for light in own.values()])
-    like = usual_steps(np.median(took, axis=0))
+    like = usual_steps(median(took, axis=0))
     waits = _waits(own, summaries)
     ranks = tuple(_light_ledger(light, like, waits[rank]) for rank, light in sorted(own.items()))
     return LightWindow(next(iter(own.values())).steps, ranks, int(like.sum()))
@@ -303,7 +303,7 @@ def undisturbed(
             "one is no measure of the other"
         )
     ranks = [_mean([window.ranks[at] for window in windows], windows) for at in range(len(own))]
-    light_ms = float(np.median([one.light_ms for one in ranks]))
+    light_ms = median([one.light_ms for one in ranks])
     # A device that works for as long as the step was slower itself behind the windows, whatever its host did.
     by_host = all(one.idle_ms + one.wait_ms >= one.light_ms - plain.ms for one in ranks)
     if by_host and plain.far_apart:

@@ -25,7 +25,7 @@ from traceops.across.run_steps import (
     tells_pace,
     took_ms,
 )
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.core.rank_files import RECORDED, SKIPPED
 from traceops.measure.host_places import (
     CodePlace,
@@ -88,9 +88,9 @@ def _felt(step_ms: Floats, timed: Mask, rhythm: Mask, seen: Seen) -> bool:
     own, others = step_ms[rhythm], step_ms[timed & ~rhythm]
     if not len(others):
         return False
-    usual = float(np.median(others))
-    took = float(np.median([ms for step, ms in seen.items() if rhythm[step]]))
-    longer = float(np.median(own)) - usual
+    usual = median(others)
+    took = float(median([ms for step, ms in seen.items() if rhythm[step]]))
+    longer = median(own) - usual
     often = float((own > usual).mean()) >= _LONGER
     return took >= _LEAST_PART * usual and longer >= max(_FELT * took, _LEAST_PART * usual) and often
 
@@ -138,7 +138,7 @@ class OwnTimes:
     ) -> None:
         self._ranks = ranks
         self._run = run
-        self._garbage = garbage - np.array([float(np.median(row[run.like])) for row in garbage])[:, None]
+        self._garbage = garbage - np.array([median(row[run.like]) for row in garbage])[:, None]
         self._compiled = compiled
         infers = by_calls and not any(trains(one) for one in ranks)  # each of its steps is such a call
         self._keys = [_keys(one, infers) for one in ranks]
@@ -302,7 +302,7 @@ def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
 def _worth_telling(little: Sequence[_CauseTime], others: Sequence[_CauseTime], total_ms: float) -> Sequence[_CauseTime]:
     """What is little of its step: as much as where it is most of one, or in several steps a part of the run."""
     if others:
-        usual = float(np.median([one.ms for one in others]))
+        usual = median([one.ms for one in others])
         alike = [one for one in little if one.ms >= _ALSO * usual]
         if alike:
             return alike
@@ -535,8 +535,8 @@ def _own(one: Observed, steps: Mask, first: int) -> Mask:
 
 def _like_most(steps: Floats) -> Mask:
     """As `typical_steps`, but by what the shorter half spreads by: a third of odd steps would stretch the whole's."""
-    middle = float(np.median(steps))
-    spread = _NORMAL * float(np.median(middle - steps[steps <= middle]))
+    middle = median(steps)
+    spread = _NORMAL * median(middle - steps[steps <= middle])
     return np.asarray(steps <= max(FAR * middle, middle + _SPREADS * spread))
 
 
@@ -547,7 +547,7 @@ def _like_others(steps: Floats, told: Floats) -> Mask:
     most are alike again, and typical are those that had next to none of it.
     """
     free = np.maximum(steps - told, 0.0)
-    made_odd = told > _PART * float(np.median(free))
+    made_odd = told > _PART * median(free)
     if float(made_odd.mean()) < _MANY:
         return _like_most(steps)
     like = _like_most(free) & ~made_odd

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, StepGraph, Steps
+from traceops.core.arrays import median
 from traceops.core.findings import ComputesLonger
 from traceops.measure.inventory import KernelStats
 from traceops.measure.program import NEVER
@@ -152,7 +153,7 @@ def _bytes_ratio(own: RankSummary, peer: RankSummary) -> float:
     mine, theirs = _all_to_alls(own), _all_to_alls(peer)
     if not mine or len(mine) != len(theirs):
         return 1.0
-    return float(np.median([max(a / b for a, b in zip(*both, strict=True)) for both in zip(mine, theirs, strict=True)]))
+    return float(median([max(a / b for a, b in zip(*both, strict=True)) for both in zip(mine, theirs, strict=True)]))
 
 
 def _all_to_alls(summary: RankSummary) -> list[tuple[int, int]]:
@@ -193,6 +194,8 @@ def own_time(graph: StepGraph, rank: int) -> NDArray[np.int64]:
 
 def own_steps(graph: StepGraph, rank: int, without: Sequence[str] = ()) -> Steps:
     """Own time of a rank in each step: what is left of it without waiting, and `without` some of WORK, ns."""
+    if not without:
+        return graph.own_steps[rank]
     nodes, edges = graph.ranks[rank], graph.edges[rank]
     gone = nodes.spent[edges][:, [WORK.index(name) for name in without]].sum(axis=1)
     own: Steps = np.diff(nodes.work[edges] - gone).astype(float)
@@ -203,7 +206,7 @@ def loads_longer(graph: StepGraph, rank: int, peers: Sequence[int], least_ns: fl
     """Whether this rank's host spends that much more of the window in data loading than its median peer's."""
     own = _loading_ns(graph, rank)
     others = [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None]
-    return own is None or not others or own - float(np.median(others)) >= least_ns
+    return own is None or not others or own - median(others) >= least_ns
 
 
 def _loading_ns(graph: StepGraph, rank: int) -> float | None:

@@ -52,7 +52,7 @@ def _pipe(folder: Path) -> Path:
     return folder / "last_words.fifo"
 
 
-def tell(folder: Path, failure: CaptureFailure) -> bool:
+def _send(folder: Path, failure: CaptureFailure) -> bool:
     """In a rank: one line into the pipe, in one write. Raises OSError where nobody listens, or the pipe is full."""
     pipe = os.open(_pipe(folder), os.O_WRONLY | os.O_NONBLOCK)
     try:
@@ -66,8 +66,8 @@ def report(failure: CaptureFailure, progress: str | None, *, saved: bool, aloud:
 
     saved: the rank's manifest has it. aloud: whether stderr may be written to.
     """
-    told = progress is not None and contained(tell, Path(progress), failure) is True
-    if aloud and (progress is None or not (told or saved)):
+    sent = progress is not None and contained(_send, Path(progress), failure) is True
+    if aloud and (progress is None or not (sent or saved)):
         say(f"rank {failure.rank}: the capture ended early: {cause_text(failure)}; {advice_text(failure)}")
 
 

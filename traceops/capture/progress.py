@@ -165,12 +165,12 @@ def _newest(record: Progress, name: str) -> Progress:
         return record
     for anew in (False, True):
         number = _memory_of(record.pid, record.memory, name, anew=anew)
-        if number is not None and (told := _told_since(record, number)) is not None:
+        if number is not None and (told := _newer(record, number)) is not None:
             return told
     return record
 
 
-def _told_since(record: Progress, number: int) -> Progress | None:
+def _newer(record: Progress, number: int) -> Progress | None:
     """None where the file has been written again since, or where the memory is that of an earlier capture."""
     try:
         looks = [os.pread(number, _TAKEN, 0) for _ in range(2)]

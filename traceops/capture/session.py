@@ -71,7 +71,7 @@ class Capture:
         self.guard = Guard(self._failed)
         self._windows = Windows(
             settings.schedule, self._way, self._others, self.guard,
-            tell=self._tell, save=self._save, give_way=self.give_way, is_open=lambda: self._open,
+            publish=self._publish, save=self._save, give_way=self.give_way, is_open=lambda: self._open,
         )  # fmt: skip
         # What `step` asks first, for who need not call it then.
         self.passed: Callable[[], bool] = self._way.passed
@@ -167,7 +167,7 @@ class Capture:
             self._way.step = step = self._way.step + 1
             if self._watchers is not None:
                 self._watchers.steps_done(step)
-            asked = self._tell(self._phase, step) and contained(self._hear_of_windows)
+            asked = self._publish(self._phase, step) and contained(self._hear_of_windows)
             if asked:
                 self._begin(step)
             if observer is not None:
@@ -215,7 +215,7 @@ class Capture:
                 self._begin(step)
                 self._idle_until = step if self.failure is not None else windows.next_due(step)
             else:  # the launcher goes on watching for hangs
-                self._tell(Phase.DONE.value, step)
+                self._publish(Phase.DONE.value, step)
             if observer is not None:
                 observer.step_begins(recorded=windows.recording() or self._others.at_work)
 
@@ -228,9 +228,9 @@ class Capture:
     def _begin(self, step: int) -> None:
         phase = self._windows.step_begins(step)
         self._phase = "starting" if self.automatic and step == 0 else phase.value
-        self._tell(self._phase, step)
+        self._publish(self._phase, step)
 
-    def _tell(self, phase: str, step: int) -> bool:
+    def _publish(self, phase: str, step: int) -> bool:
         """Whether it went to the file too, which it need not in each of many short steps."""
         if self._progress is None:
             return False
@@ -362,7 +362,7 @@ class Capture:
                 say(note)
 
     def _fall_silent(self) -> None:
-        self._tell("ended", self._way.step)
+        self._publish("ended", self._way.step)
         if self._progress is not None:
             self._progress.close()
 

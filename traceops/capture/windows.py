@@ -25,8 +25,8 @@ class Windows:
     `schedule` is known at once; the recorder and the manifest come with `begin`, as far as the capture gets.
 
     asked: windows that somebody asks for, where a launcher may. way: has the number of steps. others: sees profilers of
-    the script's own. tell: the launcher, of a phase at a step. save: the manifest. is_open: whether the capture still
-    is. give_way: ends the recording for a reason; `adopt`: to wait for the trace of the script's own profiler.
+    the script's own. publish: a phase at a step, for the launcher. save: the manifest. is_open: whether the capture
+    still is. give_way: ends the recording for a reason; `adopt`: to wait for the trace of the script's own profiler.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Windows:
         others: ScriptProfiler,
         guard: Guard,
         *,
-        tell: Callable[[str, int], object],
+        publish: Callable[[str, int], object],
         save: Callable[[], None],
         give_way: Callable[..., None],
         is_open: Callable[[], bool],
@@ -50,7 +50,7 @@ class Windows:
         self._way = way
         self._others = others
         self._guard = guard
-        self._tell = tell
+        self._publish = publish
         self._save = save
         self._give_way = give_way
         self._is_open = is_open
@@ -129,7 +129,7 @@ class Windows:
         if self.recorder is None or not self.recorder.is_open:
             return
         if self.schedule.ends_window(step):
-            self._tell("profiler", step + 1)  # writing the trace may take minutes
+            self._publish("profiler", step + 1)  # writing the trace may take minutes
         try:
             self.recorder.step()
         except OtherThread:
@@ -171,7 +171,7 @@ class Windows:
         if self.thread_changed:  # a profiler that is left open in a thread which ended crashes the process
             self._give_way(_SEVERAL_THREADS, adopt=False)
             return
-        self._tell("profiler", step)
+        self._publish("profiler", step)
         try:
             self.recorder.open(step, self._foreign_profiler)
         except RuntimeError as error:  # Kineto holds one session a process
@@ -200,7 +200,7 @@ class Windows:
         if self._first is not None:
             self._first.stop()
         if self.recorder is not None and self.recorder.is_open:
-            self._tell("profiler", self._way.step)
+            self._publish("profiler", self._way.step)
             better = self._first is not None and self._first.steps and not self._steps_until_now()
             self.recorder.close(keep=not better)
         if self._timers:

@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import TextIO
 
 from traceops.cli.declared import Command
-from traceops.cli.parser import Parser, asked_parser, outlive_the_reader
-from traceops.core.errors import TraceopsError, UsageError
+from traceops.cli.parser import Parser, asked_parser, instead, outlive_the_reader
+from traceops.core.errors import InputError, TraceopsError, UsageError
 from traceops.core.text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
 
@@ -72,14 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     outlive_the_reader()
     for stream in (sys.stdout, sys.stderr):
         show_our_signs(stream)
-    words = sys.argv[1:] if argv is None else argv
+    words = _obvious(list(sys.argv[1:] if argv is None else argv))
     if not words or list(words) == ["run"]:
         parser = build_parser()
         print(_EXAMPLES + parser.format_help() if not words else asked_parser(parser, words).format_help(), end="")
         return 2
     try:
         with _quiet_interrupts():
-            args = build_parser(words[:1] if words[0] in COMMANDS else COMMANDS).parse_args(words)
+            parser = build_parser(words[:1] if words[0] in COMMANDS else COMMANDS)
+            args = parser.parse_args(words)
     except SystemExit:  # behind --help, for one
         _forget_output()
         raise
@@ -100,7 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TraceopsError as error:
         if args.verbose:
             traceback.print_exc()
-        _say_error(f"traceops {args.command}: {error}")
+        advice = instead(asked_parser(parser, words), str(error)) if isinstance(error, UsageError) else ""
+        _say_error(f"traceops {args.command}: {error}{advice}")
         return error.exit_code
     except KeyboardInterrupt:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
@@ -108,6 +110,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # Python's own exit code for it would be 1, which means findings or a regression
         return _code_of(error, args.command)
     return code
+
+
+def _obvious(words: list[str]) -> list[str]:
+    """The words as they were meant: `help COMMAND`, `version`, and `show QUESTION RUN`."""
+    if words[:1] == ["help"]:
+        return [*words[1:2], "--help"]
+    if words == ["version"]:
+        return ["--version"]
+    if words[:1] == ["show"] and len(words) > 2 and not os.path.exists(words[1]) and os.path.exists(words[2]):  # noqa: PTH110 pathlib costs --help 5 ms
+        return ["show", words[2], words[1], *words[3:]]
+    return words
 
 
 def _code_of(error: Exception, command: str) -> int:
@@ -154,9 +167,14 @@ def _take_folders(args: argparse.Namespace) -> None:
     """The run or report folder in place of a file of it that traceops wrote: run.json, summary.html."""
     from traceops.cli.arguments import folder_of  # --help needs none of it
 
-    if args.command in ("analyze", "compare", "show", "view", "query", "diagnose", "capture", "live", "top"):
+    reads = ("analyze", "compare", "show", "view", "query")
+    if args.command in (*reads, "open", "diagnose", "capture", "live", "top"):
         for name in ("path", "paths", "base", "head"):
-            given = getattr(args, name, None)
+            given = getattr(args, name, None) or ()
+            paths = [given] if isinstance(given, str) else given
+            log = next((one for one in paths if one.endswith((".log", ".txt", ".out")) and os.path.isfile(one)), None)  # noqa: PTH113
+            if args.command in reads and log is not None:
+                raise InputError(f"{log} is no trace; to read it as a log: traceops diagnose {log}")
             if given:
                 setattr(args, name, folder_of(given) if isinstance(given, str) else [folder_of(one) for one in given])
 

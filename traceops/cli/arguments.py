@@ -18,7 +18,7 @@ def report_formats(text: str) -> tuple[str, ...]:
     formats = tuple(part.strip() for part in text.split(",") if part.strip())
     if not formats or not set(formats) <= set(FORMATS):
         known = f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-        raise UsageError(f"--format takes {known}, separated by commas; it got {text!r}")
+        raise UsageError(f"--format {text}: takes {known}, separated by commas")
     return formats
 
 
@@ -51,8 +51,15 @@ _OF_REPORT = ("report.json", "summary.html", "summary.csv", "ranks.csv", "findin
 
 
 def folder_of(path: str) -> str:
-    """The run or report folder that a file of traceops belongs to (run.json, summary.html); else the path as it is."""
+    """The run or report folder that is meant by a file of it (run.json, summary.html) or a run's name; else the path.
+
+    Raises UsageError for a script, which is recorded first, and for a log.
+    """
     given = Path(path)
+    if given.suffix == ".py" and given.is_file():
+        raise UsageError(f"{path} is a script; record it first: traceops run -- {path}")
+    if not given.exists() and (named := Path("profile", path)).joinpath("run.json").is_file():
+        return str(named)
     if given.name == "run.json" and given.is_file():
         return str(given.parent)
     if given.name == "manifest.json" and given.is_file() and (given.parent.parent / "run.json").is_file():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from traceops.core.close_names import near_path
+from traceops.core.close_names import meant, near_path
 from traceops.core.errors import UsageError
 from traceops.launch.launchers import PROGRAMS, python_program, starts_ranks
 from traceops.launch.plan import python_path
@@ -259,9 +259,11 @@ def _not_there(words: Sequence[str]) -> str:
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
         instead = "" if script is None else f", or start it with traceops: traceops run -- {shlex.join(words[script:])}"
         return f"{first} is not installed here: no such program on PATH. Install it{instead}"
-    close = near_path(first)
+    close = near_path(first) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
     if close:
         return f"{first} does not exist{close}"
+    here = next(iter(sorted(Path().glob("*.py"))), "train.py")
+    example = f"give the path of the script: traceops run -- {here}"
     if Path(first).suffix or Path(first).name != first:
-        return f"{first} does not exist; give the path of the script after --"
-    return f"{first} is neither a script here nor an installed program; give the path of the script after --"
+        return f"{first} does not exist; {example}"
+    return f"{first} is neither a script here nor an installed program; {example}"

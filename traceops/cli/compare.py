@@ -24,7 +24,7 @@ from traceops.traces.source import is_remote
 def main(args: argparse.Namespace) -> int:
     formats = tuple(dict.fromkeys(part.strip() for part in args.format.split(",") if part.strip()))
     if not formats or not set(formats) <= set(FORMATS):
-        raise UsageError(f"--format takes {', '.join(FORMATS)}, separated by commas, not {args.format!r}")
+        raise UsageError(f"--format {args.format}: takes {', '.join(FORMATS)}, separated by commas")
     config = with_thresholds(load_config(file=args.config), args.threshold)
     base_paths, head_paths, default = _sides(args)
     head = [capture for path in head_paths for capture in _read(path, args, config, None)]
@@ -59,10 +59,17 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
         return *pairs, args.paths[0]
     if len(args.paths) != 2:
         raise UsageError(
-            f"{_missing(args.paths)}give two things to compare: traceops compare BASE HEAD (several captures a side: "
-            "--base A B --head C D)"
+            f"{_missing(args.paths)}give two things to compare: traceops compare {_two(args.paths)} (several captures "
+            "per side: --base A B --head C D)"
         )
     return [args.paths[0]], [args.paths[1]], args.paths[1]
+
+
+def _two(paths: Sequence[str]) -> str:
+    """What could be compared: a run with the newest other one of its folder."""
+    alone = Path(paths[0]) if len(paths) == 1 else Path("profile", "*")
+    others = [run for run in alone.parent.glob("*/run.json") if run.parent != alone and alone.is_dir()]
+    return f"{alone} {max(others, key=lambda run: run.stat().st_mtime).parent}" if others else "BASE HEAD"
 
 
 def _missing(paths: Sequence[str]) -> str:

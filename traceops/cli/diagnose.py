@@ -28,9 +28,6 @@ _PASTE = "paste"  # its report's folder
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
-    if args.path.endswith(".py"):
-        raise UsageError(f"{args.path} is a script, not a log; record it first: traceops run -- {args.path}")
-
     if args.path == "-":
         with tempfile.TemporaryDirectory() as folder:
             data = sys.stdin.buffer.read(_MOST_PASTED)

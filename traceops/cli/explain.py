@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterator
 
+from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 from traceops.core.rule import JudgedBy, Rule
 from traceops.core.text import broken_at_words, width_of
@@ -27,10 +27,9 @@ def main(args: argparse.Namespace) -> int:
     asked = args.rule.upper()
     asked = asked if asked.startswith("TO") else f"TO-{asked}"
     found = [rule for rule in RULES if rule.id.startswith(asked)]
+    found = found or [rule for rule in RULES if args.rule.lower() in rule.title.lower()]
     if not found:
-        near = next(iter(difflib.get_close_matches(asked, [rule.id for rule in RULES], n=1)), None)
-        mean = "" if near is None else f"; did you mean {near}?"
-        raise UsageError(f"no rule begins with {args.rule!r}{mean} All rules: docs/rules.md")
+        raise UsageError(f"no rule begins with {args.rule!r}{meant(asked, [rule.id for rule in RULES])}")
     if len(found) > 1:
         print("\n".join(f"{rule.id}  {rule.title}" for rule in found))
         return 0

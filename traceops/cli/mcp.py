@@ -29,10 +29,10 @@ except ImportError as error:
 
 _INSTRUCTIONS = """Answers about profiled multi-GPU PyTorch runs: which rank makes the others wait, why, where a step
 goes, and what a change would save. Begin with `summary`; it lists what else can be asked. `run` is a path on this
-machine: a run folder, a folder of traces, one trace, a report folder or a report.json. Nothing is written."""
-_UNITS = """ Times are in ms a step unless the name says more: names end in their unit (_ms, _us, _pct, _bytes, _gbs
-= 1e9 bytes a second). null means not known, never zero. If run.unit is "window", no steps were found and a step is the
-whole recorded window."""
+machine: a run folder, a folder of traces, one trace, a report folder or a report.json. Nothing is written.
+Times are in ms per step unless the name says more: names end in their unit (_ms, _us, _pct, _bytes, _gbs = 1e9 bytes
+per second). null means unknown, never zero. If run.unit is "window", no steps were found and a step is the whole
+recorded window."""
 
 Run = Annotated[str, Field(description="Path of a run folder, traces, a report folder or a report.json.")]
 Ranks = Annotated[list[int], Field(description="Only these ranks; all if empty.")]
@@ -53,7 +53,7 @@ def server(recent: Recent) -> MCPServer[Any]:
     made: MCPServer[Any] = MCPServer("traceops", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     for name, tool in tools(recent).items():
-        made.add_tool(tool, name=name.replace("-", "_"), description=BY_NAME[name].about + _UNITS, annotations=reads)
+        made.add_tool(tool, name=name.replace("-", "_"), description=BY_NAME[name].about, annotations=reads)
     return made
 
 

@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
@@ -90,9 +91,11 @@ class HelpAll(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the words of a command, and what may have been meant, without the secrets among them."""
 
+    typed: Sequence[str] = ()
+
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
-        super().__init__(*args, **options)
+        super().__init__(*args, **{"allow_abbrev": False, **options})
         self._command: Command | None = None
         self.shows_every_option = False
 
@@ -137,11 +140,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's; a word that no option begins with is said with the option that was likely meant."""
-        words = list(sys.argv[1:] if args is None else args)
+        words = Parser.typed = list(sys.argv[1:] if args is None else args)
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_meant_options(asked, unknown)}")
+            near = _meant_options(asked, unknown)
+            rest = [word for word in words if word not in unknown]
+            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{near or f'; without: traceops {shlex.join(rest)}'}")
         return known
 
     def _short_usage(self) -> str:
@@ -157,10 +162,45 @@ class Parser(argparse.ArgumentParser):
         wrong = _CHOICE.match(message)
         if wrong is not None:
             message += meant(wrong["given"], _choices(self, wrong["what"]))
+        message += instead(self, message)
         said = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
         self._print_message(self._short_usage(), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")
+
+
+_REQUIRED = "the following arguments are required: "
+_SAMPLES = {"rule": "TO-S001", "path": "profile/train", "RUN": "profile/train", "paths": "profile/train",
+            "sql": "'select count(*) from slice'", "shell": "bash", "KEY": "gpt"}  # fmt: skip
+
+
+def instead(parser: argparse.ArgumentParser, message: str) -> str:
+    """'; for example: COMMAND', what was typed with what is missing or a value that works; '' where that is unclear."""
+    words = list(Parser.typed)
+    if "did you mean" in message or "traceops " in message:
+        return ""
+    if message.startswith(_REQUIRED):
+        missing = message.removeprefix(_REQUIRED).split(", ")
+        if not set(missing) <= set(_SAMPLES):
+            return ""
+        return f"; for example: traceops {' '.join([*words, *map(_SAMPLES.__getitem__, missing)])}"
+    for at, word in enumerate(words):
+        option, joined, given = word.partition("=")
+        value = given if joined else next(iter(words[at + 1 :]), "")
+        if not re.match(rf"{re.escape(option)} {re.escape(value)}: |argument (\S+/)?{re.escape(option)}[:/]", message):
+            continue
+        action = parser._option_string_actions.get(option)
+        if action is None or action.nargs == 0 or not value:
+            continue
+        kind = getattr(action.type, "__name__", "")
+        sample = next(iter(action.choices or ()), None) or action.default
+        if not isinstance(sample, (str, int)) or isinstance(sample, bool):
+            sample = {"int": 2, "positive": 2, "numbers": "0-3", "_gpus": "0,1", "_seconds": 60}.get(kind)
+        if sample is None or str(sample) == value:
+            return ""
+        fixed = [f"{option}={sample}"] if joined else [option, str(sample)]
+        return f"; for example: traceops {shlex.join([*words[:at], *fixed, *words[at + len(fixed) :]])}"
+    return ""
 
 
 def asked_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
@@ -175,7 +215,7 @@ def asked_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpa
 
 def _meant_options(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
     given = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-    return meant(given, parser._option_string_actions) if len(given) > 2 else ""
+    return meant(given, parser._option_string_actions)
 
 
 def _choices(parser: argparse.ArgumentParser, what: str) -> list[str]:

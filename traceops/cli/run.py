@@ -229,7 +229,7 @@ def decide(args: argparse.Namespace) -> Decided:
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
-        beside=schedulers.tells_beside(cluster, os.environ), quiet=args.quiet,
+        beside=schedulers.first_node_reports(cluster, os.environ), quiet=args.quiet,
         stop_at=None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
@@ -329,7 +329,7 @@ def _doubts(trains: list[str]) -> list[str]:
 
 def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
     """The nodes and ranks that torchrun starts, by the options or else as Slurm or Kubernetes tells."""
-    nproc = args.nproc if args.nproc is not None else schedulers.ranks_told(os.environ) or gpus or 2
+    nproc = args.nproc if args.nproc is not None else schedulers.ranks_per_node(os.environ) or gpus or 2
     cluster = Cluster(
         nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
         args.master_addr, args.master_port,

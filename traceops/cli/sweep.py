@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from traceops.launch.folder import run_defaults, short_path
 from traceops.launch.session import launch
 from traceops.render.runs.sweep import print_sweep, write_sweep
 from traceops.runs.sweep import Point, SweepSearch, axes_of, halve, points_of, script_words, sweep_document, try_all
+from traceops.train.config import TrainConfig
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -72,6 +74,13 @@ def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
     script = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     if not script and any(axis.of_script for axis, _ in points[0].settings):
         raise UsageError("--vary-arg is for the options of a script; give the script after --")
+    for axis, _ in points[0].settings:
+        if script and not axis.of_script and axis.key.replace("-", "_") in TrainConfig.__dataclass_fields__:
+            values = dict.fromkeys(value for point in points for one, value in point.settings if one is axis)
+            raise UsageError(
+                f"--vary {axis.key} is for built-in strategies; for an option of the script: traceops sweep "
+                f"--vary-arg {axis.key}={','.join(values)} -- {shlex.join(script)}"
+            )
     name = args.name or ("sweep" if args.out is None else Path(args.out).name)
     folder = Path(run_defaults().folder, name).absolute() if args.out is None else Path(args.out).absolute()
     plans = [_decided(args, point, script, folder, name) for point in points]

@@ -133,7 +133,7 @@ def _percent(value: Any, where: str) -> float | None:
     if value is None or value is False:
         return None
     try:
-        number = float(value) if not isinstance(value, bool) else -1.0
+        number = float(value.removesuffix("%") if isinstance(value, str) else value) if value is not True else -1.0
     except (TypeError, ValueError):
         number = -1.0
     if not 0.0 <= number < 1e6:

@@ -147,7 +147,8 @@ def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where too few captures measure
 # it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On CPUs launches differ as steps do: by 2 % where
-# these are alike, by 13 % where they differ by 12 % among each other, by 45 % at 35 % [benchmarks/compare/pairs.py].
+# these are alike, by 13 % where they differ by 12 % among each other, by 45 % at 35 % [benchmarks/compare/pairs.py]; a
+# machine that is busy from launch to launch in another way shows in the time for which main threads wait for a core.
 LAUNCH_NOISE_PCT = {"cpu": 2.0, "cuda": 1.5}
 _OF_STEPS = 1.5  # of the standard deviation of a run's steps: what its launches differ by on CPUs, with a margin
 _LEAST_CAPTURES = 2
@@ -163,7 +164,10 @@ def launch_noise_pct(
     if any(len(own) < _MANY_STEPS for side in sides for own in side):
         return None
     step = float(np.mean([np.median(own) for own in sides[0]]))
-    return max(LAUNCH_NOISE_PCT[device], 100 * _OF_STEPS * max(spread(own) for side in sides for own in side) / step)
+    rows = [row for capture in (*base, *head) if capture.report.whole_run for row in capture.report.whole_run.machine]
+    waited = max((row.waited_pct or 0.0 for row in rows), default=0.0)
+    of_steps = 100 * _OF_STEPS * max(spread(own) for side in sides for own in side) / step
+    return max(LAUNCH_NOISE_PCT[device], of_steps, waited)
 
 
 def measure(

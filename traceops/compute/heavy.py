@@ -98,6 +98,8 @@ def find_unsized_attention(kernels: Kernels) -> None:
 
     Fused attention has the products alone: what lies between them is the least that goes.
     """
+    if not any("softmax" in one.use.name for one in kernels.all):
+        return
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
     saved = launches = 0.0

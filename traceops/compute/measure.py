@@ -42,6 +42,7 @@ from traceops.compute.passes import (
     find_unfused,
 )
 from traceops.compute.uses import Launched, Schedule
+from traceops.core.arrays import uniques
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
 _DEVICE_BOUND, _HOST_BOUND = 1.5, 2.0
@@ -343,7 +344,7 @@ def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
     """Uses, by id, that would have to be faster than the GPU can be."""
     busy, found = sum(one.ns for one in judged), {}
     for one in judged:
-        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0:
+        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0 or one.work.at_most:
             continue
         times, moves = times_of_peak(one.use, one.work, one.ns / one.calls, gpu)
         if times > _BEYOND:
@@ -417,7 +418,7 @@ def replayed_ns(schedule: Schedule, host: Floats, device: Floats) -> Floats:
     if not count:
         alone: Floats = host.sum(axis=1)
         return alone
-    ends = np.union1d(np.flatnonzero(schedule.waits), [count - 1]) + 1
+    ends = uniques(np.flatnonzero(schedule.waits), np.array([count - 1])) + 1
     starts = np.concatenate(([0], ends[:-1]))
     issued, done = np.cumsum(host[:, :-1], axis=1), np.cumsum(device, axis=1)
     # Work of a stretch without waits is done `lag` after its first launch could begin, and takes at least `work`.

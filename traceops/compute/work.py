@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
@@ -58,13 +59,17 @@ class Attention(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings."""
+    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings.
+
+    at_most: rows of the inputs may be unused, as in a buffer of experts that is sized for the worst case.
+    """
 
     kind: Kind
     flops: float = 0.0
     bytes: float | None = None
     product: Product | None = None
     attention: Attention | None = None
+    at_most: bool = False
 
 
 def work_of(use: Use) -> Work:
@@ -75,9 +80,8 @@ def work_of(use: Use) -> Work:
             return maker(use)
         if fused := fused_names(use.name):
             return Work("elementwise" if fused[0] == "poi" else "reduction", bytes=_triton_bytes(use))
-        for pattern, kind, bytes_of in _FAMILIES:
-            if pattern.search(name):
-                return Work(kind, bytes=bytes_of(use.inputs.tensors, name))
+        if family := _family_of(name):
+            return Work(family[0], bytes=family[1](use.inputs.tensors, name))
     except (IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError):
         return Work("other")
     if not use.path and not use.inputs.given:
@@ -87,6 +91,15 @@ def work_of(use: Use) -> Work:
     if tensors and use.name.startswith("aten::") and not _NOT_ELEMENTWISE.search(name):
         return Work("elementwise", bytes=_elementwise(tensors, name))
     return Work("other")
+
+
+_BytesOf = Callable[[Sequence[Tensor], str], float | None]
+
+
+@lru_cache(maxsize=1 << 12)
+def _family_of(name: str) -> tuple[Kind, _BytesOf] | None:
+    """The kind of an operator of this name, and what counts its bytes; None for one of no family."""
+    return next(((kind, bytes_of) for pattern, kind, bytes_of in _FAMILIES if pattern.search(name)), None)
 
 
 def _elementwise(tensors: Sequence[Tensor], name: str) -> float:
@@ -187,7 +200,8 @@ def _grouped(use: Use) -> Work:
     left, right = use.inputs.tensor(0), use.inputs.tensor(1)
     if left is None or right is None:
         return Work("product")
-    return Work("product", 2.0 * left.numel * right.dims[-1], left.stored + right.stored + left.numel * 2)
+    moved = left.stored + right.stored + left.numel * 2
+    return Work("product", 2.0 * left.numel * right.dims[-1], moved, at_most=True)
 
 
 def _of_experts(use: Use) -> Work:
@@ -269,7 +283,7 @@ _NOT_ELEMENTWISE = re.compile(
     r"sort|topk|unique|nonzero|masked_select|scatter|index|gather|cumsum|cumprod|scan|conv|pool|upsample|interp|grid"
     r"|linalg|_cdist|embedding|fft|roll|rnn|lstm|gru|miopen|cudnn|mm|quant|histc|bincount|multinomial"
 )
-_FAMILIES: tuple[tuple[re.Pattern[str], Kind, Callable[[Sequence[Tensor], str], float | None]], ...] = (
+_FAMILIES: tuple[tuple[re.Pattern[str], Kind, _BytesOf], ...] = (
     (re.compile(r"batch_norm"), "norm", _batch_normed),
     (re.compile(r"(layer|group|rms|instance)_norm"), "norm", _normed),
     (re.compile(r"softmax"), "softmax", _normed),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Int = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.number)
 
 
 def compiled_passes() -> Any:
@@ -24,15 +26,79 @@ def compiled_passes() -> Any:
         import traceops.core._arrays as passes  # an installation without a compiler has none
     except ImportError:
         return None
-    return passes if getattr(passes, "VERSION", 0) == 1 else None
+    return passes if getattr(passes, "VERSION", 0) == 2 else None
 
 
 native: Any = compiled_passes()
 
 
+_FEW = 64
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def numbered(column: NDArray[Any]) -> tuple[NDArray[Any], Int]:
+    """The different values in rising order, and the place of each row's value among them."""
+    if native is not None:
+        values, which = np.empty(_FEW, dtype=np.int64), np.empty(len(column), dtype=np.int64)
+        if (count := native.few(column, values, which)) is not None:
+            return values[:count], which
+    values, which = np.unique(column, return_inverse=True)
+    return values, which.reshape(-1)
+
+
 def mean_ms(ns: Int) -> float:
     """Mean of times in ns, as ms; 0 without any."""
     return float(ns.sum()) / len(ns) / 1e6 if len(ns) else 0.0
+
+
+def uniques(*values: NDArray[Number]) -> NDArray[Number]:
+    """The different values in rising order. np.unique, asked for no more, imports numpy.ma: 16 ms in each process."""
+    column = values[0] if len(values) == 1 else np.concatenate(values)
+    if native is not None:  # threads, streams and kinds are few
+        few = np.empty(_FEW, dtype=np.int64)
+        if (count := native.few(column, few, _NONE)) is not None:
+            return few[:count]  # type: ignore[return-value]
+    ordered: NDArray[Number] = np.sort(column)
+    first = np.ones(len(ordered), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
+
+
+@overload
+def median(values: ArrayLike) -> float: ...
+@overload
+def median(values: ArrayLike, axis: int) -> NDArray[np.float64]: ...
+def median(values: ArrayLike, axis: int | None = None) -> float | NDArray[np.float64]:
+    """As np.median has it, which takes ten times as long for few values and imports numpy.ma: a float, or an array."""
+    ordered = np.sort(values, axis=axis)
+    if axis:
+        ordered = np.moveaxis(ordered, axis, 0)
+    count = len(ordered)
+    if axis is None:  # what is no number comes last
+        known = count and ordered[-1] == ordered[-1]
+        return (float(ordered[(count - 1) // 2]) + float(ordered[count // 2])) / 2.0 if known else math.nan
+    middle = np.add(ordered[(count - 1) // 2], ordered[count // 2], dtype=np.float64) / 2.0
+    return np.where(ordered[-1] == ordered[-1], middle, np.nan)
+
+
+def nanmedian(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """The same of what are numbers, NaN where none is: as np.nanmedian has it, without its warning."""
+    ordered = np.moveaxis(np.sort(values, axis=axis), axis, 0)
+    count = (ordered == ordered).sum(axis=0)
+    low, high = (np.take_along_axis(ordered, np.maximum(at, 0)[None], 0)[0] for at in ((count - 1) // 2, count // 2))
+    return np.where(count > 0, (low + high) / 2.0, np.nan)
+
+
+def percentiles(values: NDArray[Any], percents: Sequence[float]) -> list[float]:
+    """As np.percentile has them to the last digit, which takes ten times as long for few, and imports numpy.ma."""
+    at = [percent / 100 * (len(values) - 1) for percent in percents]
+    places = [(int(each), min(int(each) + 1, len(values) - 1)) for each in at]
+    partly = np.partition(values, sorted({place for pair in places for place in pair}))
+    found = []
+    for each, (low, high) in zip(at, places, strict=True):
+        below, above, part = float(partly[low]), float(partly[high]), each - low
+        found.append(below + (above - below) * part if part < 0.5 else above - (above - below) * (1 - part))
+    return found
 
 
 # Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact.
@@ -167,7 +233,7 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
 
 def split_at(a: Intervals, cuts: Int) -> Intervals:
     """The same time, with intervals cut at the given moments (the result may touch itself)."""
-    cuts = np.unique(cuts[a.holds(cuts)])
+    cuts = uniques(cuts[a.holds(cuts)])
     cuts = cuts[a.start[np.searchsorted(a.start, cuts, side="right") - 1] != cuts]
     at = np.searchsorted(a.start, cuts)
     return Intervals(np.insert(a.start, at, cuts), np.insert(a.end, at - 1, cuts))

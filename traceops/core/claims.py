@@ -111,12 +111,23 @@ def reason(family: str, key: str, **facts: Any) -> str:
     return "; ".join([first, *(part for part in more if part is not None)])
 
 
+def phrases(family: str, kind: str, part: str, *, window: bool = False, **facts: Any) -> list[str]:
+    """The sentences of a part of section [`kind`] of which every fact is known, as `Claim.sentences` gives them."""
+    told = Facts(family=family, window=window, **facts)
+    told.kind = kind
+    lines = sections(family)[kind].get(part, "").split("\n")
+    return [said for line in lines if line and (said := filled(line, told)) is not None]
+
+
 def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, Sized) and not len(value))
 
 
 def filled(template: str, claim: Claim | Facts) -> str | None:
-    """A sentence with its facts; None where one of them is not known, or a condition does not hold."""
+    """A sentence with its facts; None where one of them is not known, or a condition does not hold.
+
+    '{name:part}' is the first text of `name`, in the same section, whose facts are known, or else nothing.
+    """
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
         said += text
@@ -124,6 +135,11 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
             continue
         if name in _STEP:
             said += _STEP[name](claim.window)
+            continue
+        if spec == "part":
+            own = sections(claim.family)[claim.kind][name].split("\n")
+            part = next((one for line in own if line and (one := filled(line, claim)) is not None), "")
+            said += part if part[:1] in _JOINED or not said else f" {part}"
             continue
         value: Any = claim
         for step in name.split("."):
@@ -164,12 +180,17 @@ def _steps(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {ranks_text(steps, 4, counted=False)}"
 
 
+_JOINED = ("", ",", ";", ".", ":")  # how a part begins that follows without a blank
+
 _SPECS: Mapping[str, Callable[[Any], str]] = {
     "": str,
     "if": lambda value: "",
     "ms": lambda value: f"{ms_text(value)} ms",
     "pct": percent_text,
     "times": lambda value: f"{value:.2f}",
+    "0": lambda value: f"{value:.0f}",
+    "1": lambda value: f"{value:.1f}",
+    "cap": lambda value: f"{value[:1].upper()}{value[1:]}",
     "digits": lambda value: f"{value:.3g}",
     "g": lambda value: f"{value:g}",
     "gbs": lambda value: f"{rate_text(value)} GB/s",

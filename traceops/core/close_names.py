@@ -6,11 +6,24 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _MOST_ENTRIES = 10_000
+# What other tools call it.
+_ALSO = {
+    "diff": "compare", "profile": "run", "record": "run", "trace": "run", "launch": "run", "start": "run",
+    "report": "analyze", "stats": "analyze", "timeline": "view", "export": "view", "ui": "open", "serve": "open",
+    "debug": "diagnose", "hang": "diagnose", "check": "doctor", "add": "save", "push": "save", "ls": "list",
+    "rm": "prune", "delete": "prune", "--gpus": "--nproc", "-n": "--nproc", "-np": "--nproc", "--np": "--nproc",
+    "--nproc-per-node": "--nproc", "--nproc_per_node": "--nproc", "--ranks": "--nproc", "--world-size": "--nproc",
+    "--steps": "--active", "--output": "--out", "-o": "--out", "--out": "--output",
+}  # fmt: skip
 
 
 def meant(word: str, there: Iterable[str]) -> str:
     """'; did you mean analyze?', or nothing where nothing is like it."""
-    close = _get_close_matches(word.casefold(), list(there), n=1, cutoff=0.6)
+    names = list(there)
+    if (also := _ALSO.get(word)) in names:
+        return f"; did you mean {also}?"
+    close = _get_close_matches(word.casefold(), names, n=1, cutoff=0.6)
+    close = close or sorted((name for name in names if len(word) > 2 and word.casefold() in name.casefold()), key=len)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -37,7 +50,9 @@ def near_path(path: str) -> str:
     by_case = {name.casefold(): name for name in names}
     close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
     if not close:
-        return ""
+        runs = [run for name in names if (run := parent / name / "run.json").is_file()]
+        newest = max(runs, key=lambda run: run.stat().st_mtime, default=None)
+        return "" if newest is None else f"; did you mean {newest.parent}, the newest run there?"
     found = parent / by_case[close[0]]
     rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None
     if rest is not None and not (found / rest).exists():

@@ -11,6 +11,8 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
 
+from traceops.core.text import pattern
+
 # The service; texts of which each of its keys has one, for a quick look; a pattern of the whole key.
 SHAPES: tuple[tuple[str, str, str], ...] = (
     ("Hugging Face", "hf_", r"hf_[A-Za-z0-9]{20,}"),
@@ -103,7 +105,7 @@ WEBHOOKS = (
 )
 
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS_IN = (
     "secret", "passw", "passphrase", "credential", "apikey", "accesskey", "privatekey", "authkey", "authtoken",
     "accesstoken", "sessiontoken", "refreshtoken", "bearertoken",
@@ -132,21 +134,21 @@ _SWITCH = frozenset(
 _NOTHING_SAID = frozenset({"value", "string", "str", "v", "env"})
 
 _NOTHING = frozenset({"", "-", "***", "true", "false", "yes", "no", "on", "off", "none", "null", "undefined"})
-_NUMBER = re.compile(r"[+-]?[\d.,_]+(?:e[+-]?\d+)?[a-z%/]{0,3}", re.IGNORECASE)
-_PATH = re.compile(r"(?:~|\.{0,2}/)[\w./~-]*|[\w.-]+\.(?:json|ya?ml|txt|pem|py|pt|bin|model)")
-_MARKED = re.compile(r"[<\[({|].*[>\])}|]")  # <pad>, [MASK], and what is no text
+_NUMBER = pattern(r"[+-]?[\d.,_]+(?:e[+-]?\d+)?[a-z%/]{0,3}", re.IGNORECASE)
+_PATH = pattern(r"(?:~|\.{0,2}/)[\w./~-]*|[\w.-]+\.(?:json|ya?ml|txt|pem|py|pt|bin|model)")
+_MARKED = pattern(r"[<\[({|].*[>\])}|]")  # <pad>, [MASK], and what is no text
 # A variable, the output of a command, what a manual leaves open (<your token>), and where Docker takes a secret from.
-_REFERENCE = re.compile(
+_REFERENCE = pattern(
     r"[\"']?(?:\$[A-Z_][A-Z0-9_]*|\$\{\w+(?::-)?\}?|\$\(.*|[a-z_-]{0,12}<[A-Za-z][A-Za-z _-]*>?|\{[A-Za-z_ ]+\}?"
     r"|id=\w+(?:,(?:src|source|env|type)=[\w./-]+)*)[\"']?",
     re.DOTALL,
 )
-_BETWEEN = re.compile(r"[-_.:/,\s()%$]+")
-_PLAIN_PIECE = re.compile(r"(?:[A-Z]{0,8}|[A-Z]?[a-z]{0,14}|(?:[A-Z][a-z]{1,14}){1,4})\d{0,3}[a-zA-Z]?")
+_BETWEEN = pattern(r"[-_.:/,\s()%$]+")
+_PLAIN_PIECE = pattern(r"(?:[A-Z]{0,8}|[A-Z]?[a-z]{0,14}|(?:[A-Z][a-z]{1,14}){1,4})\d{0,3}[a-zA-Z]?")
 _PLAIN_LETTERS = 48
-_DRAWN = re.compile(r"[A-Za-z0-9+/_=-]{16,}")
+_DRAWN = pattern(r"[A-Za-z0-9+/_=-]{16,}")
 _DRAWN_DIGITS = 3
-_KEY_LIKE = re.compile(r"[A-Za-z0-9+_-]+={0,2}")
+_KEY_LIKE = pattern(r"[A-Za-z0-9+_-]+={0,2}")
 
 
 class Secrecy(Enum):
@@ -223,7 +225,7 @@ def is_drawn(value: str) -> bool:
 MARK = "***"
 
 # Text without any of these is left as it is, at the speed of one search.
-_HINT = re.compile(
+_HINT = pattern(
     r"key|token|secret|pass|pwd?\b|_pw|credential|auth|cookie|sig|jwt|bearer|basic|wandb|login|hook|mysql|:/|PRIVATE"
     r"|-u |--user",
     re.IGNORECASE,
@@ -231,37 +233,37 @@ _HINT = re.compile(
 _HINTS = tuple(dict.fromkeys(hint for _, hints, _ in SHAPES for hint in hints.split()))
 
 # Values that say themselves what they are.
-_SHAPES = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shape for _, _, shape in SHAPES)})")
-_WEBHOOK = re.compile(rf"({'|'.join(WEBHOOKS)})[^\s\"'<>]+")
-_PRIVATE_KEY = re.compile(
+_SHAPES = pattern(rf"(?<![A-Za-z0-9])(?:{'|'.join(shape for _, _, shape in SHAPES)})")
+_WEBHOOK = pattern(rf"({'|'.join(WEBHOOKS)})[^\s\"'<>]+")
+_PRIVATE_KEY = pattern(
     r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL
 )
-_WANDB = re.compile(r"(wandb[^\n]{0,80}?(?<![0-9a-f]))[0-9a-f]{40}(?![0-9a-f])", re.IGNORECASE)
-_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{1,30}:/{1,2})(?!git@)[^\s/@\"'<>]{1,2000}(?:@[^\s/@\"'<>]{1,2000})*@")
-_BARE_SCHEME = re.compile(r"\b(Bearer|Basic)\s+([\w.~+/-]{16,}=*)")
-_SSHPASS = re.compile(r"(\bsshpass\s+-p\s*)[^\s]+")
-_MYSQL = re.compile(r"(\bmysql\w{0,10}\s[^\n]{0,200}?-p)(?![\s-])(?!ort\b)[^\s]+")
-_SAID = re.compile(
+_WANDB = pattern(r"(wandb[^\n]{0,80}?(?<![0-9a-f]))[0-9a-f]{40}(?![0-9a-f])", re.IGNORECASE)
+_URL_USER = pattern(r"([A-Za-z][A-Za-z0-9+.-]{1,30}:/{1,2})(?!git@)[^\s/@\"'<>]{1,2000}(?:@[^\s/@\"'<>]{1,2000})*@")
+_BARE_SCHEME = pattern(r"\b(Bearer|Basic)\s+([\w.~+/-]{16,}=*)")
+_SSHPASS = pattern(r"(\bsshpass\s+-p\s*)[^\s]+")
+_MYSQL = pattern(r"(\bmysql\w{0,10}\s[^\n]{0,200}?-p)(?![\s-])(?!ort\b)[^\s]+")
+_SAID = pattern(
     r"(\b(?:password|passphrase|passwd|api key|token|secret) (?:is|was|set to) [\"']?)([^\s\"',;]{6,})", re.IGNORECASE
 )
-_USER_OPTION = re.compile(r"((?:^|\s)(?:-u|--user)[ =][\"']?)([^\s:\"']+:[^\s\"']+)")
+_USER_OPTION = pattern(r"((?:^|\s)(?:-u|--user)[ =][\"']?)([^\s:\"']+:[^\s\"']+)")
 
 # A name and the sign after it; it begins where no other does, so that long words cost no more than short ones.
-_NAMED = re.compile(
+_NAMED = pattern(
     r"""(?<![\w.-])(?P<dashes>-{0,2})(?P<name>[A-Za-z_][\w.-]*)
     (?P<sign>\\{0,8}["']?\]?\s{0,8}(?:=>|[:=])\s{0,8}|\s{1,8})(?P<open>\\{0,8}["'])?""",
     re.VERBOSE,
 )
-_QUOTED = re.compile(r"(?:(?!\\{0,8}[\"'])[^\n])*")
-_BARE = re.compile(r"\[\w{1,30}\]|[^\s,;&\"'}\])<>]*")
-_LEFT_OPEN = re.compile(r"<[A-Za-z][A-Za-z _-]{0,40}>")  # glpat-<your token>
-_TO_THE_END = re.compile(r"[^\"'\n\r]*")
+_QUOTED = pattern(r"(?:(?!\\{0,8}[\"'])[^\n])*")
+_BARE = pattern(r"\[\w{1,30}\]|[^\s,;&\"'}\])<>]*")
+_LEFT_OPEN = pattern(r"<[A-Za-z][A-Za-z _-]{0,40}>")  # glpat-<your token>
+_TO_THE_END = pattern(r"[^\"'\n\r]*")
 _JUDGED = 1000  # characters of a value: one that is longer is no word
-_OPTION = re.compile(r"(?P<start>-{0,2}(?P<name>[A-Za-z_+~][\w.+-]*)=)(?P<value>.*)", re.DOTALL)
+_OPTION = pattern(r"(?P<start>-{0,2}(?P<name>[A-Za-z_+~][\w.+-]*)=)(?P<value>.*)", re.DOTALL)
 _NEAR = 2  # words after a name in which a key is hidden
 _BLANK = "\x00"  # within a word, in a text of several
 _BEFORE_KEYS = frozenset({"login", "wandb", "comet", "neptune"})
-_SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)\s+", re.IGNORECASE)
+_SCHEME = pattern(r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)\s+", re.IGNORECASE)
 _HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 
 

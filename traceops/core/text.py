@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 from functools import lru_cache
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 # Signs that a spreadsheet takes for the begin of a formula, also in their full-width form. Our CSV files put ' before.
 FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
@@ -19,6 +19,27 @@ TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 
 # Spaces of fixed width, as in '34\u202f999', are none that Python calls printable.
 _SPACES = dict.fromkeys(map(ord, "\u00a0\u2009\u202f"), " ")
+
+
+class _Pattern:
+    """A regular expression that is compiled when one of its methods is first asked for."""
+
+    def __init__(self, pattern: str, flags: int) -> None:
+        self.pattern, self.flags = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        compiled = re.compile(self.pattern, self.flags)
+        found = getattr(compiled, name)
+        for each in ("search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split"):
+            setattr(self, each, getattr(compiled, each))  # asked for without this method from now on
+        return found
+
+
+def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """The regular expression, for a module whose expressions most runs never use: to compile them takes long."""
+    return cast("re.Pattern[str]", _Pattern(text, flags))
 
 
 def printable(text: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.text import pattern
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.stack_activity import is_own
 
@@ -19,10 +20,10 @@ from traceops.hangs.stack_activity import is_own
 _VALUE = r"(?<!\w)(?:nan|inf|infinite|infinity|not finite|non-?finite)\b"
 _WHAT = r"(?<![A-Za-z])(?:loss(?:es)?(?![ _-]?scal)|grad(?:ient)?s?(?:[ _]norms?)?)(?![A-Za-z_])"
 # How programs word it that end themselves because of it: the words are any program's own.
-_SAID = re.compile(rf"(?P<of>{_WHAT})[^.\n]{{0,40}}{_VALUE}|{_VALUE}[^.\n]{{0,40}}(?P<to>{_WHAT})", re.IGNORECASE)
-_NAN = re.compile(r"(?<!\w)nan\b", re.IGNORECASE)
-_INF = re.compile(r"(?<!\w)inf(?:inite|inity)?\b", re.IGNORECASE)
-_NORM = re.compile(r"(?<![A-Za-z])norms?\b", re.IGNORECASE)
+_SAID = pattern(rf"(?P<of>{_WHAT})[^.\n]{{0,40}}{_VALUE}|{_VALUE}[^.\n]{{0,40}}(?P<to>{_WHAT})", re.IGNORECASE)
+_NAN = pattern(r"(?<!\w)nan\b", re.IGNORECASE)
+_INF = pattern(r"(?<!\w)inf(?:inite|inity)?\b", re.IGNORECASE)
+_NORM = pattern(r"(?<![A-Za-z])norms?\b", re.IGNORECASE)
 _BEHIND = 60  # characters: 'non-finite loss, ending training tensor([nan, nan], …'
 _AHEAD = 40  # 'The total norm of order 2.0 for gradients from `parameters` is non-finite'
 
@@ -162,8 +163,8 @@ def memory_message(text: str) -> MemoryMessage:
 
 
 def _size(patterns: tuple[str, ...], text: str) -> int | None:
-    for pattern in patterns:
-        if (match := re.search(pattern, text)) is not None:
+    for size in patterns:
+        if (match := re.search(size, text)) is not None:
             return round(float(match[1]) * _UNITS[match[2]])
     return None
 
@@ -269,12 +270,12 @@ _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
     ("host_memory", ("MemoryError", "_ArrayMemoryError")),
 )
 # More workers at the store than there are ranks: those of an attempt before count too.
-_WORKERS = re.compile(r"world_size=(\d{1,7}), worker_count=(\d{1,7})\b")
-_IB_STATUS = re.compile(r"Got completion .{0,200}?(?:status=|error )(\d{1,2})\b")
+_WORKERS = pattern(r"world_size=(\d{1,7}), worker_count=(\d{1,7})\b")
+_IB_STATUS = pattern(r"Got completion .{0,200}?(?:status=|error )(\d{1,2})\b")
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
 # What has not happened: 'if you see CUDA out of memory', 'to avoid NCCL errors', '--retry  on CUDA out of memory'.
-_ONLY_SAID = re.compile(r"\b(?i:if|unless|avoid(?:s|ing)?|prevent(?:s|ing)?|in case of)\b[^.;:!?()\[\]]{0,60}$")
-_OPTION = re.compile(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
+_ONLY_SAID = pattern(r"\b(?i:if|unless|avoid(?:s|ing)?|prevent(?:s|ing)?|in case of)\b[^.;:!?()\[\]]{0,60}$")
+_OPTION = pattern(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
 
 
 def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
@@ -350,7 +351,7 @@ _THREAD_ENDED = "thread terminated with exception: "
 
 
 # An exception's own line, of what a rule for lines took first: 'RuntimeError: NCCL error in: …'.
-_RAISED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception): ")
+_RAISED = pattern(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception): ")
 # What the machine did to a process: Slurm says it at the end, and the kernel's log is often put after the job's.
 OF_MACHINE: tuple[CrashKind, ...] = ("host_memory", "gpu_hardware")
 _BY_MACHINE = (

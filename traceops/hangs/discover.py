@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from traceops.core.close_names import near_path
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
@@ -102,7 +103,8 @@ class _NothingFound(InputError):
 
 def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.exists():
-        raise InputError(f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files")
+        near = near_path(str(root)) or "; give a run folder, a folder of dumps or logs, or one of those files"
+        raise InputError(f"{root} does not exist{near}")
     found = Found()
     if not root.is_file() and not root.is_dir():
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")

@@ -268,7 +268,7 @@ class Forwarder:
         self._thread.start()
 
     @property
-    def failure_told(self) -> bool:
+    def has_failure(self) -> bool:
         """Whether torchrun has begun to tell of a failure."""
         return self._own.muted
 

@@ -21,7 +21,7 @@ from traceops.capture.schedule import Phase
 from traceops.capture.settings import ENV
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
-from traceops.launch.aside import Aside
+from traceops.launch.containment import Containment
 from traceops.launch.display import Screen
 from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
@@ -190,22 +190,22 @@ def run(
     A signal that ends the run goes to torchrun, which passes it on and waits for its ranks as it always does; so does
     SIGTERM at a hang that is to end it. SIGKILL follows for what is left and works no more, or on a second signal.
     """
-    aside = Aside(screen)
+    contain = Containment(screen)
     outputs, held = list[tuple[str, str]](), list[int]()
-    with aside("making the ranks' pipes"):
+    with contain("making the ranks' pipes"):
         outputs, held = _outputs(progress, ranks, logs, one_place=screen.one_place)
     process, control = _start(command, env, folder, guard, outputs)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
-    running = _Running(process, control, output, ProcessTree(process, env), progress, ranks, screen, aside, received)
+    running = _Running(process, control, output, ProcessTree(process, env), progress, ranks, screen, contain, received)
     running.hangs, running.on_demand, running.stop_at = hangs, on_demand, stop_at
     running.until_it_ends(StepRate(ranks, node))
     heard = len(received)
-    with aside("passing the output on"):
+    with contain("passing the output on"):
         output.finish(_IMPATIENCE_S if received else _PATIENCE_S, lambda: len(received) > heard)
     hung = running.hung
     if hangs is not None:
-        with aside("explaining the hang"):
+        with contain("explaining the hang"):
             hangs.finish(hurried=bool(received), well=process.poll() == 0 and not received)
         hung = hangs.kills and hangs.stall is not None and (hung or not received)
     for pipe in held:
@@ -233,12 +233,12 @@ class _Running:
         progress: Path,
         ranks: int | None,
         screen: Screen,
-        aside: Aside,
+        contain: Containment,
         received: Received,
     ) -> None:
         self._process, self._control, self._output, self._tree = process, control, output, tree
         self._progress, self._ranks = progress, ranks
-        self._screen, self._aside, self._received = screen, aside, received
+        self._screen, self._contain, self._received = screen, contain, received
         self.hangs: HangWatch | None = None
         self.on_demand: OnDemand | None = None
         self.stop_at: int | None = None
@@ -261,22 +261,22 @@ class _Running:
 
     def until_it_ends(self, pace: StepRate) -> None:
         """Wait for the end of all its processes, however they end."""
-        aside, received = self._aside, self._received
+        contain, received = self._contain, self._received
         while self._process.poll() is None:
             now = time.monotonic()
-            with aside("watching the ranks"):
+            with contain("watching the ranks"):
                 self._records = read_progress(self._progress)
                 if self._goes_on:
                     self._look(pace)
-            with aside("asking for a window"):
+            with contain("asking for a window"):
                 self._ask_for_windows()
-            with aside("saving what the ranks are doing"):
+            with contain("saving what the ranks are doing"):
                 self._save_before_the_end()
             saves = self.hangs is not None and len(received) == self._heard and self.hangs.saves()
             self._saving = self._saving and saves
             ending = self._goes_on and (self.hung or self.complete or bool(received))
             if now - self._looked > _LOOK_EVERY_S or ending:
-                with aside("looking for the run's processes"):
+                with contain("looking for the run's processes"):
                     self._tree.refresh()
                 self._looked = now
             if ending:
@@ -288,12 +288,12 @@ class _Running:
         if (
             not sys.platform.startswith("linux") or (self._process.poll() or 0) < 0
         ):  # else the supervisor has ended them
-            with aside("ending the run's processes"):
+            with contain("ending the run's processes"):
                 self._tree.end()
 
     def _look(self, pace: StepRate) -> None:
         """Where the ranks are, which are gone, whether they hang, and whether all is captured."""
-        records, told = self._records, self._output.failure_told
+        records, told = self._records, self._output.has_failure
         ended = [record.rank for record in records if not is_alive(record)]
         self._screen.progress(pace.line(records, len(records) - len(ended)))
         if not told:
@@ -327,7 +327,7 @@ class _Running:
         elif self.complete:
             why = f"capture complete at step {self._records[0].step}; ending the training (--stop)"
         if why:
-            with self._aside("telling of it"):
+            with self._contain("reporting it"):
                 self._screen.say(why)
         self._output.mute()
         number = received.for_ranks(self._records) if received else signal.SIGTERM

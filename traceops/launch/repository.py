@@ -15,6 +15,7 @@ from types import FrameType
 
 from msgspec import Struct
 
+from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 from traceops.launch.signals import held_signals
 
@@ -51,8 +52,10 @@ class Repository(Struct, frozen=True):
         if found:
             return found.decode().strip()
         remote = self.git(*known, f"refs/remotes/origin/{ref}")
-        what = f"use origin/{ref}" if remote else "git fetch it (a CI checkout may need fetch-depth: 0)"
-        raise UsageError(f"--against {ref}: {self.root} has no commit, branch or tag of that name; {what}")
+        branches = (self.git("branch", "--all", "--format=%(refname:short)") or b"").decode().split()
+        what = f"; use origin/{ref}" if remote else meant(ref, branches)
+        what = what or "; git fetch it (a CI checkout may need fetch-depth: 0)"
+        raise UsageError(f"--against {ref}: {self.root} has no commit, branch or tag of that name{what}")
 
     def branch(self, ref: str) -> str | None:
         """The branch that `ref` names, without its remote; None for a tag, a commit or ``HEAD~3``."""

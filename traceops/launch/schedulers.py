@@ -55,7 +55,7 @@ def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
 
 
-def tells_beside(cluster: Cluster, environ: Mapping[str, str]) -> bool:
+def first_node_reports(cluster: Cluster, environ: Mapping[str, str]) -> bool:
     """Whether the first node's launcher tells of the run in the same output: srun writes all tasks' into one."""
     return _IN_STEP in environ and cluster.nnodes > 1 and bool(cluster.node_rank)
 
@@ -95,7 +95,7 @@ def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
 
 
-def ranks_told(environ: Mapping[str, str]) -> int | None:
+def ranks_per_node(environ: Mapping[str, str]) -> int | None:
     """Ranks of a node by ``PET_NPROC_PER_NODE``; None where it says none, or leaves it to the GPUs."""
     text = environ.get("PET_NPROC_PER_NODE", "")
     return int(text) if text.isdecimal() and int(text) else None

@@ -22,7 +22,8 @@ from traceops.capture.progress import Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure
 from traceops.core.run_lock import RunLock, hold
 from traceops.launch import outcome
-from traceops.launch.aside import Aside
+from traceops.launch.conclusion import report_run
+from traceops.launch.containment import Containment
 from traceops.launch.display import Screen
 from traceops.launch.ended import EndedRun, cut_short, exit_code, how_it_ended, write_run
 from traceops.launch.evidence import hang_variables, nccl_log_variables, tidy
@@ -43,7 +44,6 @@ from traceops.launch.on_demand import OnDemand
 from traceops.launch.plan import Plan, python_path, rank_of
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.signals import Received, held_signals
-from traceops.launch.telling import tell
 from traceops.traces.summary_header import SUFFIX
 
 _MONITOR_ENDS_S = 3.0
@@ -54,7 +54,7 @@ class _Launched(Struct, frozen=True):
 
     plan: Plan
     screen: Screen
-    aside: Aside
+    contain: Containment
     env: dict[str, str]
     started: int
     fabric: FabricEvidence | None
@@ -71,10 +71,10 @@ class _Monitor:
             env={**os.environ, "PYTHONPATH": python_path(os.environ) or os.environ.get("PYTHONPATH", "")},
         )  # fmt: skip
         self._screen = screen
-        self._reader = threading.Thread(target=self._tell, name="traceops-monitor", daemon=True)
+        self._reader = threading.Thread(target=self._print_lines, name="traceops-monitor", daemon=True)
         self._reader.start()
 
-    def _tell(self) -> None:
+    def _print_lines(self) -> None:
         with suppress(OSError, ValueError):
             for line in self._process.stdout or ():
                 self._screen.say(line.decode(errors="replace").rstrip())
@@ -128,7 +128,7 @@ def _expected(plan: Plan) -> int | None:
 
 def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None], advise: bool) -> int:
     screen = Screen(tells_progress=not (plan.beside or plan.quiet))
-    aside = Aside(screen)
+    contain = Containment(screen)
     started = time.time_ns()
     with writable(plan.out):
         plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
@@ -137,7 +137,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
         gathering: Gathering | None = None
-        with aside("listening for the other nodes' files"):
+        with contain("listening for the other nodes' files"):
             if plan.gather:
                 gathering = Gathering(plan, screen, received)
         if plan.limits is not None:
@@ -149,26 +149,26 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))
         words: LastWords | None = None
-        with aside("listening to the ranks"):
+        with contain("listening to the ranks"):
             words = LastWords(Path(progress))
         if hangs is not None:
             hangs.last_words = words
         with writable(plan.out):
             write_run(plan, env, started)
             reserve = Reserve(plan.out)
-        with aside("telling of the run"):
+        with contain("announcing the run"):
             if not (plan.beside or plan.quiet):
                 screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
         fabric: FabricEvidence | None = None
-        with aside("saving the machine's topology"):
+        with contain("saving the machine's topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
         machine: MachineWatch | None = None
-        with aside("looking at the machine"):
+        with contain("looking at the machine"):
             if plan.capture.get("observe", True):
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
         monitor: _Monitor | None = None
-        with aside("starting the monitor"):
+        with contain("starting the monitor"):
             if plan.capture.get("live") and not plan.cluster.node_rank:
                 monitor = _Monitor(plan.out, screen)
         on_demand = OnDemand(plan.out, Path(progress), screen.say)
@@ -179,17 +179,17 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
             on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "", stop_at=plan.stop_at,
         )  # fmt: skip
-        with aside("asking for a window"):
+        with contain("asking for a window"):
             on_demand.close()
-        with aside("ending the monitor"):
+        with contain("ending the monitor"):
             if monitor is not None:
                 monitor.finish()
-        with aside("looking at the machine"):
+        with contain("looking at the machine"):
             if machine is not None:
                 machine.finish()
         told: list[CaptureFailure] = []
         last: list[Progress] = []
-        with aside("listening to the ranks"):
+        with contain("listening to the ranks"):
             last = list(read_progress(Path(progress)))
             told = cut_short(last, readable_ranks(plan.out)[0], ended, plan.launcher != "none")
             if words is not None:
@@ -203,7 +203,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         if len(received) > counted:  # it came when all was over
             signal.raise_signal(received[-1])
 
-    launched = _Launched(plan, screen, aside, env, started, fabric, gathering)
+    launched = _Launched(plan, screen, contain, env, started, fabric, gathering)
     return _record(launched, EndedRun(ended, told, exit_code(ended, None)), last, let_through, advise)
 
 
@@ -212,42 +212,42 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
 
     free: lets signals through again, for what may take long.
     """
-    plan, screen, aside, gathering = launched.plan, launched.screen, launched.aside, launched.gathering
+    plan, screen, contain, gathering = launched.plan, launched.screen, launched.contain, launched.gathering
     ended = run.ended
     here: list[RankManifest] = []
-    with aside("saving the machine's topology"):
+    with contain("saving the machine's topology"):
         if launched.fabric is not None:
             launched.fabric.finish()
-    with aside("tidying the evidence"):
+    with contain("tidying the evidence"):
         tidy(plan.evidence)
-    with aside("gathering the other nodes' files"):
+    with contain("gathering the other nodes' files"):
         if gathering is not None:
             gathering.ended(by_signal=ended.signal is not None)
-    with aside("reading how the ranks ended"):
+    with contain("reading how the ranks ended"):
         run = how_it_ended(plan, ended, run.told, last, screen)
         here = [rank for rank in run.ranks if _is_here(plan, rank)]
-    with aside("writing run.json"):
+    with contain("writing run.json"):
         write_run(plan, launched.env, launched.started, run)
     for rank in here:
-        with aside("writing the ranks' manifests"):
+        with contain("writing the ranks' manifests"):
             write_rank(plan.out, rank)
-    with aside("removing what was not finished"):
+    with contain("removing what was not finished"):
         remove_unfinished(plan.out, here)
-    with aside("keeping the logs"):
+    with contain("keeping the logs"):
         _keep_logs(plan, ended, here)
-    with aside("letting signals through"):
+    with contain("letting signals through"):
         free()
     if plan.summarize and not ended.signal:
-        with aside("summarising the traces"):
+        with contain("summarising the traces"):
             _summarize(plan, here, screen)
-    with aside("sending this node's files"):
+    with contain("sending this node's files"):
         if gathering is not None:
             gathering.send()
-    with aside("telling how the run ended"):
+    with contain("reporting how the run ended"):
         advise = advise and (gathering is None or gathering.first)
         own = run.failure is not None and run.failure.rank in {rank.rank for rank in here}
         if own or (not plan.beside and (run.code or not plan.quiet)):
-            tell(screen, plan, run, aside, advise)
+            report_run(screen, plan, run, contain, advise)
     return run.code
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, union
+from traceops.core.arrays import Int, Intervals, union, uniques
 from traceops.measure.host_rows import (
     DEVICE_CATS,
     DEVICE_MEMORY_CATS,
@@ -111,7 +111,7 @@ def _exchange(events: Events, host: HostRows, rows: Int) -> tuple[Int, Int]:
     back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
     calls = host.launches[np.isin(events.correlation[host.launches], back[back >= 0])]
     waits = host.waits_of_exchanges
-    for tid in np.unique(events.tid[rows]):
+    for tid in uniques(events.tid[rows]):
         own = np.flatnonzero(events.tid[rows] == tid)
         first = _first_from(np.sort(events.ts[calls[events.tid[calls] == tid]]), start[own])
         end[own] = np.minimum(end[own], first)
@@ -323,7 +323,7 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
 def _hold(events: Events, rows: Int, inner: Int) -> NDArray[np.bool_]:
     """Which rows have one of `inner` begin inside them on their thread."""
     held = np.zeros(len(rows), dtype=bool)
-    for tid in np.unique(events.tid[inner]):
+    for tid in uniques(events.tid[inner]):
         mine = np.flatnonzero(events.tid[rows] == tid)
         begins = np.sort(events.ts[inner[events.tid[inner] == tid]])
         start, end = events.ts[rows[mine]], events.ts[rows[mine]] + events.dur[rows[mine]]

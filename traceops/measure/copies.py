@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, intersect, merge, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, MEMORY, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, rows_named
 from traceops.measure.ledger import Lane
@@ -57,7 +57,7 @@ def find_purposes(
 def _rows_of_offload(events: Events, activity: Activity) -> Int:
     """Functions of autograd, and ranges that say what they do."""
     backward = rows_named(events, BACKWARD_NAME)
-    return np.union1d(backward, activity.host.annotations[_named(events, activity.host.annotations, _OFFLOADS)])
+    return uniques(backward, activity.host.annotations[_named(events, activity.host.annotations, _OFFLOADS)])
 
 
 def _named(events: Events, rows: Int, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -78,7 +78,7 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
         return np.zeros(len(which), dtype=bool)
     rows = np.flatnonzero(_named(events, np.arange(len(events)), _EXCHANGES))
     stream = events.stream[activity.row]
-    kernels = np.unique(stream[activity.kind == COMPUTE])
+    kernels = uniques(stream[activity.kind == COMPUTE])
     own_stream = ~np.isin(stream[which], kernels)
     pinned: NDArray[np.bool_] = np.array(["Pinned" in name for name in events.names], dtype=bool)[
         events.name[activity.row[which]]
@@ -120,7 +120,7 @@ def _out_and_back(
     kept = np.zeros(len(which), dtype=bool)
     step = steps.of_activity[which]
     each_way = []
-    numbers = np.unique(step)
+    numbers = uniques(step)
     for number in numbers.tolist():
         own = np.flatnonzero(step == number)
         own = own[np.argsort(activity.launched[which[own]], kind="stable")]
@@ -132,7 +132,7 @@ def _out_and_back(
         each_way.append(min(int(to_device[part].sum()), int((~to_device[part]).sum())))
     if 2 * len(each_way) <= len(numbers):
         kept[:] = False
-    return kept, float(np.median(each_way)) if each_way else 0.0
+    return kept, median(each_way) if each_way else 0.0
 
 
 def _leaves_first(activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_]) -> bool:
@@ -228,7 +228,7 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
     waits, of_copies = _waits(events, activity, inner[purpose < _PURPOSES.index("values")])
     blocked = _blocked(events, activity, calls, inner, waits)
     stream = events.stream[activity.row[which]]
-    kernels = np.unique(events.stream[activity.row[activity.kind == COMPUTE]])
+    kernels = uniques(events.stream[activity.row[activity.kind == COMPUTE]])
     columns = (
         to_device.astype(np.int64),
         memory,
@@ -316,7 +316,7 @@ def _sizes(events: Events, rows: Int) -> Int:
     """Bytes of each copy, -1 where the trace does not say."""
     shape = events.shape[rows]
     found = np.full(len(rows), -1, dtype=np.int64)
-    for number in np.unique(shape[shape >= 0]).tolist():
+    for number in uniques(shape[shape >= 0]).tolist():
         text = events.shapes[number].strip().strip('"')
         found[shape == number] = int(text) if text.isdigit() and len(text) < 17 else -1
     return found
@@ -332,7 +332,7 @@ def _sums(values: Int, of_step: Int, steps: int) -> Int:
 def _by_step(size: Int, of_step: Int, steps: int) -> tuple[Int, Int]:
     """The median size in each step and the sum, -1 in a step without copies, and everywhere if a size is not known."""
     middle, total = np.full(steps, -1, dtype=np.int64), np.full(steps, -1, dtype=np.int64)
-    for step in np.unique(of_step).tolist() if (size >= 0).all() else ():
+    for step in uniques(of_step).tolist() if (size >= 0).all() else ():
         own = size[of_step == step]
         middle[step], total[step] = _middle(own), own.sum()
     return middle, total

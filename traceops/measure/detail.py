@@ -11,7 +11,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Bars, Int, bars_of, fewer, shares
+from traceops.core.arrays import Bars, Int, bars_of, fewer, numbered, shares
 from traceops.core.text import short_name
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.nesting import find_nesting
@@ -21,6 +21,7 @@ from traceops.traces.model import Events
 MOST_BARS = 8_000  # a rank, over all its steps
 _MOST_A_STEP, _LEAST_A_STEP = 3_000, 150
 _MOST_THREADS = 4
+_FEW_LANES = 8
 _HELD_UP_NS = 50_000
 _LONGEST_NAME = 120
 _MOST_BYTES = 4_000_000  # unpacked; a file of somebody else's may hold anything
@@ -73,10 +74,11 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
             bars = fewer(rows[where].take(slice(first, over)), share)
             packed.append(_PackedBars(*where, step, len(bars)))
             columns += (_steps_of(bars.start), bars.end - bars.start, bars.name, bars.count, bars.busy)
-    used = range(2, len(columns), 5)
-    numbers = np.unique(np.concatenate([columns[at] for at in used])) if used else np.empty(0, dtype=np.int64)
-    for at in used:
-        columns[at] = np.searchsorted(numbers, columns[at])
+    used = np.zeros(len(events.names), dtype=bool)
+    for name in columns[2::5]:
+        used[name] = True
+    numbers, place = np.flatnonzero(used), np.cumsum(used) - 1
+    columns[2::5] = [place[name] for name in columns[2::5]]
     names = [short_name(events.names[number], _LONGEST_NAME) for number in numbers.tolist()]
     whole = np.concatenate(columns).astype(np.int64) if columns else np.empty(0, dtype=np.int64)
     # Bytes of equal weight beside each other: most of them are zero.
@@ -128,14 +130,17 @@ def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
         begins, ends = steps.edges[:-1], steps.edges[1:]
     else:
         begins, ends = steps.host_start, steps.host_end
-    return np.searchsorted(bars.start, begins), np.searchsorted(bars.start, ends)
+    return bars.start.searchsorted(begins), bars.start.searchsorted(ends)
 
 
 def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:
     """Each value with its rows, in their order; sorted once, as there may be as many values as rows."""
-    order = np.argsort(values, kind="stable")
-    distinct, first = np.unique(values[order], return_index=True)
-    yield from zip(distinct.tolist(), np.split(rows[order], first[1:]), strict=True) if len(rows) else ()
+    distinct, which = numbered(values)
+    if len(distinct) <= _FEW_LANES:
+        yield from ((value, rows[which == place]) for place, value in enumerate(distinct.tolist()))
+        return
+    order, behind = np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))
+    yield from zip(distinct.tolist(), np.split(rows[order], behind[:-1]), strict=True)
 
 
 def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:

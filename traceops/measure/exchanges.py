@@ -6,13 +6,14 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, percentiles
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, named, rows_named
 from traceops.measure.nesting import begin_inside
@@ -30,9 +31,14 @@ _DTYPE_BYTES = {
 
 def message_bytes(elements: int | None, dtype: str | None) -> int | None:
     """Bytes of so many elements of a type as traces name it; None where either is not known."""
-    name = (dtype or "").lower().removeprefix("c10::").removeprefix("torch.")
-    size = 1 if name.startswith("float8") else _DTYPE_BYTES.get(name)
+    size = _dtype_bytes(dtype)
     return elements * size if elements is not None and size is not None else None
+
+
+@lru_cache(maxsize=256)
+def _dtype_bytes(dtype: str | None) -> int | None:
+    name = (dtype or "").lower().removeprefix("c10::").removeprefix("torch.")
+    return 1 if name.startswith("float8") else _DTYPE_BYTES.get(name)
 
 
 NOTHING, FORWARD, BACKWARD = -1, 0, 1  # what was computed beside a send or a receive
@@ -100,6 +106,7 @@ def find_exchanges(events: Events, activity: Activity, comm: Int) -> Exchanges:
     return Exchanges(tuple(args), tuple(parts), before, after, stage, micro_batch, apart)
 
 
+@lru_cache(maxsize=1 << 10)
 def is_one_way(op: str) -> bool:
     """Whether an operation is a send or a receive."""
     return _ONE_WAY.match(op) is not None
@@ -248,7 +255,7 @@ def _kind(long: Int, backward: NDArray[np.bool_], which: int) -> int:
     """What most of the first (0) or last (-1) part of a stretch of computation is, single long ones cut short."""
     if not len(long):
         return NOTHING
-    usual = np.minimum(long, np.percentile(long, _USUAL))
+    usual = np.minimum(long, percentiles(long, (_USUAL,))[0])
     done = np.cumsum(usual) if which == 0 else np.cumsum(usual[::-1])[::-1]
     near = done - usual <= _NEAR * done.max()
     return BACKWARD if 2 * usual[near & backward].sum() > usual[near].sum() else FORWARD

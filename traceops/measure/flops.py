@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
+from traceops.core.text import pattern
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
@@ -39,7 +40,7 @@ class DevicePeak(Struct, frozen=True):
 
 
 def _device(name: str, source: str, **tflops: float) -> DevicePeak:
-    return DevicePeak(re.compile(name), tflops, source)  # type: ignore[arg-type]
+    return DevicePeak(pattern(name), tflops, source)  # type: ignore[arg-type]
 
 
 _HOPPER = {"fp8": 1978.9, "bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9, "fp64": 66.9}
@@ -148,7 +149,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     model, repeated = (
         np.bincount(step[chosen], weights=work[chosen], minlength=len(steps)) for chosen in (~again, again)
     )
-    return RankFlops(float(np.median(model)), float(np.median(repeated)), precision=precision)
+    return RankFlops(median(model), median(repeated), precision=precision)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -14,31 +14,32 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median, uniques
+from traceops.core.text import pattern
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
 from traceops.traces.model import Events
 
-_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
-_LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
+_ZERO_GRAD = pattern(r"^Optimizer\.zero_grad#")
+_LOADER = pattern(r"enumerate\(DataLoader\)#.*__next__")
 # Names by which programs call one iteration; camel case is taken apart first.
-_STEP_WORD = re.compile(
+_STEP_WORD = pattern(
     r"(?<![a-z])(steps?|iters?|iterations?|(train|training|run)_?batch|decode|prefill|generation|"
     r"execute_?(#_)?(model|context)|(model|engine)_?forward_?batch|forward_?batch)(?![a-z])"
 )
 # And those that are one if their names count up: a server's loop numbers what it answers.
-_NUMBERED_WORD = re.compile(
+_NUMBERED_WORD = pattern(
     r"(?<![a-z])(requests?|quer(y|ies)|prompts?|batch(es)?|inferences?|predictions?|frames?|images?)(?![a-z])"
 )
 # Parts of an iteration that have such a word in their name, and what comes along with one.
-_PART_WORD = re.compile(
+_PART_WORD = pattern(
     r"profiler|micro|optim|sched|valid|eval|test|layer|stage|block|loss|scaler|load|data|save|log|sampl|fetch|wait|get|"
     r"backward|bwd|forward_?step|fwd|zero|clip|prepar|detoken|communic|nccl|all_?reduce|post|pre_?proc|encod"
 )
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_DIGITS = re.compile(r"\d+")
-_BRACKET = re.compile(r"[\[(]")
+_CAMEL = pattern(r"(?<=[a-z])(?=[A-Z])")
+_DIGITS = pattern(r"\d+")
+_BRACKET = pattern(r"[\[(]")
 _MOST_DIGITS = 15
 _FORWARD = 0.3  # of the operators of the longest pause between backward passes: less is no forward pass
 
@@ -182,7 +183,7 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
         return
     first, covered, period = found
     inside = names[first : first + covered]
-    if not np.isin(names, np.unique(inside)).all() or len(np.unique(inside[:period])) < _LEAST_NAMES:
+    if not np.isin(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
         return
     at = first + _beginning([events.names[name] for name in inside[:period].tolist()])
     starts = np.arange(at, first + covered + 1, period)
@@ -333,7 +334,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
     """The steps that these marks make, if they cover the window and are alike."""
     counts = np.diff(np.searchsorted(launched, marks.moment))
     moment, number = marks.moment, marks.number
-    if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], float(np.median(counts[:-1])))[0]:
+    if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], median(counts[:-1]))[0]:
         moment, counts = moment[:-1], counts[:-1]  # the last range ends before its step does
         number = None if number is None else number[:-1]
     together, offset = (1, 0) if marks.whole else _together(counts, marks.closing)
@@ -342,7 +343,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
         return None
     at = np.searchsorted(launched, edges)
     counts = np.diff(at)
-    usual = float(np.median(counts))
+    usual = median(counts)
     if len(counts) > LEAST_STEPS and counts[0] < (1 - _ALIKE) * usual:  # recording began in its middle
         edges, at, counts = edges[1:], at[1:], counts[1:]
         number = None if number is None else number[1:]
@@ -378,11 +379,11 @@ def _together(counts: Int, closing: bool) -> tuple[int, int]:
     """
     exactly = _fewest(counts, 0.0)
     if exactly is not None:
-        usual = np.median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
-        if np.ptp(usual) < _APART * np.median(usual):
+        usual = median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
+        if np.ptp(usual) < _APART * median(usual):
             exactly = None  # a copy more in every second step makes no step of two
     together = exactly or _fewest(counts, _ALIKE) or 1
-    usual = np.median(counts[: len(counts) // together * together].reshape(-1, together), axis=0)
+    usual = median(counts[: len(counts) // together * together].reshape(-1, together), axis=0)
     # The longest part comes first where marks end a step: several optimizers step behind one backward.
     longest = int(np.argmax(usual))
     return together, (longest if closing else longest + 1) % together
@@ -395,7 +396,7 @@ def _fewest(counts: Int, slack: float) -> int | None:
         if times < LEAST_STEPS + (together > 1):
             return None
         rows = counts[: times * together].reshape(times, together)
-        usual = np.median(rows, axis=0)
+        usual = median(rows, axis=0)
         if all(_alike(rows[:, place], usual[place], slack).mean() >= _SURE for place in range(together)):
             return together
     return None

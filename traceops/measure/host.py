@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union
+from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, named, rows_named
 from traceops.measure.ledger import Lane
@@ -108,6 +108,7 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
 
 MOST_REGIONS = 60
 AHEAD_NS = 50_000  # what waits so long for the device was launched ahead of it
+_COLD = 2.0  # times the calls for memory of the median step
 _WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
@@ -176,10 +177,19 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
-        allocating=_calls(host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps),
+        allocating=_calls(
+            host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps, _cold(host, allocating, steps)
+        ),
         recording=recording_at_most(host, steps, meta),
         closure=_calls_closure(events),
     )
+
+
+def _cold(host: HostRows, allocating: Int, steps: StepBounds) -> int:
+    """How many of the first steps ask for memory twice as often as the median one: the allocator grows in them."""
+    calls = np.bincount(_step_of(host.events, allocating, steps), minlength=len(steps))
+    usual = np.flatnonzero(calls <= _COLD * max(float(np.median(calls)), 1.0)) if len(calls) else calls
+    return int(usual[0]) if len(usual) else 0
 
 
 def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingCall, ...]:
@@ -207,7 +217,7 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
     until = np.full(len(last), np.iinfo(np.int64).max)
     launched = activity.by_launch[activity.launch[activity.by_launch] >= 0]
     launched = launched[activity.start[launched] - events.end[activity.launch[launched]] >= AHEAD_NS]
-    for tid in np.unique(events.tid[last]):
+    for tid in uniques(events.tid[last]):
         own, ahead = np.flatnonzero(events.tid[last] == tid), launched[events.tid[activity.launch[launched]] == tid]
         place = np.searchsorted(activity.launched[ahead], events.end[last[own]])
         until[own] = np.append(activity.start[ahead], until[own[-1]])[place]
@@ -216,9 +226,12 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
 
 
 def _calls(
-    host: HostRows, rows: Int, took: Int, idle: NDArray[np.number], steps: StepBounds
+    host: HostRows, rows: Int, took: Int, idle: NDArray[np.number], steps: StepBounds, cold: int = 0
 ) -> tuple[BlockingCall, ...]:
-    """The calls by name and by the outermost operator around them: `aten::item`, as the user wrote it."""
+    """The calls by name and by the outermost operator around them: `aten::item`, as the user wrote it.
+
+    cold: how many of the first steps are no usual ones.
+    """
     if not len(rows):
         return ()
     events = host.events
@@ -232,7 +245,7 @@ def _calls(
     spent = np.bincount(group, weights=took)
     first = np.full(len(values), len(rows))
     np.minimum.at(first, group, np.arange(len(rows)))
-    typical = typical_steps(np.diff(steps.edges))
+    typical = typical_steps(np.diff(steps.edges)) & (np.arange(len(steps)) >= cold)
     usual = typical[_step_of(events, rows, steps)]
     times = np.bincount(group[usual], minlength=len(values))
     spent_usually, cost = (np.bincount(group[usual], weights=ns[usual], minlength=len(values)) for ns in (took, idle))
@@ -358,7 +371,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
         return ()
     # Each thread that launches computation: forward's and backward's. Others prefetch.
     launches = activity.launch[(activity.kind == COMPUTE) & (activity.launch >= 0)]
-    threads = np.union1d(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
+    threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
     rows = np.concatenate((host.operators, host.launches))
     tid = host.events.tid[rows]
     seen = [_of_thread(host, rows[tid == thread]) for thread in threads]
@@ -369,7 +382,11 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
 
 
-_COMPUTES = re.compile(r"^(aten|torchaudio|torchvision)::")
+# What only makes a view, or room, computes nothing, however often it is called.
+_COMPUTES = re.compile(
+    r"^(torchaudio|torchvision)::|^aten::(?!(view\w*|as_strided\w*|split\w*|chunk|unbind|select|slice|narrow|reshape|t"
+    r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_)$)"
+)
 CPU_WORK_NS = 20_000  # an operator that launches nothing and takes less only prepares a launch
 
 
@@ -383,7 +400,7 @@ class HostWork(Struct, frozen=True):
 def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> HostWork:
     """Outermost operators that call nothing of the device, while it waits for launches; nothing without a GPU."""
     host, late = activity.host, lane.own["idle_host"]
-    events, threads = host.events, np.unique(host.events.tid[activity.launch[activity.launch >= 0]])
+    events, threads = host.events, uniques(host.events.tid[activity.launch[activity.launch >= 0]])
     if not activity.on_gpu or not late.total or not len(steps):
         return HostWork(np.zeros(len(steps), dtype=np.int64), ())
     outer = host.nesting.outermost

@@ -13,43 +13,44 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.code_places import is_compiled_code
+from traceops.core.text import pattern
 from traceops.traces.observed import Observed, SampledFrame
 
 # What the host is about, as a sampled stack shows it: by the names on it, and where a model runs without gradients.
 
 
-_ANY = re.compile("")
+_ANY = pattern("")
 # What a frame's file and function say that its program does; the outermost that matches counts.
 _DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
-    ("recompilation", re.compile(r"/torch/(_dynamo/(convert_frame|symbolic_convert)|_inductor/compile_fx)"), _ANY),
-    ("checkpoint", re.compile(r"/torch/serialization\.py$"), re.compile(r"(^|[._])(save|load)$")),
-    ("checkpoint", re.compile(r"/torch/distributed/checkpoint/|/safetensors/"), re.compile(r"save|write")),
+    ("recompilation", pattern(r"/torch/(_dynamo/(convert_frame|symbolic_convert)|_inductor/compile_fx)"), _ANY),
+    ("checkpoint", pattern(r"/torch/serialization\.py$"), pattern(r"(^|[._])(save|load)$")),
+    ("checkpoint", pattern(r"/torch/distributed/checkpoint/|/safetensors/"), pattern(r"save|write")),
     (
         "checkpoint",
         _ANY,
-        re.compile(r"(?i)(^|[._])_?(save_?(state|checkpoint|model|pretrained)|(write|dump)_?checkpoint)"),
+        pattern(r"(?i)(^|[._])_?(save_?(state|checkpoint|model|pretrained)|(write|dump)_?checkpoint)"),
     ),
     (
         "evaluation",
-        re.compile(r"^(?!.*/torch/(?!.*/(?:site|dist)-packages/))"),  # torch may be a folder of its virtual environment
+        pattern(r"^(?!.*/torch/(?!.*/(?:site|dist)-packages/))"),  # torch may be a folder of its virtual environment
         # A function that also trains, logs or saves (_maybe_log_save_evaluate) says nothing: those that it calls do.
-        re.compile(
+        pattern(
             r"(?i)(?:^|\.)(?!(?:[^.]*_)?(?:train|fit|log|save|checkpoint)(?:_|\.|$))(?:[^.]*_)?"
             r"(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"
             r"|(?:^|\.)_*(?:run_|do_)?(?:test|val|valid)(?:_(?:model|epoch|one_epoch|loss))?$"
             r"|(?:^|\.)_?(?:eval|evaluation|val|validation|test)(?:epoch)?loop(?:\.|$)"  # classes: _EvaluationLoop
         ),
     ),
-    ("allocator", re.compile(r"/torch/cuda/memory\.py$"), re.compile(r"empty_cache$")),
-    ("logging", re.compile(r"/(wandb|tensorboardX?|mlflow|comet_ml|neptune)/|/logging/__init__"), _ANY),
-    ("input", re.compile(r"/torch/utils/data/"), _ANY),
+    ("allocator", pattern(r"/torch/cuda/memory\.py$"), pattern(r"empty_cache$")),
+    ("logging", pattern(r"/(wandb|tensorboardX?|mlflow|comet_ml|neptune)/|/logging/__init__"), _ANY),
+    ("input", pattern(r"/torch/utils/data/"), _ANY),
 )  # fmt: skip
 # no_grad, inference_mode and enable_grad as decorators:
-_DECORATED = re.compile(r"/torch/utils/_contextlib\.py$")
-_MODULE, _CALL = re.compile(r"/torch/nn/modules/module\.py$"), "_call_impl"
+_DECORATED = pattern(r"/torch/utils/_contextlib\.py$")
+_MODULE, _CALL = pattern(r"/torch/nn/modules/module\.py$"), "_call_impl"
 _BACKWARD = "_engine_run_backward"
-_OPTIMIZER = re.compile(r"/torch/optim/")
-_STEP = re.compile(r"(^|\.)step$")  # of an optimizer: it has no gradients of its own, the closure that it calls has
+_OPTIMIZER = pattern(r"/torch/optim/")
+_STEP = pattern(r"(^|\.)step$")  # of an optimizer: it has no gradients of its own, the closure that it calls has
 
 
 class Purpose(Struct, frozen=True):
@@ -144,23 +145,23 @@ def _key(frame: SampledFrame) -> tuple[str, str]:
     return frame.function, frame.file
 
 
-_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
-_STANDARD = re.compile(r"/lib/python3\.\d+/(?!site-packages|dist-packages)|^<frozen ")
-_OURS = re.compile(r"/traceops/capture/")
-_WAITS_IN_TEXT = re.compile(
+_PACKAGE = pattern(r"/(?:site|dist)-packages/([^/]+)")
+_STANDARD = pattern(r"/lib/python3\.\d+/(?!site-packages|dist-packages)|^<frozen ")
+_OURS = pattern(r"/traceops/capture/")
+_WAITS_IN_TEXT = pattern(
     r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|empty_cache\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
 )
-_ANY_PLACE = re.compile("")
+_ANY_PLACE = pattern("")
 Unit = tuple[str, str, int]  # see `CodePlace.unit`
 _Key = tuple[Unit, bool]  # and whether it waits there
 _MODULE_FRAME = "<module>"  # how Python calls the code of a file that is in no function
 # A comprehension runs as a part of the function that it stands in; before Python 3.11 its name does not say which.
-_COMPREHENSION = re.compile(r"(?:(?:^|\.<locals>\.)<(?:gen|list|set|dict)(?:expr|comp)>)+$")
+_COMPREHENSION = pattern(r"(?:(?:^|\.<locals>\.)<(?:gen|list|set|dict)(?:expr|comp)>)+$")
 _WAITING = (
-    (re.compile(r"/torch/distributed/"), _ANY_PLACE),
-    (re.compile(r"/torch/autograd/graph\.py$"), re.compile("_engine_run_backward")),
-    (re.compile(r"/torch/cuda/(__init__|streams)\.py$"), re.compile("synchronize|wait")),
-    (re.compile(r"/torch/cuda/memory\.py$"), re.compile("empty_cache")),
+    (pattern(r"/torch/distributed/"), _ANY_PLACE),
+    (pattern(r"/torch/autograd/graph\.py$"), pattern("_engine_run_backward")),
+    (pattern(r"/torch/cuda/(__init__|streams)\.py$"), pattern("synchronize|wait")),
+    (pattern(r"/torch/cuda/memory\.py$"), pattern("empty_cache")),
 )
 
 

@@ -107,7 +107,7 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def waiting(self) -> Int:
         """Calls that return only when the device is done: blocking ones, and copies into pageable memory."""
-        return np.union1d(self.blocking, self.copies_to_pageable)
+        return _together(self.blocking, self.copies_to_pageable)
 
     @property
     def waits_of_exchanges(self) -> Int:
@@ -149,13 +149,21 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def may_wait(self) -> Int:
         """Blocking calls, and calls that copy: these return late where the memory is pageable, whatever their name."""
-        return np.union1d(self.blocking, self._of_name(self.launches, named(self.events, _COPIES)))
+        return _together(self.blocking, self._of_name(self.launches, named(self.events, _COPIES)))
 
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: those that do, and launches this long."""
-        long = self.launches[self.events.dur[self.launches] >= least_ns]
-        long = long[~begin_inside(self.events, long, self.exchanged)]
-        return np.union1d(self.waiting, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
+        if least_ns not in self._held_up:
+            long = self.launches[self.events.dur[self.launches] >= least_ns]
+            long = long[~begin_inside(self.events, long, self.exchanged)]
+            queued = self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS))
+            self._held_up[least_ns] = _together(self.waiting, queued)
+        return self._held_up[least_ns]
+
+    @cached_property
+    def _held_up(self) -> dict[int, Int]:
+        """What was asked of `held_up` before."""
+        return {}
 
     @cached_property
     def operators(self) -> Int:
@@ -198,6 +206,11 @@ class HostRows(Struct, frozen=True, dict=True):
 
     def _of_name(self, rows: Int, wanted: NDArray[np.bool_]) -> Int:
         return rows[wanted.take(self.events.name.take(rows))]
+
+
+def _together(some: Int, others: Int) -> Int:
+    """Rows of either, in file order as both are."""
+    return np.union1d(some, others) if len(some) and len(others) else others if len(others) else some
 
 
 @lru_cache(maxsize=16)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, union
+from traceops.core.arrays import Int, native, percentiles, union, uniques
 from traceops.measure.activity import COMM, COMPUTE, MEMORY
 from traceops.traces.model import Events
 
@@ -212,9 +212,8 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
     'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
     """
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
-    values, first = np.unique(stream, return_index=True)
-    for own in values[np.argsort(first)].tolist():
-        rows = np.flatnonzero(stream == own)
+    streams = [(np.flatnonzero(stream == own), own) for own in uniques(stream).tolist()]
+    for rows, own in sorted(streams, key=lambda one: int(one[0][0])):
         begin = ts[rows]
         if not (begin[1:] > begin[:-1]).all():
             rows = rows[np.argsort(begin)]
@@ -283,7 +282,7 @@ def _without_small(sums: dict[str, float]) -> dict[str, _Described]:
     names, values = list(sums), np.array(list(sums.values()))
     order = _descending(values)
     running = np.cumsum(values[order])
-    small = (running > np.percentile(running, _LARGE)) | (np.arange(len(order)) >= _MOST_KERNELS)
+    small = (running > percentiles(running, (_LARGE,))[0]) | (np.arange(len(order)) >= _MOST_KERNELS)
     result: dict[str, list[float]] = {}
     for i, is_small in zip(order, small, strict=True):
         result.setdefault("others" if is_small else names[i], []).append(float(values[i]))
@@ -434,7 +433,7 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
     if (np.diff(times[order]) == 0).any():
         order = np.argsort(times)  # what HTA says of equal times depends on its sort
     stream, change = stream[order], change[order]
-    streams = np.unique(stream)
+    streams = uniques(stream)
     described = [_describe(np.cumsum(change[stream == own]), (25, 50, 75)) for own in streams]
     return {
         "rank": [rank] * len(streams),
@@ -449,11 +448,11 @@ def _named(events: Events, rows: HtaRows, names: tuple[str, ...]) -> Bool:
     return hits
 
 
-def _describe(values: NDArray[Any], percentiles: Sequence[int]) -> dict[str, float | None]:
+def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float | None]:
     """Count, mean, standard deviation, least, percentiles and most; None where there are too few values."""
     count = len(values)
     if not count:
-        names = ("mean", "std", "min", *(f"{percent}%" for percent in percentiles), "max")
+        names = ("mean", "std", "min", *(f"{percent}%" for percent in percents), "max")
         return {"count": 0.0, **dict.fromkeys(names)}
     mean = values.sum(dtype=np.float64) / count
     squares = ((mean - values) ** 2).sum()
@@ -462,21 +461,9 @@ def _describe(values: NDArray[Any], percentiles: Sequence[int]) -> dict[str, flo
         "mean": float(mean),
         "std": float(np.sqrt(squares / (count - 1))) if count > 1 else None,
         "min": float(values.min()),
-        **{f"{percent}%": value for percent, value in zip(percentiles, _percentiles(values, percentiles), strict=True)},
+        **{f"{percent}%": value for percent, value in zip(percents, percentiles(values, percents), strict=True)},
         "max": float(values.max()),
     }
-
-
-def _percentiles(values: NDArray[Any], percentiles: Sequence[int]) -> list[float]:
-    """As np.percentile has them to the last digit, which takes ten times as long for few values."""
-    at = [percent / 100 * (len(values) - 1) for percent in percentiles]
-    places = [(int(each), min(int(each) + 1, len(values) - 1)) for each in at]
-    partly = np.partition(values, sorted({place for pair in places for place in pair}))
-    found = []
-    for each, (low, high) in zip(at, places, strict=True):
-        below, above, part = float(partly[low]), float(partly[high]), each - low
-        found.append(below + (above - below) * part if part < 0.5 else above - (above - below) * (1 - part))
-    return found
 
 
 _KERNEL_CATS = ("kernel", "Kernel", "gpu_memset", "Memset", "gpu_memcpy", "Memcpy", "mtia_ccp_events")

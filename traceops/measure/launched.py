@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.compute.uses import Launched, Place, Schedule
-from traceops.core.arrays import Int, union
+from traceops.core.arrays import Int, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_places import is_own
 from traceops.measure.host_rows import OPTIMIZER_NAME, rows_named
@@ -125,7 +125,7 @@ def module_places(frames: Frames, nesting: Nesting) -> tuple[Int, tuple[Place, .
     if not len(rows) or not any(name.startswith(MODULE) for name in frames.names):
         return found, ()
     places: dict[Place, int] = {}
-    for thread in np.unique(frames.tid).tolist():
+    for thread in uniques(frames.tid).tolist():
         moments, inside = _changes(frames, np.flatnonzero(frames.tid == thread), places)
         mine = np.flatnonzero(events.tid[rows] == thread)
         at = np.searchsorted(moments, events.ts[rows[mine]], side="right") - 1

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, clip, empty, intersect, merge, split_at, subtract, union
+from traceops.core.arrays import Int, Intervals, clip, empty, intersect, merge, split_at, subtract, union, uniques
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
 from traceops.measure.host_rows import HOST_CATS, HostRows, rows_named
 from traceops.measure.steps import StepBounds
@@ -168,7 +168,7 @@ def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: 
     A synchronisation that begins later waits for nothing and is not the cause of the gap.
     """
     blocked = np.zeros(len(gap_start), dtype=bool)
-    for tid in np.unique(events.tid[rows]):
+    for tid in uniques(events.tid[rows]):
         own = rows[events.tid[rows] == tid]
         gaps = np.flatnonzero(thread == tid)
         blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(gap_start[gaps])
@@ -191,7 +191,7 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
     rows = np.where(reads, host.nesting.rows[around], rows) if reads.any() else rows
     until: Int = late.start.copy()
     length = late.end - late.start
-    for tid in np.unique(thread[synced]):
+    for tid in uniques(thread[synced]):
         own = rows[events.tid[rows] == tid]
         gaps = np.flatnonzero(thread == tid)
         blocked = union(events.ts[own], events.ts[own] + events.dur[own])
@@ -213,7 +213,7 @@ def _some(start: Int, end: Int) -> Intervals:
 def _loading_within(events: Events, rows: Int, late: Intervals, thread: Int) -> Intervals:
     """The part of these gaps in which their launching thread was inside data loading (`rows`)."""
     found = empty()
-    for tid in np.unique(events.tid[rows]):
+    for tid in uniques(events.tid[rows]):
         own = rows[events.tid[rows] == tid]
         gaps = thread == tid
         loading = union(events.ts[own], events.ts[own] + events.dur[own])

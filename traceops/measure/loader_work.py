@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from traceops.core.text import pattern
 from traceops.measure.host_places import CodePlace, Unit, own_place
 from traceops.measure.steps import step_ends_ns
 from traceops.traces.observed import Observed
@@ -17,9 +17,9 @@ from traceops.traces.observed import Observed
 BUSY_PCT = 50.0  # of the time of workers: below it they are not what a rank waits for
 _LEAST_LOOKS = 20
 # Where a worker is that has nothing to do: it waits for the numbers of the next batch.
-_IDLE = re.compile(r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$")
-_FETCHES = re.compile(r"/torch/utils/data/_utils/fetch\.py$")
-_FROM_WORKERS = re.compile(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
+_IDLE = pattern(r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$")
+_FETCHES = pattern(r"/torch/utils/data/_utils/fetch\.py$")
+_FROM_WORKERS = pattern(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
 
 
 class LoaderWork(Struct, frozen=True):

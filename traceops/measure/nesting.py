@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, union
+from traceops.core.arrays import Int, native, numbered, union, uniques
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -21,9 +21,11 @@ _CELLS_A_ROW = 4  # a table of so many cells a row costs less than sorting the r
 
 def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
     """The different values in rising order and each row's place among them; fast where equal values stand together."""
+    if native is not None:
+        return numbered(values)
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     first = np.concatenate(([0], changes))[: len(values)]
-    found = np.unique(values[first])
+    found = uniques(values[first])
     which = found.searchsorted(values[first])
     return found, which.repeat(np.diff(np.append(first, len(values))))
 
@@ -225,14 +227,14 @@ def _axis(threads: Int, start: Int, end: Int) -> _ThreadAxis:
     span = int(end.max()) - origin + 1
     if span * len(threads) < _WIDEST:
         return _ThreadAxis(threads, span, origin)
-    moments = np.unique(np.concatenate((start, end)))  # times of a damaged file may lie years apart
+    moments = uniques(np.concatenate((start, end)))  # times of a damaged file may lie years apart
     return _ThreadAxis(threads, len(moments), moments=moments)
 
 
 def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     """Which rows start inside one of the parents on the same thread."""
     inside = np.zeros(len(rows), dtype=bool)
-    for tid in np.unique(events.tid[parents]):
+    for tid in uniques(events.tid[parents]):
         own = parents[events.tid[parents] == tid]
         mine = np.flatnonzero(events.tid[rows] == tid)
         inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])

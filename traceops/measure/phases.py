@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, union
+from traceops.core.arrays import Int, median, union
 from traceops.measure.activity import COMM, COMPUTE, Activity, calls_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
@@ -162,8 +162,8 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
     compute_launched, compute_end = activity.launched[compute], activity.end[compute]
     with_backward = synchronised = 0
     device_end = np.full(len(steps), NO_BACKWARD)
-    for step, (start, end) in enumerate(zip(steps.host_start, steps.host_end, strict=True)):
-        own, stop = np.searchsorted(begun, (start, end))
+    firsts, stops = begun.searchsorted(steps.host_start).tolist(), begun.searchsorted(steps.host_end).tolist()
+    for step, (own, stop) in enumerate(zip(firsts, stops, strict=True)):
         if own < stop:
             with_backward += 1
             first, last = begun[own], over[own:stop].max()
@@ -200,13 +200,13 @@ def _passes(events: Events, steps: StepBounds, backward: Int, over: Int, asked: 
             inside = _between(asked, backward[part.start], over[part].max())
             counts.append(inside.stop - inside.start)
         found.append((len(counts), sum(count == max(counts) > 0 for count in counts)))
-    passes, reduced = np.median(found, axis=0).tolist() if found else (0, 0)
+    passes, reduced = median(found, axis=0).tolist() if found else (0, 0)
     return int(passes), int(reduced)
 
 
 def _between(moments: Int, first: int, last: int) -> slice:
     """Where in sorted moments those from `first` to `last` stand, both included."""
-    return slice(int(np.searchsorted(moments, first)), int(np.searchsorted(moments, last, side="right")))
+    return slice(int(moments.searchsorted(first)), int(moments.searchsorted(last, "right")))
 
 
 PassKind = Literal["prefill", "decode", "mixed"]

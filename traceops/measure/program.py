@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, merge, union
+from traceops.core.arrays import Int, Intervals, merge, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host import HostSyncs, no_syncs, waiting_calls
 from traceops.measure.ledger import OWN_BUCKETS, Lane
@@ -78,7 +78,7 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
     joins, unheld, spells = _joins(activity, lane, comm, steps)
     host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1])
     started, ended = activity.start[comm], activity.end[comm]
-    times = np.unique(
+    times = uniques(
         np.concatenate((started, ended, ready, *joins[:2], *spells[:2], syncs.done, steps.edges)).clip(
             steps.edges[0], steps.edges[-1]
         )
@@ -210,7 +210,7 @@ def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals
 
     Such a wait is no call that torch records.
     """
-    launches = np.unique(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
+    launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
     launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
     begun = np.sort(events.ts[launches] + events.dur[launches])
     before = np.searchsorted(begun, over, side="right") - 1

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.core.arrays import Int, Intervals, intersect, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, median, subtract, union
 from traceops.core.code_places import LIBRARIES
 from traceops.measure.host_places import CodePlace, does, is_own, is_waiting
 from traceops.measure.host_rows import HostRows
@@ -112,7 +112,7 @@ def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps:
         spent = subtract(inside, waiting).within(steps.host_start, steps.host_end)
         idle = np.array([intersect(inside, lane.own[bucket]).within(first, last) for bucket in IDLE])
         if max(spent.sum(), idle.sum()) >= least:
-            call = int(np.median(calls[label.place]))
+            call = int(median(calls[label.place]))
             found.append(StackTime(label.place, label.waits, label.does, label.in_loader, spent, idle, call))
     return tuple(sorted(found, key=lambda one: (-int(one.host_ns.sum()), one.place))[:_MOST])
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
@@ -41,8 +41,8 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
 def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
     """Mask of the steps that take far longer than `most` of them, by the median and the spread of those."""
     steps = np.asarray(most, dtype=float)
-    middle = float(np.median(steps))
-    spread = _NORMAL * float(np.median(np.abs(steps - middle)))
+    middle = median(steps)
+    spread = _NORMAL * float(median(np.abs(steps - middle)))
     far: NDArray[np.bool_] = np.asarray(durations, dtype=float) > max(FAR * middle, middle + _SPREADS * spread)
     return far
 
@@ -55,7 +55,7 @@ def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     """
     steps = np.asarray(durations, dtype=float)
     like = typical_steps(steps)
-    near: NDArray[np.bool_] = like & (steps <= _NEAR * float(np.median(steps))) if len(steps) else like
+    near: NDArray[np.bool_] = like & (steps <= _NEAR * median(steps)) if len(steps) else like
     return near if 3 * int(near.sum()) >= 2 * int(like.sum()) else like
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceops.compute.measure import measure_compute
 from traceops.compute.model import RankCompute
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, numbered, uniques
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
@@ -201,7 +201,7 @@ def numbered_steps(ranks: Iterable[RankSummary]) -> set[int]:
 
 def _process(events: Events) -> int | None:
     """The pid of the host's own events: those of a GPU have the device's number in its place."""
-    pids = np.unique(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
+    pids = uniques(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
     return int(pids[0]) if len(pids) == 1 and pids[0] > 0 else None
 
 
@@ -257,7 +257,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
 def _busiest_stream(events: Events, activity: Activity) -> int:
     """The stream (thread without a GPU) with most computation, -1 without any."""
     compute = activity.kind == COMPUTE
-    lanes, which = np.unique(activity.lane_of(events, np.flatnonzero(compute)), return_inverse=True)
+    lanes, which = numbered(activity.lane_of(events, np.flatnonzero(compute)))
     if not len(lanes):
         return -1
     return int(lanes[np.argmax(np.bincount(which, weights=(activity.end - activity.start)[compute]))])

@@ -27,10 +27,11 @@ class _CallableModule(ModuleType):
 
         if os.fspath(path).endswith(".py"):
             from traceops.memory.estimate import AskedScript, estimate_script
-            from traceops.memory.model import capacity_of
+            from traceops.memory.gpus import hardware_of
 
-            asked = AskedScript([os.fspath(path), *args], nproc, rank, capacity_of(gpu) if gpu else None, gpu)
-            return estimate_script(asked)
+            card = hardware_of(gpu) if gpu else None
+            capacity, name = (card.capacity, card.gpu) if card else (None, None)
+            return estimate_script(AskedScript([os.fspath(path), *args], nproc, rank, capacity, name))
         if Path(path).is_dir():
             from traceops.memory.run_memory import read_run
 

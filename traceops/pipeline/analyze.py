@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -108,10 +111,19 @@ def run_pipeline(
     try:
         return conclude(found, ranks, failed, evidence)
     except ODD_VALUE as error:
-        if not found.manifest:
+        if not found.manifest or not _while_reading_run_json(error):
             raise
         problem = (f"{found.root}/run.json", odd_value_text(error))
         return conclude(replace(found, manifest={}, problems=(*found.problems, problem)), ranks, failed, evidence)
+
+
+def _while_reading_run_json(error: Exception) -> bool:
+    """Whether what raised this, or a caller of it in the same module, was given run.json's values to read."""
+    frames = [(str(frame.f_globals.get("__name__")), frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [own for own in reversed(frames) if own[0].partition(".")[0] not in sys.stdlib_module_names]
+    own = itertools.takewhile(lambda named: named[0] == ours[0][0], ours)
+    given = {name for _, frame in own for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]}
+    return bool(given & {"manifest", "discovery"})
 
 
 def load_reduce() -> None:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from traceops.across.cross_rank import CrossRank, no_replay
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
-from traceops.core.arrays import mean_ms
+from traceops.core.arrays import mean_ms, median, percentiles
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
@@ -141,7 +141,8 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
             by_step[int(number)].append(int(duration))
     if len(by_step) > 1:
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
-    durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
+    durations = [median(own) / 1e6 for own in by_step.values()]
+    low, high = map(_round, percentiles(np.array(durations), (5, 95))) if durations else (None, None)
     ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = run.step_ms
     worst = {}
@@ -152,8 +153,8 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     return Summary(
         step_time_ms=StepTime(
             median=_median(durations),
-            p5=_round(float(np.percentile(durations, 5))) if durations else None,
-            p95=_round(float(np.percentile(durations, 95))) if durations else None,
+            p5=low,
+            p95=high,
             n=len(durations),
             typical=_round(run.step_ms) if durations else None,
             unlike=tuple(number for number in run.unlike if number >= 0),
@@ -234,7 +235,7 @@ def _empty_steps(run: CrossRank) -> list[str]:
 
 def _median(values: list[float | None] | list[float]) -> float | None:
     known = [value for value in values if value is not None]
-    return _round(float(np.median(known))) if known else None
+    return _round(median(known)) if known else None
 
 
 def _round(value: float | None) -> float | None:
@@ -319,7 +320,7 @@ def _rank_row(
         rank=summary.rank,
         host=host,
         steps=len(times.duration),
-        step_time_ms=_round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
+        step_time_ms=_round(median(times.duration) / 1e6) if len(times.duration) else None,
         typical_step_ms=_round(times.step_ms) if len(times.duration) else None,
         idle_pct=breakdown.idle_pct,
         compute_pct=breakdown.compute_pct,

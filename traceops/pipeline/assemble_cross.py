@@ -20,12 +20,12 @@ from traceops.across.links import (
     overall_busbw,
     reference_transfer_ns,
 )
-from traceops.across.match import Collective, waits_by_rank
+from traceops.across.match import Collective
 from traceops.across.rank_times import RankTimes, RoleTimes
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.across.replay.what_if import role_change
 from traceops.across.roles import ROLE_ORDER, GroupRole
-from traceops.core.arrays import Int, mean_ms, subtract, union
+from traceops.core.arrays import Int, mean_ms, median, percentiles, subtract, union
 from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.measure.ledger import OWN_BUCKETS
@@ -55,7 +55,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
     rows = []
     for (group, description, op, _, _, role), same in by_kind.items():
         nbytes = collective_bytes(same[0])
-        transfer = float(np.median([c.transfer_ns for c in same]))
+        transfer = median([c.transfer_ns for c in same])
         waits = [max(c.wait_ns) for c in same]
         busbw = None
         if nbytes and transfer > 0:
@@ -69,7 +69,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
                 count=len(same),
                 median_ms=stored(transfer / 1e6),
                 total_ms=stored(sum(c.transfer_ns for c in same) / 1e6),
-                median_wait_ms=stored(float(np.median(waits)) / 1e6),
+                median_wait_ms=stored(median(waits) / 1e6),
                 busbw_gbs=busbw,
                 role=role,
                 places=tuple(sorted({places[id(c)][0] for c in same if id(c) in places}))[:_MOST_PLACES],
@@ -121,7 +121,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
             large = (collective_bytes(collective) or 0) >= LARGE_BYTES
             roles[collective.description, collective.op, large, collective.group] = role
             kinds[collective.description, collective.op, large, collective.group].append(collective)
-    medians = {kind: float(np.median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
+    medians = {kind: float(median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
     rows = []
     for kind, same in kinds.items():
         description, op, large, group = kind
@@ -134,7 +134,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
                 ranks=tuple(group),
                 op=op,
                 bytes_min=min(sizes),
-                bytes_p50=int(np.median(sizes)),
+                bytes_p50=int(median(sizes)),
                 bytes_max=max(sizes),
                 count=len(same),
                 busbw_gbs=stored(medians[kind]),
@@ -224,7 +224,7 @@ def _part(times: Sequence[tuple[RankTimes, RoleTimes]], part: str) -> float | No
 
 def _median(values: Iterable[float]) -> float | None:
     known = list(values)
-    return stored(float(np.median(known))) if known else None
+    return stored(median(known)) if known else None
 
 
 def _reach(run: CrossRank, groups: Collection[Ranks]) -> Literal["inside", "between"] | None:
@@ -306,7 +306,7 @@ def bubble_of(run: CrossRank) -> BubbleTimes | None:
         "imbalance": [stage.imbalance for stage in stages],
         "late": [stage.late for stage in stages],
     }
-    return BubbleTimes(**{name: _ms(float(np.median([*ns, *others]))) for name, ns in parts.items()})
+    return BubbleTimes(**{name: _ms(median([*ns, *others])) for name, ns in parts.items()})
 
 
 def _ms(ns: float) -> float:
@@ -409,7 +409,8 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
             kinds[collective.group, collective.description, collective.op, collective.elements].append(collective)
     rows = []
     for (group, description, op, _), same in kinds.items():
-        spread = [max(c.wait_ns) for c in same]
+        spread = np.array([max(c.wait_ns) for c in same])
+        usual, high = percentiles(spread, (50, 95))
         last = [c.last_rank for c in same if c.last_rank is not None]
         most = max(set(last), key=last.count)
         rows.append(
@@ -419,9 +420,9 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 op=op,
                 bytes=collective_bytes(same[0]),
                 count=len(same),
-                spread_p50_ms=_ms_or_none(np.percentile(spread, 50)),
-                spread_p95_ms=_ms_or_none(np.percentile(spread, 95)),
-                spread_max_ms=_ms_or_none(max(spread)),
+                spread_p50_ms=_ms_or_none(usual),
+                spread_p95_ms=_ms_or_none(high),
+                spread_max_ms=_ms_or_none(spread.max()),
                 last_rank=most,
                 last_rank_pct=stored(100.0 * last.count(most) / len(last)),
             )
@@ -453,8 +454,8 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     durations = measured_step_ns(run.replay.graph)
     typical = np.flatnonzero(~np.isin(run.replay.graph.steps, run.unlike))
     chosen = typical if len(typical) else np.arange(len(durations))
-    median = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
-    pieces = critical_path(run.replay.graph, median)
+    middle = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
+    pieces = critical_path(run.replay.graph, middle)
     if not pieces:
         return ()
     zero = pieces[0].start
@@ -471,7 +472,7 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
             stream = int(streams[piece.rank].comm.stream[position])
         rows.append(
             PathRow(
-                step=_step(run.replay.graph.steps[median]),
+                step=_step(run.replay.graph.steps[middle]),
                 rank=piece.rank,
                 kind=piece.kind,
                 what=what,
@@ -489,7 +490,7 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     if not run.ranks:
         return ()
     chosen = _longest_step(run)
-    waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
+    all_kinds = np.array([*OWN_BUCKETS, "comm_unmatched"], dtype=object)
     runs: list[tuple[int, int, int, str]] = []  # rank, from, to, kind
     begins: list[int] = []
     for times in run.ranks:
@@ -501,27 +502,27 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
         edges = summary.step_edges[step : step + 2]
         cells = np.linspace(edges[0], edges[1], PAINTED + 1).astype(np.int64)
         codes = summary.program.painted[step].astype(np.int64)
-        start, turn, end = waits[summary.rank]
+        start, turn, end = run.waits[summary.rank]
         transfer = union(turn, end)
         waiting = np.diff(subtract(union(start, turn), transfer).covered_before(cells))
         moving = np.diff(transfer.covered_before(cells))
         exposed = codes == EXPOSED
-        kinds = np.array([*OWN_BUCKETS, "comm_unmatched"], dtype=object)[codes]
+        kinds = all_kinds[codes]
         kinds[exposed & (moving > 0)] = "comm_transfer"
         kinds[exposed & (waiting > moving)] = "comm_wait"
-        breaks = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1])))
-        moments = fit.correct(cells)
-        begins.append(int(moments[0]))
+        breaks = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1]))).tolist()
+        moments, names = fit.correct(cells).tolist(), kinds.tolist()
+        begins.append(moments[0])
         for first, stop in zip(breaks, [*breaks[1:], PAINTED], strict=True):
-            runs.append((summary.rank, int(moments[first]), int(moments[stop]), str(kinds[first])))
-    zero = min(begins, default=0)
+            runs.append((summary.rank, moments[first], moments[stop], names[first]))
+    zero, shown = min(begins, default=0), _step(chosen)
     return tuple(
         TimelineRow(
-            step=_step(chosen),
+            step=shown,
             rank=rank,
             kind=kind,
-            start_ms=_ms_or_none(start - zero),
-            duration_ms=_ms_or_none(end - start),
+            start_ms=stored((start - zero) / 1e6),
+            duration_ms=stored((end - start) / 1e6),
         )
         for rank, start, end, kind in runs
     )

@@ -13,7 +13,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import Experts, Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median, percentiles
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
@@ -132,14 +132,17 @@ def _mean_step(
     steps: int,
 ) -> list[tuple[Kind, float, list[float]]]:
     """Each kind of use over all ranks, most time first: count and milliseconds of one of the `steps`."""
-    counts: dict[Kind, int] = defaultdict(int)
+    counts: dict[Kind, int] = {}
     spent: dict[Kind, list[float]] = {}
     for uses in ranks:
         for use in uses:
             kind, own = kind_of(use), spent_ns(use)
+            if kind not in spent:
+                counts[kind], spent[kind] = 0, [0.0] * len(own)
             counts[kind] += use.count
-            before = spent.get(kind) or [0.0] * len(own)
-            spent[kind] = [ns + float(more) for ns, more in zip(before, own, strict=True)]
+            sums = spent[kind]
+            for place, ns in enumerate(own):
+                sums[place] += float(ns)
     rows = [
         (kind, stored(count / steps), [stored(ns / 1e6 / steps) for ns in spent[kind]])
         for kind, count in counts.items()
@@ -218,27 +221,27 @@ def _row(passes: Passes, split: bool) -> PassRow:
         count=max(Counter(passes.of_rank).values()),
         requests=_median(one.requests for one in passes.passes),
         tokens=_median(one.tokens for one in passes.passes),
-        device_ms=_ms(np.median(device)),
-        device_p95_ms=_ms(np.percentile(device, 95)),
-        busy_pct=stored(float(np.median(busy))),
-        host_ms=_ms(np.median([one.host_end - one.host_start for one in passes.passes])),
+        device_ms=_ms(median(device)),
+        device_p95_ms=_ms(percentiles(np.array(device), (95,))[0]),
+        busy_pct=stored(median(busy)),
+        host_ms=_ms(median([one.host_end - one.host_start for one in passes.passes])),
         graphs=graphs,
         between_ms=_of_known(passes.between),
         scheduling_ms=_of_known(passes.scheduling),
-        waiting_ms=_ms(np.median(passes.waiting)) if split else None,
-        transfer_ms=_ms(np.median(passes.transfer)) if split else None,
-        unmatched_ms=_ms(np.median(passes.unmatched)),
+        waiting_ms=_ms(median(passes.waiting)) if split else None,
+        transfer_ms=_ms(median(passes.transfer)) if split else None,
+        unmatched_ms=_ms(median(passes.unmatched)),
     )
 
 
 def _of_known(ns: Int) -> float | None:
     known = ns[ns >= 0]
-    return _ms(np.median(known)) if len(known) else None
+    return _ms(median(known)) if len(known) else None
 
 
 def _median(values: Iterable[int | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return stored(float(np.median(known))) if known else None
+    return stored(median(known)) if known else None
 
 
 def _ms(ns: float | np.floating) -> float:
@@ -361,9 +364,10 @@ def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
     works = {} if judged is None else {one.name: one for one in judged[1].kernels}
     rows = []
     for (name, kind), same in merged.items():
-        spent = sum(kernel.total_us for _, kernel in same)
+        longest = max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us)
+        totals = [kernel.total_us for _, kernel in same]
+        spent, most = sum(totals), max(totals)
         count = sum(kernel.count for _, kernel in same)
-        worst_rank, worst = max(same, key=lambda pair: pair[1].total_us)
         rows.append(
             KernelRow(
                 name=name,
@@ -373,12 +377,12 @@ def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
                 ms_per_step=stored(spent / 1000.0 / steps),
                 mean_us=stored(spent / count),
                 min_us=min(kernel.min_us for _, kernel in same),
-                max_us=max(kernel.max_us for _, kernel in same),
+                max_us=longest.max_us,
                 ranks=len(same),
-                worst_rank=worst_rank,
-                worst_rank_total_ms=stored(worst.total_us / 1000.0),
-                least_rank_total_ms=stored(min(k.total_us for _, k in same) / 1000.0) if len(same) == ranks else 0.0,
-                grid=max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us).grid,
+                worst_rank=same[totals.index(most)][0],
+                worst_rank_total_ms=stored(most / 1000.0),
+                least_rank_total_ms=stored(min(totals) / 1000.0) if len(same) == ranks else 0.0,
+                grid=longest.grid,
                 **_work(works.get(name)),
             )
         )

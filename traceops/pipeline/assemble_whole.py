@@ -18,6 +18,7 @@ from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import HELD, RESERVED, STEP, MemoryUse
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median, uniques
 from traceops.core.units import stored
 from traceops.measure.host_places import own_overhead
 from traceops.measure.ledger import BUCKETS
@@ -162,7 +163,7 @@ def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
     """Peaks of all steps, and the course of the one with the highest."""
     most = max(found.steps, key=lambda step: sum(step.held))
     moments = np.linspace(most.first, most.stop - 1, min(MOST_MOMENTS, most.stop - most.first))
-    chosen = np.union1d(moments.astype(np.int64), [most.at])
+    chosen = uniques(moments.astype(np.int64), np.array([most.at]))
     return MemoryRecorded(
         rank=rank,
         device=found.device,
@@ -349,7 +350,7 @@ def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow 
         first=told.first,
         last=told.last,
         steps=told.steps,
-        step_ms=_rounded(float(np.median(took))) if all_of_them else None,
+        step_ms=_rounded(median(took)) if all_of_them else None,
         where=told.where,
     )
 
@@ -443,7 +444,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
                     rank=rank,
                     first=int(run.numbers[begin]),
                     last=int(run.numbers[min(begin + size, len(run.numbers)) - 1]),
-                    median_ms=_rounded(float(np.median(known))),
+                    median_ms=_rounded(median(known)),
                     most_ms=_rounded(float(known.max())),
                     recorded=bool((~run.timed[begin : begin + size]).any()),
                 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceops.across.plain_step import PlainStep, steps_before
 from traceops.across.run_steps import WholeRun
+from traceops.core.arrays import median
 from traceops.core.capture_failure import steps_needed, timed_before_first
 from traceops.core.rank_text import first_ranks, runs_without
 from traceops.core.redacted_fields import redact_fields
@@ -242,7 +243,7 @@ def _before(ranks: Collection[dict[str, Any]], window: Collection[int], whole: W
     at = np.zeros(0, dtype=np.int64) if whole is None else steps_before(whole, window)
     times = {} if whole is None else dict(zip(whole.ranks, whole.took_ms[:, at].tolist(), strict=True))
     return {
-        "unprofiled_step_ms": float(np.median(whole.step_ms[at])) if whole is not None and len(at) else None,
+        "unprofiled_step_ms": median(whole.step_ms[at]) if whole is not None and len(at) else None,
         "ranks": [
             {**entry, "unprofiled_step_ms": [ms for ms in times.get(entry.get("rank", -1), ()) if ms > 0]}
             for entry in ranks

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Bars
+from traceops.core.arrays import Bars, median
 from traceops.core.words import Role
 from traceops.measure.ledger import BUCKETS
 from traceops.report.rows import RankRow
@@ -101,7 +101,7 @@ def alike_spent(spent_ms: Mapping[int, Sequence[float]], most: int = MOST_KINDS)
     if not spent_ms:
         return ()
     ranks, spent = list(spent_ms), np.array(list(spent_ms.values()), dtype=float)
-    step = float(np.median(spent.sum(axis=1))) or 1.0
+    step = float(median(spent.sum(axis=1))) or 1.0
     apart = APART_PCT
     while True:
         kinds = _kinds(spent, apart / 100 * step)
@@ -123,7 +123,7 @@ def _kinds(spent: NDArray[np.float64], apart: float) -> list[list[int]]:
             leaders.append(row)
     for _ in range(_PASSES):
         groups = _groups(spent, leaders)
-        leaders = [np.median(spent[group], axis=0) for group in groups]
+        leaders = [median(spent[group], axis=0) for group in groups]
     return _groups(spent, leaders)
 
 
@@ -142,4 +142,4 @@ def _distances(spent: NDArray[np.float64], one: NDArray[np.float64]) -> NDArray[
 def _middle(spent: NDArray[np.float64], kind: Sequence[int]) -> int:
     """The place of the row that is nearest to the median of its kind."""
     own = spent[list(kind)]
-    return kind[int(_distances(own, np.median(own, axis=0)).argmin())]
+    return kind[int(_distances(own, median(own, axis=0)).argmin())]

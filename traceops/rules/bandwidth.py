@@ -20,6 +20,7 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
+from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
@@ -128,9 +129,9 @@ def judge_low(run: CrossRank) -> Verdict:
         reference = run.reference(group)
         if reference is None:
             continue
-        achieved = float(np.median([busbw_gbs(c) or 0.0 for c in same]))
+        achieved = float(median([busbw_gbs(c) or 0.0 for c in same]))
         # By time, so that latency is allowed for: 8 MB never reach what 256 MB do.
-        share = 100.0 * float(np.median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same]))
+        share = 100.0 * float(median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same]))
         seen.append(share)
         if share < BOUNDS.low_pct[0]:
             low.append((share, achieved, group, reference, same))
@@ -301,7 +302,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
     if not run.split:
         return THROUGH_HOST.not_evaluated(reason("bandwidth", "no_collective_matched"))
     words, step = run.step_words, run.step_ms
-    exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
+    exposed = float(median([times.mean_ms("comm_transfer") for times in run.ranks]))
     pct = 100.0 * exposed / step if step else 0.0
     severity = severity_of(pct, *BOUNDS.host_pct)
     if severity is None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.rank_times import RankTimes
-from traceops.core.arrays import mean_ms
+from traceops.core.arrays import mean_ms, median
 from traceops.core.claims import restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity
@@ -279,7 +278,7 @@ def _evidence(
         Evidence(Fact.BUCKET_PCT, round(worst.pct, 1), "%", kind.bounds[0], rank=rank, subject=kind.bucket),
         Evidence(
             Fact.BUCKET_PCT_SPREAD,
-            f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
+            f"{min(shares):.1f} / {median(shares):.1f} / {worst.pct:.1f}",
             "%",
             subject=kind.bucket,
         ),

@@ -15,6 +15,7 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median
 from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
@@ -100,7 +101,7 @@ def few_steps(times: RankTimes, bucket: str) -> int | None:
     A window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell.
     """
     took = times.buckets[bucket][times.typical].astype(np.float64)
-    if len(took) < _LEAST_STEPS or not took.any() or np.median(took) > _NONE * took.mean():
+    if len(took) < _LEAST_STEPS or not took.any() or median(took) > _NONE * took.mean():
         return None
     return int((took > took.mean() / 2).sum())
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from traceops.across.run_use import MemoryUse
+from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
@@ -316,7 +315,7 @@ def _imbalance(inputs: Inputs) -> Verdict:
 
 def _excess(use: MemoryUse, known: Mapping[int, MemoryUse], inputs: Inputs) -> tuple[float, float]:
     """Bytes beyond the median peer's peak, and that. DDP's first buckets may live on for a moment on some ranks."""
-    usual = float(np.median([other.peak or 0 for other in known.values() if other is not use]))
+    usual = float(median([other.peak or 0 for other in known.values() if other is not use]))
     twice = 0
     if "ddp" in str(inputs.manifest.get("strategy") or "ddp"):
         twice = max((other.held.get("parameters", 0) for other in known.values()), default=0)
@@ -329,10 +328,10 @@ def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tu
     if not use.held or not told:
         return None, None
     names = ("parameters", "gradients", "optimizer_state")
-    state = sum(use.held[name] - float(np.median([other[name] for other in told])) for name in names)
+    state = sum(use.held[name] - median([other[name] for other in told]) for name in names)
     if state >= more / 2:
         return "state", state
-    stays = use.held["allocated"] - float(np.median([other["allocated"] for other in told]))
+    stays = use.held["allocated"] - median([other["allocated"] for other in told])
     if stays - state >= more / 2:
         return "stays", stays - state
     return "activations", more - max(stays, 0)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
-from traceops.across.match import Collective, waits_by_rank
+from traceops.across.match import Collective
 from traceops.across.roles import of_gradients
 from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
@@ -123,7 +124,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     claim = ManySmall(
         window=words is WINDOW,
         count=count,
-        median=float(np.median(sizes)),
+        median=median(sizes),
         takes=total_ms,
         exposed=cost,
         pct=share,
@@ -133,7 +134,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     evidence = [
         Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
         Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
-        Evidence(Fact.MEDIAN_SIZE, int(np.median(sizes)), "bytes", _SMALL_BYTES),
+        Evidence(Fact.MEDIAN_SIZE, int(median(sizes)), "bytes", _SMALL_BYTES),
         Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
         *gain_evidence(gain, words),
         *(() if basis is None else basis.evidence(words)),
@@ -230,14 +231,14 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
     basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
         return EXPOSED.not_evaluated(reason("overlap", "no_step"))
-    shares, median, impact = basis.shares, basis.pct, basis.exposed_ms
-    severity = severity_of(median, *BOUNDS.exposed_pct)
+    shares, middle, impact = basis.shares, basis.pct, basis.exposed_ms
+    severity = severity_of(middle, *BOUNDS.exposed_pct)
     if severity is None:
         return EXPOSED.clear(
             reason(
                 "overlap",
                 "little_exposed",
-                share=f"{median:.1f}",
+                share=f"{middle:.1f}",
                 bound=BOUNDS.exposed_pct[0],
                 window=run.unit == "window",
             )
@@ -248,19 +249,19 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
     overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
     evidence = [
         Evidence(Fact.BUCKET, stored(impact), run.step_words.unit("ms"), subject="comm_transfer"),
-        Evidence(Fact.BUCKET_PCT, round(median, 1), "%", BOUNDS.exposed_pct[0], subject="comm_transfer"),
+        Evidence(Fact.BUCKET_PCT, round(middle, 1), "%", BOUNDS.exposed_pct[0], subject="comm_transfer"),
         Evidence(Fact.BUCKET_PCT_MOST, round(shares[worst], 1), "%", rank=worst, subject="comm_transfer"),
         *gain_evidence(gain, run.step_words),
         *basis.evidence(run.step_words),
     ]
     if overlap:
-        evidence.append(Evidence(Fact.OVERLAP_PCT, round(float(np.median(overlap)), 1), "%"))
+        evidence.append(Evidence(Fact.OVERLAP_PCT, round(median(overlap), 1), "%"))
     by_role = transfer_by_role(run)
     evidence += role_evidence(by_role, run.step_words)
     claim = Exposed(
         window=run.step_words is WINDOW,
         exposed=impact,
-        pct=median,
+        pct=middle,
         step=basis.step_ms,
         unsized=of_unknown_size(run),
         one_size=of_one_size(run),
@@ -278,7 +279,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
 
 def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O003: gradients are transferred after backward's computation is over, in every step that has both."""
-    waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
+    waits = run.waits
     shares: dict[int, list[float]] = defaultdict(list)
     counts, sizes = [], []
     for times in run.ranks:
@@ -301,12 +302,12 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
         return LATE_START.not_evaluated(reason("overlap", "out_of_step"))
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
-    late = min(float(np.median(own)) for own in shares.values())
+    late = min(median(own) for own in shares.values())
     basis = basis_of(run, undisturbed, host_ms)
     if basis is None:
         return LATE_START.not_evaluated(reason("overlap", "no_step"))
     step, exposed = basis.step_ms, basis.exposed_ms
-    cost = min(exposed, float(np.median(sizes)) / 1e6)
+    cost = min(exposed, median(sizes) / 1e6)
     share = 100.0 * cost / step if step else 0.0
     severity, words = severity_of(share, *BOUNDS.late_pct), run.step_words
     if late < _LATE_SHARE or severity is None:
@@ -321,7 +322,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
                 window=words is WINDOW,
             )
         )
-    hides = float(np.median([times.mean_ms("compute") for times in run.ranks]))
+    hides = float(median([times.mean_ms("compute") for times in run.ranks]))
     gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
     severity = graded(severity, gain, step, BOUNDS.late_pct)
     claim = StartsLate(
@@ -330,14 +331,14 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         pct=share,
         step=step,
         late_pct=100 * late,
-        collectives=float(np.median(counts)),
+        collectives=median(counts),
         left=max(step - gain.ms, 0.0),
         left_in_time=None if gain.best_ms is None else max(step - gain.best_ms, 0.0),
         recorded=basis.recorded,
     )
     evidence = [
         Evidence(Fact.TRANSFER_AFTER_BACKWARD, round(100 * late, 1), "%", 100 * _LATE_SHARE),
-        Evidence(Fact.GRADIENT_COLLECTIVES, float(np.median(counts)), words.per),
+        Evidence(Fact.GRADIENT_COLLECTIVES, median(counts), words.per),
         Evidence(Fact.BUCKET_PCT, round(100 * exposed / step, 1), "%", subject="comm_transfer"),
         Evidence(Fact.GRADIENTS_PCT, round(share, 1), "%", BOUNDS.late_pct[0]),
         *gain_evidence(gain, words),
@@ -365,7 +366,7 @@ def waited_pct(inputs: Inputs) -> float:
         return 0.0
     waits = recorded_waits(inputs.observed)
     told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
-    return float(np.median(told)) if told else 0.0
+    return median(told) if told else 0.0
 
 
 def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:

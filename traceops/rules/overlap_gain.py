@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from msgspec import Struct
 
 from traceops.across.communication import CallTimes, call_times, exposed_shares
@@ -12,6 +11,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
 from traceops.core.units import stored
@@ -132,7 +132,7 @@ class Basis(Struct, frozen=True):
     @property
     def pct(self) -> float:
         """The transfer's part of the step."""
-        return float(np.median(list(self.shares.values())))
+        return float(median(list(self.shares.values())))
 
     @property
     def recorded(self) -> Recorded | None:
@@ -152,7 +152,7 @@ def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | N
     shares = exposed_shares(run)
     if not shares:
         return None
-    recorded = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
+    recorded = float(median([times.mean_ms("comm_transfer") for times in run.ranks]))
     if undisturbed is None or not _tells(undisturbed, run):
         return Basis(run.step_ms, recorded, shares)
     step = undisturbed.step_ms
@@ -160,7 +160,7 @@ def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | N
     idle = max(one.idle_ms for one in undisturbed.ranks)
     return Basis(
         step,
-        float(np.median(list(exposed.values()))),
+        float(median(list(exposed.values()))),
         {rank: 100 * ms / step for rank, ms in exposed.items()},
         recorded,
         run.step_ms,

@@ -12,6 +12,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes, role_of_groups, waiting_role
 from traceops.across.run_use import MachineUse
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.units import stored
@@ -130,7 +131,7 @@ def transfer_by_role(run: CrossRank) -> dict[Role, float]:
             for times in run.ranks
             if times.typical.any() and role in (by_role := run.role_times[times.summary.rank])
         ]
-        if own and (ms := float(np.median(own))) >= _LEAST_MS:
+        if own and (ms := median(own)) >= _LEAST_MS:
             found[role] = ms
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 

@@ -14,6 +14,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import CAUSE_OF
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_use import beyond_peers, core_waits
+from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
@@ -97,7 +98,7 @@ def longer_ms(run: CrossRank, number: int) -> float:
 def step_ms(run: CrossRank, number: int) -> float:
     """A step's duration, ms: the median over the ranks that recorded it."""
     own = [times.duration[times.summary.step_numbers == number] for times in run.ranks]
-    return float(np.median(np.concatenate(own))) / 1e6
+    return float(median(np.concatenate(own))) / 1e6
 
 
 # TO-T001 where a rank waits for a core in the long steps, by what it told of its recorded steps.
@@ -184,7 +185,7 @@ def _unprofiled(inputs: Inputs, cause: str) -> tuple[list[float], list[bool], li
     series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
     count = min((len(own) for own in series), default=0)
     rows = ([own[i] for own in series] for i in range(count))
-    took = [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
+    took = [median([ms for ms in row if ms is not None]) for row in rows if None not in row]
     return took, typical_steps(took).tolist(), []
 
 

@@ -17,6 +17,7 @@ from traceops.across.run_use import CoreWaits, beyond_peers, unfair_waits
 from traceops.across.slow_group import LEAST_RANKS, SlowGroup, SlowGroups, far_ranks
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.undisturbed import Undisturbed
+from traceops.core.arrays import median
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
@@ -113,7 +114,7 @@ def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDA
     if any(times.summary.on_gpu for times in run.ranks):
         return np.zeros(len(steps))
     each = [beyond_peers(waits, rank, group.peers, steps) for rank in group.ranks]
-    wanted: NDArray[np.float64] = np.median(each, axis=0)
+    wanted: NDArray[np.float64] = median(each, axis=0)
     return wanted
 
 
@@ -122,7 +123,7 @@ def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64
     assert run.replay is not None
     step = run.replay.stragglers.step_ns
     own = group.saved - wanted
-    still = group.longer - wanted >= LATE_STEP * float(np.median(step))
+    still = group.longer - wanted >= LATE_STEP * median(step)
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 

@@ -12,6 +12,7 @@ from traceops.across.replay.late_places import late_places
 from traceops.across.run_use import CoreWaits, beyond_peers
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.work import far_beyond, own_time
+from traceops.core.arrays import median
 from traceops.core.claims import reason
 from traceops.rules.inputs import why_incomplete
 from traceops.rules.shared import IMPACT_BOUNDS, ends_fit
@@ -168,7 +169,7 @@ def operators_pct(run: CrossRank, straggler: Straggler) -> float | None:
     peers = [peer for peer in run.replay.graph.peers(straggler.rank) if peer not in found]
     if not peers or straggler.rank not in run.replay.graph.on_cpu:
         return None
-    usual = np.median([own_time(run.replay.graph, peer) for peer in peers], axis=0)
+    usual = median([own_time(run.replay.graph, peer) for peer in peers], axis=0)
     more = np.maximum(own_time(run.replay.graph, straggler.rank) - usual, 0.0)
     share = float(more[WORK.index("compute")]) / max(float(more.sum()), 1.0)
     return 100 * share if share >= _MOST else None
@@ -210,7 +211,7 @@ def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bo
     if not most:
         return float((own / step).max()) >= BURST_PCT[0] / 100
     late = [number in straggler.late_steps for number in run.replay.lateness.steps]
-    still = own[late] >= LATE_STEP * float(np.median(step))
+    still = own[late] >= LATE_STEP * median(step)
     bound = IMPACT_BOUNDS[0] / 100 * float(step.mean())
     return bool(still.mean() > 0.5) and float(own.mean()) >= bound
 

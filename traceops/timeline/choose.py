@@ -59,14 +59,15 @@ def around_finding(name: str, findings: Sequence[Finding], run: CrossRank, prese
 
 def finding_name(name: str) -> str:
     """A finding's name in one spelling: 'TO-S001', 'TO-S001.2'. Raises UsageError where it is none."""
-    if (match := _NAME.fullmatch(name.strip())) is None:
+    match = _NAME.fullmatch(name.strip()) or _NAME.fullmatch(f"TO-{name.strip()}")
+    if match is None:
         raise UsageError(f"{name!r} is no finding; take one such as TO-S001")
     return match["rule"].upper() + (f".{match['place']}" if match["place"] not in (None, "1") else "")
 
 
 def find_named(name: str, findings: Sequence[Finding]) -> Finding:
     """The finding of that name; raises UsageError where there is none."""
-    match = _NAME.fullmatch(name.strip())
+    match = _NAME.fullmatch(name.strip()) or _NAME.fullmatch(f"TO-{name.strip()}")
     rules = list(dict.fromkeys(finding.rule for finding in findings))
     if match is None:
         raise UsageError(f"{name!r} is no finding; take one such as {rules[0] if rules else 'TO-S001'}")

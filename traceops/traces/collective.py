@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from traceops.traces.event import RawEvent
 from traceops.traces.model import CommArgs, Group
 
+_MOST = 1 << 62
 _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 
 
@@ -82,7 +83,7 @@ def _parse_text(text: str) -> tuple[int, ...] | None:
 
 def count(value: Any) -> int | None:
     """A count or number that arithmetic on int64 survives."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+    return value if type(value) is int and 0 <= value < _MOST else None
 
 
 def _elements(shapes: str) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ class CommArgs(Struct, frozen=True):
     destination: int | None = None
 
 
-class Events(Struct, frozen=True):
+class Events(Struct, frozen=True, dict=True):
     """The complete events ("ph": "X") of one trace as equally long columns, in file order.
 
     `ts` and `dur` are int64 ns since the Unix epoch where the file has `baseTimeNanoseconds`, else
@@ -68,8 +70,17 @@ class Events(Struct, frozen=True):
 
     def in_cats(self, *cats: str) -> NDArray[np.bool_]:
         """Mask of the rows whose category is one of `cats`, whatever its case (older torch wrote 'Kernel')."""
-        wanted = {cat.lower() for cat in cats}
-        return np.array([cat.lower() in wanted for cat in self.cats], dtype=bool).take(self.cat)
+        if cats not in self._masks:
+            wanted = {cat.lower() for cat in cats}
+            mask = np.array([cat.lower() in wanted for cat in self.cats], dtype=bool).take(self.cat)
+            mask.flags.writeable = False
+            self._masks[cats] = mask
+        return self._masks[cats]
+
+    @cached_property
+    def _masks(self) -> dict[tuple[str, ...], NDArray[np.bool_]]:
+        """What was asked of `in_cats` before."""
+        return {}
 
 
 class Group(Struct, frozen=True):

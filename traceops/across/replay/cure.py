@@ -13,7 +13,7 @@ from traceops.across.replay.graph import RankNodes, StepGraph, place_of, step_of
 from traceops.across.replay.late_places import LatePlaces, late_places
 from traceops.across.replay.simulate import Scenario
 from traceops.across.work import own_steps
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median, nanmedian
 from traceops.measure.program import NEVER
 
 # The program of a cured rank: its peers' usual one, in which no step has one peer's luck or mishap.
@@ -148,7 +148,7 @@ def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.fl
         return np.nan_to_num(taken)
     steps = _expected(cube[:, :, whole].sum(axis=1)[:, None, :], peers, typical[whole])[0]
     sums = taken[:, whole].sum(axis=0)
-    scale = np.full(len(typical), float(np.median(steps)) / max(float(np.median(sums)), 1.0))
+    scale = np.full(len(typical), median(steps) / max(median(sums), 1.0))
     scale[whole] = steps / np.maximum(sums, 1.0)
     found: NDArray[np.float64] = np.nan_to_num(taken * scale)
     return found
@@ -175,11 +175,11 @@ def _in_common(apart: _Cube) -> NDArray[np.float64]:
 def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     """The median over an axis, of what is there."""
     if not np.isnan(values).any():
-        found: NDArray[np.float64] = np.median(values, axis=axis)
+        found: NDArray[np.float64] = median(values, axis=axis)
         return found
     kept = ~np.isnan(values).all(axis=axis)
     found = np.full(kept.shape, np.nan)
-    found[kept] = np.nanmedian(values[:, kept] if axis == 0 else values[kept], axis=axis)
+    found[kept] = nanmedian(values[:, kept] if axis == 0 else values[kept], axis=axis)
     return found
 
 
@@ -229,8 +229,8 @@ def usually_alike(
     """
     chosen = typical if typical.any() else ~typical
     theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in peers])
-    most = float(np.median(theirs)) + float(np.std(theirs))
-    return [rank for rank in ranks if float(np.median(own_steps(graph, rank)[chosen])) <= most]
+    most = median(theirs) + float(np.std(theirs))
+    return [rank for rank in ranks if float(median(own_steps(graph, rank)[chosen])) <= most]
 
 
 def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:

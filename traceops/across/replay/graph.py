@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.core.arrays import Int, spread_before
+from traceops.core.arrays import Int, spread_before, uniques
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
 from traceops.measure.summary import RankSummary
@@ -140,6 +140,11 @@ class StepGraph(Struct, frozen=True, dict=True):
         """Those of them that are known to be slower in the window."""
         return tuple(rank for rank, nodes in self.ranks.items() if uses_up_lead(nodes))
 
+    @cached_property
+    def own_steps(self) -> dict[int, Steps]:
+        """Rank -> its own time in each step, ns: what is left of it without waiting."""
+        return {rank: np.diff(nodes.work[self.edges[rank]]).astype(float) for rank, nodes in self.ranks.items()}
+
     def needed_by(self, number: int, rank: int) -> tuple[tuple[int, int], ...]:
         """Those members of a collective, as (rank, node), that this rank's cannot end without, itself too."""
         members, needs = self.members[number], self.needs[number]
@@ -237,7 +242,7 @@ def caught_up_each_step(nodes: RankNodes) -> bool:
     all_done = latest[np.searchsorted(behind[order], np.arange(len(waits)), side="right")] <= waits
     # A wait on an edge is of the step that ends there.
     step = np.searchsorted(edges, waits[all_done], side="left")
-    return len(np.unique(step[(step > 0) & (step < len(edges))])) == len(edges) - 1
+    return len(uniques(step[(step > 0) & (step < len(edges))])) == len(edges) - 1
 
 
 def uses_up_lead(nodes: RankNodes) -> bool:
@@ -496,7 +501,7 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
     edges = summary.step_edges[first : first + len(steps) + 1]
     start, end = comm.start[at], comm.end[at]
     ready = program.ready[at]
-    for stream in np.unique(comm.stream[at]):  # a stream runs in order
+    for stream in uniques(comm.stream[at]):  # a stream runs in order
         same = comm.stream[at] == stream
         ready[same] = np.minimum(np.maximum.accumulate(ready[same]), start[same])
     after, after_end = _followed(start, end - lag, comm.stream[at], ready)
@@ -574,7 +579,7 @@ def _closing(end: Int, edges: Int) -> Int:
 def _followed(start: Int, end: Int, stream: Int, ready: Int) -> tuple[Int, Int]:
     """The collective each one had to wait for (-1: none) and its end: before it on its stream, or close before it."""
     after = np.full(len(start), -1, dtype=np.int64)
-    for value in np.unique(stream):
+    for value in uniques(stream):
         same = np.flatnonzero(stream == value)
         after[same[1:]] = same[:-1]
     ended = np.where(after >= 0, end[after], np.iinfo(np.int64).min) if len(start) else start

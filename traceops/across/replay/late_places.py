@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, place_of, step_of
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.measure.program import NEVER
 
 _MATTERS = 0.02  # of the step: what a place must take longer, in the mean
@@ -95,7 +95,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
         return found.reshape(shape)
 
     longer, theirs = by_place(more), by_place(usual)
-    length = float(np.median([np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]))
+    length = float(median([np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]))
     least = np.maximum(_MATTERS * length, (_FAR - 1) * theirs.mean(axis=1))
     late = (longer.mean(axis=1) >= least) & ((longer > 0).mean(axis=1) >= _MOST_STEPS)
     if not late.any():
@@ -108,7 +108,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     gone = np.where(where, np.maximum(more, 0), 0)
     first = numbers.get(place_of(labels[0])) if step_of(labels[0], index, len(graph.steps)) == 0 else None
     before = gone[where & (place == first)] if first is not None and late[first] else ()  # as in later steps
-    gone = np.concatenate(([round(float(np.median(before))) if len(before) else 0], gone))
+    gone = np.concatenate(([round(median(before)) if len(before) else 0], gone))
     most = float(means[0, worst]), float(means[1:, worst].max())
     return _Late(labels, where, np.cumsum(gone), spent[0], spent[1:], most)
 
@@ -146,7 +146,7 @@ def _more(graph: StepGraph, rank: int, late: _Late) -> dict[str, float]:
         moments = [np.interp(at, nodes.work[order], nodes.spent[order, n]) for n in range(len(WORK))]
         return np.array([np.diff(own)[late.where].sum() for own in moments])
 
-    usual = np.median([spent(peer) for peer in graph.peers(rank)], axis=0)
+    usual = median([spent(peer) for peer in graph.peers(rank)], axis=0)
     return dict(zip(WORK, (spent(rank) - usual).tolist(), strict=True))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, step_of
 from traceops.across.replay.late_places import LatePlaces
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.measure.program import NEVER
 
 
@@ -170,7 +170,7 @@ def shared_hosts(graph: StepGraph, role: Sequence[int], more: Sequence[int]) -> 
     rest = [rank for rank in role if rank not in more]
     if not rest or any(rank not in graph.kernels for rank in role):
         return {}
-    usual = np.median([graph.kernels[rank] for rank in rest], axis=0)
+    usual = median([graph.kernels[rank] for rank in rest], axis=0)
     most = {rank: graph.kernels[rank] >= _MORE * usual for rank in more}
     at = {rank: _launched(graph.ranks[rank]) for rank in role}
     first = at[rest[0]]
@@ -202,7 +202,7 @@ def _shared(
     moments: Mapping[int, Int], where: Mapping[int, NDArray[np.bool_]], rest: Sequence[int]
 ) -> dict[int, NDArray[np.float64]]:
     """By how much later these moments are where what ranks take longer from one to the next is shared by all."""
-    theirs = np.median([np.diff(moments[rank]) for rank in rest], axis=0)
+    theirs = median([np.diff(moments[rank]) for rank in rest], axis=0)
     later = {rank: np.zeros(len(own)) for rank, own in moments.items()}
     for rank, chosen in where.items():
         longer = np.cumsum(np.maximum(np.diff(moments[rank]) - theirs, 0) * chosen)

@@ -15,7 +15,7 @@ from traceops.across.replay.graph import WORK, FlatCollectives, RankNodes, StepG
 from traceops.across.replay.graph import lead as lead_of
 from traceops.across.replay.late_places import LatePlaces
 from traceops.across.replay.programs import HostShift, recomputed, relabelled, spared, unslowed
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, median
 from traceops.measure.program import NEVER
 
 # A rank's program, the places of its nodes' ends, its step edges, how long its first step was measured to take, the
@@ -64,14 +64,14 @@ class SimulatedSteps(Struct, frozen=True):
 
     def fed_ns(self) -> NDArray[np.float64]:
         """The same if loaders keep up: the median over ranks."""
-        steps: NDArray[np.float64] = np.median(np.diff(self.edges, axis=1), axis=0)
+        steps: NDArray[np.float64] = median(np.diff(self.edges, axis=1), axis=0)
         return steps
 
 
 def measured_step_ns(graph: StepGraph) -> NDArray[np.float64]:
     """Duration of each step as measured, ns: the median over ranks."""
     own = [nodes.begin[graph.edges[rank]] for rank, nodes in graph.ranks.items()]
-    steps: NDArray[np.float64] = np.median(np.diff(own, axis=1), axis=0)
+    steps: NDArray[np.float64] = median(np.diff(own, axis=1), axis=0)
     return steps
 
 

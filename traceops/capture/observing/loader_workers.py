@@ -27,8 +27,8 @@ from traceops.core.rank_files import LOADER_GLOB, loader_file
 _KINDS = ("Process", "SpawnProcess", "ForkServerProcess")
 _LINES = """
 try:
-    from traceops.capture.observing.loader_workers import told
-    told({folder!r})
+    from traceops.capture.observing.loader_workers import begin_in_worker
+    begin_in_worker({folder!r})
 except Exception:
     pass
 """
@@ -135,10 +135,10 @@ class LoaderWorkers:
         """Have multiprocessing, if that is what has forked, call us once it knows what this process is for."""
         util: Any = sys.modules.get("multiprocessing.util")  # a program without it is not to get it from us
         if util is not None:
-            util.register_after_fork(self, LoaderWorkers._told)
+            util.register_after_fork(self, LoaderWorkers._begin_if_loader)
             self._asked = True  # in what is forked from here too
 
-    def _told(self) -> None:
+    def _begin_if_loader(self) -> None:
         if self._folder is not None and contained(_is_here_loaders):
             contained(_begin, self._folder)
 
@@ -150,7 +150,7 @@ def _forked() -> None:
     _newest[0].forked()
 
 
-def told(folder: str) -> None:
+def begin_in_worker(folder: str) -> None:
     """In a loader's worker that was started anew, right before its work begins."""
     _begin(Path(folder))
 

@@ -96,9 +96,9 @@ class MemoryWatch:
         """Torch is about to raise OutOfMemoryError. total: of the device, or what the process is allowed of it."""
         if not self._off and os.getpid() == self._pid and self._saved < _MOST_SAVED:
             self._saved += 1
-            contained(self._tell, device, asked, total, free)
+            contained(self._write_report, device, asked, total, free)
 
-    def _tell(self, device: int, asked: int, total: int, free: int) -> None:
+    def _write_report(self, device: int, asked: int, total: int, free: int) -> None:
         torch: Any = sys.modules["torch"]
         stats = torch._C._cuda_memoryStats(device)
         told = {

@@ -24,7 +24,7 @@ from traceops.capture.observing.step_clock import (
     StepClock,
     allocator_bytes,
     allocator_counters,
-    tells_core_waits,
+    counts_core_waits,
 )
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import daemon_thread
@@ -122,7 +122,7 @@ class Observer:
         self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None, *, live: bool = False
     ) -> None:
         self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
-        header = {"rank": rank, "started_ns": time.time_ns(), "first": first, "core_waits": tells_core_waits()}
+        header = {"rank": rank, "started_ns": time.time_ns(), "first": first, "core_waits": counts_core_waits()}
         self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
         self._observed.write_bytes(b"")
         self.trouble: str | None = None

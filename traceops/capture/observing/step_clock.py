@@ -182,7 +182,7 @@ def _us(ns: int) -> int:
     return ns // 1000 if 0 <= ns < _MOST_NS else MOST_US if ns > 0 else 0
 
 
-def tells_core_waits() -> bool:
+def counts_core_waits() -> bool:
     """Whether Linux counts how long a thread waits for a core: without that it says 0 of all."""
     try:
         with _SCHEDSTAT.open("rb", buffering=0) as file:

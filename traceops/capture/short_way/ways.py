@@ -70,7 +70,7 @@ class LongWay:
         """The heartbeat's memory, None for no more."""
 
     def collected(self, phase: str, info: dict[str, int], /) -> None:
-        """Told by Python's garbage collector (`gc.callbacks`)."""
+        """Called by Python's garbage collector (`gc.callbacks`)."""
         try:
             now = time.perf_counter_ns()
             if phase == "start":

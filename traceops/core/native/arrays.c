@@ -730,6 +730,41 @@ static PyObject *join(ARGUMENTS) {
     GIVE_NUMBER(pairs);
 }
 
+/* ---- few values of many rows ---- */
+
+/* few(column, values, which): the different values in rising order, and the place of each row's among them.
+ *
+ * The answer is how many there are. None where there are more than `values` has room for. `which` may be empty. */
+static PyObject *few(ARGUMENTS) {
+    TAKE("lLL");
+    const int64_t *column = data[0];
+    int64_t *values = data[1], *which = data[2], seen[256], place[256];
+    Py_ssize_t length = lengths[0], room = lengths[1] < 256 ? lengths[1] : 256, known = 0, last = 0;
+    if (lengths[2] && lengths[2] != length)
+        REFUSE;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (known == 0 || seen[last] != column[i]) {
+            for (last = 0; last < known && seen[last] != column[i]; last++) {}
+            if (last == known) {
+                if (known == room)
+                    REFUSE;
+                seen[known++] = column[i];
+            }
+        }
+        if (lengths[2])
+            which[i] = last;
+    }
+    for (Py_ssize_t i = 0; i < known; i++) {
+        place[i] = 0;
+        for (Py_ssize_t j = 0; j < known; j++)
+            place[i] += seen[j] < seen[i];
+        values[place[i]] = seen[i];
+    }
+    for (Py_ssize_t i = 0; i < lengths[2]; i++)
+        which[i] = place[which[i]];
+    GIVE_NUMBER(known);
+}
+
 /* ---- quantiles, and bars drawn together ---- */
 
 /* The value that stands at `at` once the values are in order; they are rearranged. */
@@ -866,7 +901,7 @@ static PyMethodDef methods[] = {
     METHOD(unite),     METHOD(intersect), METHOD(subtract),   METHOD(covered), METHOD(within),
     METHOD(holds),     METHOD(nest),      METHOD(innermost),  METHOD(outermost), METHOD(statistics),
     METHOD(kahan),     METHOD(running),   METHOD(hta_rows),   METHOD(join),
-    METHOD(fewer),     {"select", (PyCFunction)(void (*)(void))select_values, METH_FASTCALL, NULL},
+    METHOD(fewer),     METHOD(few),       {"select", (PyCFunction)(void (*)(void))select_values, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -882,7 +917,7 @@ PyMODINIT_FUNC PyInit__arrays(void) {
     if (PyType_Ready(&block_type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 1) < 0)
+    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 2) < 0)
         Py_CLEAR(module);
     return module;
 }

@@ -108,7 +108,7 @@ class Collector:
         for path in (self.folder / self.marker, *self.folder.glob(".gather.*.part")):
             path.unlink(missing_ok=True)
 
-    def tell(self, node: str, state: str) -> None:
+    def announce(self, node: str, state: str) -> None:
         """A node says that its files are "coming" or "done", or that its ranks are "still" or "moving"."""
         with self._lock:
             self._seen.heard_s = time.monotonic()
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         node, _, state = self.path.strip("/").partition("/")
-        self._answer(lambda: self._tell(unquote(node), state))
+        self._answer(lambda: self._announce(unquote(node), state))
 
     def do_PUT(self) -> None:
         self._answer(self._store)
@@ -226,8 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
 
-    def _tell(self, node: str, state: str) -> HTTPStatus:
-        self.to.tell(node, state)
+    def _announce(self, node: str, state: str) -> HTTPStatus:
+        self.to.announce(node, state)
         return HTTPStatus.OK
 
     def _store(self) -> HTTPStatus:

@@ -85,7 +85,7 @@ class Sender:
             self._reach(reach_s, "POST", f"/{quote(self._node, safe='')}/done")
         return sent
 
-    def tell(self, state: str) -> int:
+    def announce(self, state: str) -> int:
         """Say "still" or "moving" in passing; how many nodes are still.
 
         Raises OSError, HTTPException or Unreachable where nobody answers soon.
@@ -196,14 +196,14 @@ class Gathering:
         """Tell the first node whether the ranks are still here; whether they are on all nodes, if it says so."""
         state: Final = "still" if here else "moving"
         if self._collector is not None:
-            self._collector.tell(_FIRST, state)
+            self._collector.announce(_FIRST, state)
             return here and self._collector.still >= self._plan.cluster.nnodes
         now = time.monotonic()
         if self._sender is None or not (here or self._told) or now < self._ask_again_s:
             return False
         self._ask_again_s = now + _ASK_EVERY_S
         try:
-            count = self._sender.tell(state)
+            count = self._sender.announce(state)
         except (OSError, HTTPException, Unreachable):
             self._ask_again_s = now + _ASK_AFTER_FAILURE_S
             return False

@@ -77,8 +77,6 @@ def processes(jobs: int) -> Iterator[WorkerPool]:
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing.connection import wait
 
-    import numpy.ma  # noqa: F401 np.unique and np.median import it when first called: here once, not in each process
-
     if multiprocessing.current_process().daemon:
         thread = ThreadPoolExecutor(1)
         try:

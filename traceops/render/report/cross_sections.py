@@ -13,24 +13,32 @@ from typing import Any
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import percent_text, us_text
+from traceops.core.units import size_text, us_text
 from traceops.core.words import SCHEDULES, StepWords
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import Cell, Column, Table, number, rows_of, size, table_of
+from traceops.render.cells import Cell, Column, Table, number, rows_of, share, size, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
 from traceops.render.report import cross_figures, detail_tables
 from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
+from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text, lateness_by_group, rank_column
 from traceops.render.report.step_timeline import how_to_open, step_timeline
-from traceops.render.report.terms import TERMS, term_of
+from traceops.render.report.terms import COLUMNS, COMM_TRANSFER, TERMS, said, section_of, term_of
 from traceops.report.model import Report
-from traceops.report.rows import PipelineRow
+from traceops.report.rows import PipelineRow, ReferenceRow
 from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
 from traceops.rules import stragglers
 
 MOST_LATE = 8
 MOST_ARRIVALS = 40
 MOST_PIECES = 60
+_MOST_REFERENCES = 40
+_REFERENCE_SOURCES = {
+    "doctor": ("traceops doctor", "measured on this machine by traceops doctor"),
+    "graph": ("NCCL", "what NCCL's own search expects of these links, from its log"),
+    "table": ("table", "what NCCL reaches over this GPU's NVLink inside one host"),
+    "siblings": ("best sibling", "the best group of the same kind in this run"),
+}
 FEW_RUNS = 400  # of the timeline where a script draws it in full
 
 
@@ -171,35 +179,19 @@ _NO_SLOWDOWN = 1.02
 
 def replay_sentence(report: Report) -> str:
     """How far the replay is from the measured steps, and what the stragglers cost the whole job."""
-    replay = report.summary.replay
+    replay, words = report.summary.replay, report.summary.step_words
     if replay is None:
         return ""
-    said, words = "", report.summary.step_words
-    error = replay.error_pct
-    if error is not None:
-        doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
-        steps = replay.steps
-        which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else words.the
-        said = f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
-    if note := least_note(report):
-        said += f" {note[:1].upper()}{note[1:]}."
-    slowdown = replay.straggler_slowdown
-    if unfit := unfit_note(report):
-        said += f" {unfit[:1].upper()}{unfit[1:]}."
-        slowdown = None
+    unfit, slowdown = unfit_note(report), replay.straggler_slowdown
     late = any(found.rule in stragglers.IDS and found.severity != "info" for found in report.findings)
-    if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
+    if unfit or (slowdown is not None and slowdown < _NO_SLOWDOWN and late):
         slowdown = None  # with half of the ranks late their median is no measure
-    if slowdown is not None and slowdown < _NO_SLOWDOWN:
-        said += f" Making all ranks equal would save next to nothing (straggler slowdown S = {slowdown:.2f})."
-    elif slowdown is not None:
-        they = words.choose("they", "it")
-        said += (
-            f" {words.choose('Steps take', 'The window takes')} {slowdown:.2f} times as long as {they} would if every "
-            "rank ran as the median rank does "
-            f"(straggler slowdown S = {slowdown:.2f})."
-        )
-    return said.strip()
+    return said(
+        "what-if", "replay", words, error=replay.error_pct, doubt=(replay.error_pct or 0.0) > _DOUBTFUL_PCT,
+        which=f"steps {ranks_text(replay.steps, 4)}" if len(replay.steps) > 1 else words.the,
+        least=least_note(report), unfit=unfit, slowdown=slowdown,
+        even=slowdown is not None and slowdown < _NO_SLOWDOWN, uneven=slowdown is not None and slowdown >= _NO_SLOWDOWN,
+    )  # fmt: skip
 
 
 def clocks_sentence(report: Report) -> str:
@@ -209,26 +201,19 @@ def clocks_sentence(report: Report) -> str:
         return ""
     residual = clocks.residual_p95_us
     if residual is None:
-        return "No collective synchronises the ranks, so the clocks are as the traces have them."
-    said = f"Clocks agree within {us_text(residual)} (p95 over {clocks.anchors} collectives)."
-    if clocks.unaligned:
-        said += f" Not aligned: ranks {ranks_text(clocks.unaligned, 8)}."
-    return said
+        return said("timeline", "clocks", unknown=True)
+    unaligned = ranks_text(clocks.unaligned, 8) if clocks.unaligned else ""
+    return said("timeline", "clocks", residual=us_text(residual), count=clocks.anchors, unaligned=unaligned)
 
 
 def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
-    """'Ranks 0 to 3: 1F1B, 8 micro-batches a step. Stages wait 29 % of it; by the schedule alone, 27 %.'"""
-    held = pipeline.stages_per_rank
-    said = f"Ranks {', '.join(map(str, pipeline.ranks[:16]))}{' …' if len(pipeline.ranks) > 16 else ''}: "
-    said += SCHEDULES[pipeline.schedule]
-    if held is not None and held > 1:
-        said += f", {held} stages a rank"
-    if pipeline.micro_batches is not None:
-        said += f", {pipeline.micro_batches} micro-batches {words.per}"
-    said += f". Its stages wait {pipeline.bubble_pct:.0f} % of {words.a} for each other"
-    if pipeline.schedule_bubble_pct is not None:
-        said += f"; even ones would wait {pipeline.schedule_bubble_pct:.0f} % by the schedule alone"
-    return f"{said}."
+    """'Ranks 0 to 3: 1F1B, 8 micro-batches per step. Its stages wait 29 % of a step; by the schedule alone, 27 %.'"""
+    held, ranks = pipeline.stages_per_rank, pipeline.ranks
+    return said(
+        "pipelines", "sentence", words, ranks=", ".join(map(str, ranks[:16])) + " …" * (len(ranks) > 16),
+        schedule=SCHEDULES[pipeline.schedule], stages=held if held is not None and held > 1 else None,
+        batches=pipeline.micro_batches, bubble=pipeline.bubble_pct, even=pipeline.schedule_bubble_pct,
+    )  # fmt: skip
 
 
 def path_sentence(report: Report) -> str:
@@ -254,10 +239,10 @@ def waiting_sentence(report: Report) -> str:
     if check is None or check.status == "fired":
         return ""
     if check.status == "not_evaluated":
-        return f"Not evaluated: {check.reason}."
+        return said("lateness", "sentence", unknown=check.reason)
     sometimes = check_of(report, stragglers.SOMETIMES_LATE.id)
-    which = "No rank is late in most steps" if sometimes and sometimes.status == "fired" else "No straggler"
-    return f"{which}: {check.reason}."
+    late = sometimes is not None and sometimes.status == "fired"
+    return said("lateness", "sentence", clear=check.reason, sometimes=late)
 
 
 def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
@@ -302,44 +287,28 @@ def hang(report: Report, shown: Sequence[int]) -> Section | None:
 def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     """Who is waited for, and why."""
     table, words = lateness_table(report), report.summary.step_words
-    sentence = waiting_sentence(report) if len(report.ranks) > 1 else ""
-    sentence = " ".join(said for said in (sentence, _tied_sentence(report)) if said)
+    sentence = f"{waiting_sentence(report)} {_tied_sentence(report)}".strip() if len(report.ranks) > 1 else ""
     if not sentence and table is None:
         return None
     blocks: list[Block] = [text(sentence)] if sentence else []
     if table is not None:
-        blocks += [
-            soft(
-                "Waiting is charged to the rank whose own work made it late; a rank that was late because it had to "
-                "wait passes the charge on. Summed over the ranks that wait."
-            ),
-            Chart(
-                "lateness",
-                f"Heat map: waiting that each rank caused in {words.each}, ms; the table below has the "
-                f"{words.choose('means and the worst step', 'numbers')}",
-                cross_figures.lateness_figure(report, list(shown)),
-            ),
-            TableBlock(table, "narrow"),
-        ]
-    return Section("lateness", "Who is waited for, and why", tuple(blocks), "Who is waited for")
+        figure = cross_figures.lateness_figure(report, list(shown))
+        chart = Chart("lateness", said("lateness", "chart", words), figure)
+        blocks += [soft(said("lateness", "intro")), chart, TableBlock(table)]
+    return section_of("lateness", blocks)
 
 
 def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     """What the stages of each pipeline wait for each other."""
     if not report.pipelines:
         return None
-    blocks: list[Block] = [
-        soft(
-            "The bubble is what a stage waits for activations and gradients with nothing else to do: for a slower "
-            "stage, while the pipeline fills and drains, or for sends that come late."
-        )
-    ]
+    blocks: list[Block] = [soft(said("pipelines", "intro"))]
     for pipeline in report.pipelines:
         blocks += [
             text(pipeline_sentence(pipeline, report.summary.step_words)),
             TableBlock(detail_tables.stages_table(pipeline, report.summary.step_words)),
         ]
-    return Section("pipelines", "What stages wait for each other", tuple(blocks), "Pipelines")
+    return section_of("pipelines", blocks)
 
 
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
@@ -347,100 +316,44 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     table = detail_tables.what_if_table(report)
     if table is None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
-        why = (text(why_no_what_if(report, 0.0)),)
-        return Section("what-if", "What a change would save", why, "What if") if no_replay else None
+        return section_of("what-if", (text(why_no_what_if(report, 0.0)),)) if no_replay else None
     replay, words = replay_sentence(report), report.summary.step_words
-    return Section(
-        "what-if",
-        "What a change would save",
-        (
-            soft(
-                f"The measured {words.choose('steps', 'window')} replayed with one thing different at a time; "
-                "savings do not add up."
-            ),
-            *((text(replay),) if replay else ()),
-            Chart(
-                "what-if",
-                f"Bars: predicted step time for one change at a time, ms, and a line at {words.the} as it is; the "
-                "table below has the numbers",
-                cross_figures.what_if_figure(report),
-            ),
-            TableBlock(table, "narrow"),
-        ),
-        "What if",
-    )
+    blocks: list[Block] = [soft(said("what-if", "intro", words)), *((text(replay),) if replay else ())]
+    chart = Chart("what-if", said("what-if", "chart", words), cross_figures.what_if_figure(report))
+    return section_of("what-if", (*blocks, chart, TableBlock(table, "narrow")))
 
 
 def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     """What set how long the median step took."""
-    table = path_table(report)
+    table, words = path_table(report), report.summary.step_words
     if table is None:
         return None
-    step, sentence = report.tables.critical_path[0].step, path_sentence(report)
-    words = report.summary.step_words
-    return Section(
-        "path",
-        f"Critical path of the {words.choose('median step', 'window')}{_of_step(step)}",
-        (
-            *((text(bold(sentence)),) if sentence else ()),
-            soft(
-                f"The chain of work and transfers that set how long {words.the} took: making anything off it faster "
-                "changes nothing. A piece is shown as what it consists of, times of one kind together."
-            ),
-            Chart(
-                "path",
-                "Lanes: the pieces of the critical path on each rank in ms; the folded table lists them",
-                cross_figures.critical_path_figure(report),
-            ),
-            fold("Pieces as a table", TableBlock(table)),
-        ),
-        "Critical path",
-    )
+    blocks: list[Block] = [text(bold(sentence))] if (sentence := path_sentence(report)) else []
+    blocks += [
+        soft(said("path", "intro", words)),
+        Chart("path", said("path", "chart"), cross_figures.critical_path_figure(report)),
+        fold(said("path", "fold"), TableBlock(table)),
+    ]
+    return section_of("path", blocks, words, step=report.tables.critical_path[0].step)
 
 
 def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     """What every rank did in the longest step."""
-    table = timeline_table(report, list(shown))
+    table, words = timeline_table(report, list(shown)), report.summary.step_words
     if table is None:
         return None
-    several, longest = len(report.ranks) > 1, report.summary.step_words.choose("longest step", "window")
-    clocks = clocks_sentence(report)
-    kinds = groups_text(report)
-    cut = f" {kinds}" if kinds else ""
-    chart = Chart(
-        "timeline",
-        f"Rows: what each rank did during the {longest}, on one time axis in ms; the folded table has the sums",
-        cross_figures.timeline_figure(
-            report, list(shown), cross_figures.MOST_RUNS if report.detail is None else FEW_RUNS
-        ),
-    )
-    sums = fold("Sums as a table", TableBlock(table))
-    said = soft(
-        f"What the device did at each moment{', all ranks on one time axis' if several else ''}."
-        f"{f' {clocks}' if clocks else ''}{cut}"
-    )
-    if drawn := step_timeline(report, (said, chart)):
-        return Section(
-            "timeline",
-            "Timeline",
-            (
-                soft(
-                    f"{report.summary.step_words.choose('Any recorded step', 'The window')}, as the traces have it: "
-                    "what the host did, what the device computed, and for each collective how long a rank waited "
-                    "before the transfer began. Zoom in to see the names."
-                    f"{f' {clocks}' if clocks else ''}"
-                ),
-                drawn,
-                how_to_open(report),
-                sums,
-            ),
-        )
-    return Section(
-        "timeline",
-        f"The {longest}{_of_step(report.tables.timeline[0].step)}{' on all ranks' if several else ''}",
-        (said, chart, sums),
-        longest.capitalize(),
-    )
+    clocks, several = clocks_sentence(report), len(report.ranks) > 1
+    runs = cross_figures.MOST_RUNS if report.detail is None else FEW_RUNS
+    figure = cross_figures.timeline_figure(report, list(shown), runs)
+    longest = words.choose("longest step", "window")
+    chart = Chart("timeline", said("timeline", "chart", longest=longest), figure)
+    sums = fold(said("timeline", "fold"), TableBlock(table))
+    moments = soft(said("timeline", "said", several=several, clocks=clocks, kinds=groups_text(report)))
+    if drawn := step_timeline(report, (moments, chart)):
+        intro = soft(said("timeline", "intro", words, clocks=clocks))
+        return section_of("timeline", (intro, drawn, how_to_open(report), sums))
+    heading = said("timeline", "instead", words, step=report.tables.timeline[0].step, several=several)
+    return Section("timeline", heading, (moments, chart, sums), said("timeline", "nav_instead", words))
 
 
 def collectives(report: Report, shown: Sequence[int]) -> Section:
@@ -452,38 +365,79 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
     if arrivals is not None:
         blocks += [
             Heading("Late arrivals"),
-            soft("From the first member's arrival to the last one's, median to p95, and who comes last in how many."),
-            Chart(
-                "arrivals",
-                "Bars: spread of arrivals for each kind of collective, ms; the folded table has the numbers",
-                cross_figures.arrivals_figure(report),
-            ),
-            fold("Arrivals as a table", TableBlock(arrivals)),
+            soft(said("collectives", "arrivals")),
+            Chart("arrivals", said("collectives", "arrivals_chart"), cross_figures.arrivals_figure(report)),
+            fold(said("collectives", "arrivals_fold"), TableBlock(arrivals)),
         ]
     if any(row.bytes for row in report.tables.bandwidth):
         blocks += [
             Heading("Bandwidth against size"),
-            soft(
-                "A point a collective. Small messages are bound by latency: the curve should rise and then level off "
-                "near what the link gives."
-            ),
-            Chart(
-                "bandwidth",
-                "Scatter: bus bandwidth in GB/s against bytes of a collective; the table of collectives has the "
-                "medians",
-                cross_figures.bandwidth_figure(report),
-            ),
+            soft(said("collectives", "bandwidth")),
+            Chart("bandwidth", said("collectives", "bandwidth_chart"), cross_figures.bandwidth_figure(report)),
         ]
-    return Section("collectives", "Collectives", tuple(blocks))
+    return section_of("collectives", blocks)
 
 
 def fabric(report: Report, shown: Sequence[int]) -> Section | None:
     """Machines, how NCCL connected them, and collectives against what their links can do."""
     if report.fabric is None and not report.tables.reference:
         return None
-    from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
+    blocks: list[Block] = []
+    if references := reference_table(report):
+        blocks += [
+            soft(
+                "What each kind of collective achieved against what its links can do. Where that is not known, "
+                "traceops doctor on this machine measures it."
+            ),
+            TableBlock(references),
+        ]
+    if report.fabric is not None:
+        from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
 
-    return Section("fabric", "Fabric", fabric_blocks(report))
+        blocks += fabric_blocks(report)
+    return Section("fabric", "Fabric", tuple(blocks))
+
+
+def reference_table(report: Report) -> Table | None:
+    """What collectives achieved against what their links can do, most time lost first; None without rows."""
+    rows = report.tables.reference
+    if not rows:
+        return None
+    cells = {
+        "group": group_cell,
+        "bytes_p50": _reference_size,
+        "reference_source": _reference_source,
+        "reference_pct": _reference_pct,
+    }
+    cells |= {"busbw_gbs": lambda row: number(row.busbw_gbs), "reference_gbs": lambda row: number(row.reference_gbs)}
+    return table_of(
+        "reference", rows, report.summary.step_words, make=cells, facts={"busbw": COLUMNS["Bus bandwidth"]},
+        most=_MOST_REFERENCES,
+    )  # fmt: skip
+
+
+def _reference_size(row: ReferenceRow) -> Cell:
+    middle = size(row.bytes_p50)
+    least, most = row.bytes_min, row.bytes_max
+    if least is None or most is None or least == most:
+        return middle
+    return Cell(middle.text, f"{size_text(least)} to {size_text(most)}")
+
+
+def _reference_source(row: ReferenceRow) -> Cell:
+    source = row.reference_source
+    if source is None:
+        return Cell("–", "nothing says what these links can do", "unknown")
+    label, title = _REFERENCE_SOURCES.get(str(source), (str(source), ""))
+    link = row.reference_link
+    return Cell(label, f"{title}: {link}" if link else title)
+
+
+def _reference_pct(row: ReferenceRow) -> Cell:
+    pct = row.reference_pct
+    if pct is None:
+        return Cell("–", "not known, or messages too small for it", "unknown")
+    return share(pct, COMM_TRANSFER.colour)
 
 
 def _tied_sentence(report: Report) -> str:
@@ -494,25 +448,14 @@ def _tied_sentence(report: Report) -> str:
     group = next((group for group in groups_of(report) if last.rank in group.ranks), None)
     if group is None or not 1 < len(group.ranks) < len(report.ranks):
         return ""
-    return (
-        f"Rank {last.rank} is one of {len(group.ranks)} ranks that are alike: which of them comes last is chance, and "
-        "curing one of them changes little."
-    )
+    return said("lateness", "tied", last=last.rank, alike=len(group.ranks))
 
 
 def _matching_sentence(report: Report) -> str:
     matching = report.summary.matching
     if matching is None or not matching.events:
-        return "The traces hold no communication."
+        return said("collectives", "matching", none=True)
     pct = matching.matched_pct
-    told = (
-        "none of them belongs to the window."
-        if pct is None
-        else f"{number(pct, 1).text} % of those that belong to the window were matched across ranks."
-    )
-    left_out = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
-    return f"{matching.events} communication events; {told}{f' Left out: {left_out}.' if left_out else ''}"
-
-
-def _of_step(step: int | None) -> str:
-    return "" if step is None else f" (step {step})"
+    left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
+    matched = None if pct is None else number(pct, 1).text
+    return said("collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left)

@@ -16,16 +16,13 @@ from traceops.fabric.model import same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
-from traceops.render.cells import Cell, Table, name, number, share, size, table_of
+from traceops.render.cells import Cell, Table, name, number, size, table_of
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
-from traceops.render.report.detail_tables import group_cell
-from traceops.render.report.terms import COLUMNS, COMM_TRANSFER
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
 from traceops.report.inspector_text import inspector_text
 from traceops.report.model import Report
-from traceops.report.rows import ReferenceRow
 
 # What NCCL Inspector measured, as a table.
 
@@ -44,35 +41,19 @@ def _communicator(row: InspectorSpeed) -> Cell:
     return name(f"{row.name or row.communicator} ({row.ranks} ranks)", 40)
 
 
-MOST_REFERENCES = 40
 _MOST_FIGURES = 4  # of makes of machine
 _MOST_CONNECTIONS = 24
 _MOST_SETTINGS = 40
 _MOST_PROBLEMS = 40
 _MOST_BENCHMARKS = 40
-SOURCES = {
-    "doctor": ("traceops doctor", "measured on this machine by traceops doctor"),
-    "graph": ("NCCL", "what NCCL's own search expects of these links, from its log"),
-    "table": ("table", "what NCCL reaches over this GPU's NVLink inside one host"),
-    "siblings": ("best sibling", "the best group of the same kind in this run"),
-}
 
 
 def fabric_blocks(report: Report) -> tuple[Block, ...]:
-    """What is known of the fabric; nothing where neither evidence nor a reference is there."""
-    fabric, references = report.fabric, reference_table(report)
-    blocks: list[Block] = []
-    if references is not None:
-        blocks += [
-            soft(
-                "What each kind of collective achieved against what its links can do. Where that is not known, "
-                "traceops doctor on this machine measures it."
-            ),
-            TableBlock(references),
-        ]
+    """What is known of the fabric; nothing without evidence of it."""
+    fabric = report.fabric
     if fabric is None:
-        return tuple(blocks)
-    blocks += _machine_blocks(fabric, report.run.device)
+        return ()
+    blocks: list[Block] = [*_machine_blocks(fabric, report.run.device)]
     if fabric.log is not None:
         blocks += [Heading("NCCL"), text(nccl_sentence(fabric.log))]
         if connections := connections_table(fabric.log):
@@ -108,19 +89,6 @@ def machine_legend(measured: bool, by: str) -> str:
         "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
         f"{bandwidth}"
     )
-
-
-def reference_table(report: Report) -> Table | None:
-    """What collectives achieved against what their links can do, most time lost first; None without rows."""
-    rows = report.tables.reference
-    if not rows:
-        return None
-    cells = {"group": group_cell, "bytes_p50": _size, "reference_source": _source, "reference_pct": _percent}
-    cells |= {"busbw_gbs": lambda row: number(row.busbw_gbs), "reference_gbs": lambda row: number(row.reference_gbs)}
-    return table_of(
-        "reference", rows, report.summary.step_words, make=cells, facts={"busbw": COLUMNS["Bus bandwidth"]},
-        most=MOST_REFERENCES,
-    )  # fmt: skip
 
 
 def connections_table(log: NcclLog) -> Table | None:
@@ -205,30 +173,6 @@ def _settings(log: NcclLog | None) -> list[Text]:
         place = Span(f"{one.quote.path}:{one.quote.line}", "soft")
         found.setdefault((one.name, one.value), text(f"{one.name}={one.value} ", place))
     return list(found.values())[:_MOST_SETTINGS]
-
-
-def _size(row: ReferenceRow) -> Cell:
-    middle = size(row.bytes_p50)
-    least, most = row.bytes_min, row.bytes_max
-    if least is None or most is None or least == most:
-        return middle
-    return Cell(middle.text, f"{size_text(least)} to {size_text(most)}")
-
-
-def _source(row: ReferenceRow) -> Cell:
-    source = row.reference_source
-    if source is None:
-        return Cell("–", "nothing says what these links can do", "unknown")
-    label, title = SOURCES.get(str(source), (str(source), ""))
-    link = row.reference_link
-    return Cell(label, f"{title}: {link}" if link else title)
-
-
-def _percent(row: ReferenceRow) -> Cell:
-    pct = row.reference_pct
-    if pct is None:
-        return Cell("–", "not known, or messages too small for it", "unknown")
-    return share(pct, COMM_TRANSFER.colour)
 
 
 def _way(row: ConnectionJson) -> str:

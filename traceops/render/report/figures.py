@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from traceops.core.arrays import median as median_of
+from traceops.core.arrays import percentiles
 from traceops.core.words import StepWords
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
@@ -57,7 +59,7 @@ def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     steps = sorted({step for _, step in duration})[-MOST_STEPS:]
     grid = [[rounded(duration.get((rank, step))) for step in steps] for rank in chosen]
     known = [value for line in grid for value in line if value is not None] or [0.0]
-    median = float(np.median(known))
+    median = median_of(known)
     heat = {
         "z": grid,
         "zmin": min(*known, 0.8 * median),
@@ -123,7 +125,7 @@ def distribution_figure(report: Report) -> Figure:
         values = _bucket(report, bucket)
         if not values or max(values) <= 0:
             continue
-        least, low, middle, high, most = (rounded(float(v)) for v in np.percentile(values, (0, 25, 50, 75, 100)))
+        least, low, middle, high, most = map(rounded, percentiles(np.array(values), (0, 25, 50, 75, 100)))
         boxes.append(
             {
                 "type": "box",

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 
+from traceops.core.claims import phrases
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_text
@@ -33,7 +34,7 @@ from traceops.render.document import (
 from traceops.render.report.card import card_answer
 from traceops.render.report.cross_figures import thinned
 from traceops.render.report.lead import hang_leads, late_together, lead_finding
-from traceops.render.report.terms import TERMS
+from traceops.render.report.terms import TERMS, said
 from traceops.report.detail import alike_spent
 from traceops.report.model import Card, Report
 from traceops.report.tables import TimelineRow
@@ -93,16 +94,16 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
 
 def caption(report: Report, steps: AlignedSteps) -> str:
     """Which step it is, how well the clocks agree, and who is not shown."""
-    step = report.tables.timeline[0].step
     several = len({row.step for row in report.steps if row.step is not None}) > 1
-    said = "The window" if step is None else f"Step {step}{', the longest that was recorded' if several else ''}"
-    clocks = report.summary.clocks
-    if len(steps.lanes) > 1 and clocks is not None and clocks.residual_p95_us is not None:
-        said += f", on one clock (within {us_text(clocks.residual_p95_us)})"
+    step, clocks = report.tables.timeline[0].step, report.summary.clocks
+    residual = clocks.residual_p95_us if len(steps.lanes) > 1 and clocks is not None else None
     drawn = len({row.rank for row in report.tables.timeline})
-    if drawn < len(report.ranks):
-        said += f". Of {len(report.ranks)} ranks, {drawn} have a row here"
-    return f"{said}."
+    first, *rest = phrases(
+        "page", "first_screen", "caption", whole=step is None, step=step, several=several,
+        clock=None if residual is None else us_text(residual), drawn=drawn,
+        ranks=len(report.ranks) if drawn < len(report.ranks) else None,
+    )  # fmt: skip
+    return " ".join((first, *rest))
 
 
 def _said(report: Report, lanes: Sequence[StepLane]) -> str:
@@ -285,6 +286,12 @@ def _unjudged_fold(checks: Sequence[Check]) -> Fold:
     ordered = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
     lines = [text(*spans(f"{', '.join(rules)}: {reason}")) for reason, rules in ordered[:_MOST_REASONS]]
     if len(ordered) > _MOST_REASONS:
-        lines.append(text(f"{len(ordered) - _MOST_REASONS} more reasons under ", Span("Checks", href="#checks"), "."))
-    count = f"Not checked ({len(checks)} rule{'s' if len(checks) > 1 else ''}): "
-    return fold((count, Span("why, rule by rule", "soft")), items(lines))
+        lines.append(
+            text(
+                said("first_screen", "more_reasons", more=len(ordered) - _MOST_REASONS) + " ",
+                Span("Checks", href="#checks"),
+                ".",
+            )
+        )
+    count = said("first_screen", "not_checked", count=len(checks))
+    return fold((f"{count} ", Span("why, rule by rule", "soft")), items(lines))

@@ -41,7 +41,7 @@ from traceops.render.report.memory import memory
 from traceops.render.report.rank_groups import MOST_RANKS, groups_text, idle_ms, shown_ranks
 from traceops.render.report.run_text import how_found, kinds_sentence, speed_facts
 from traceops.render.report.step_timeline import finding_place
-from traceops.render.report.terms import COLUMNS, TERMS
+from traceops.render.report.terms import COLUMNS, TERMS, said, section_of
 from traceops.render.report.whole_run import undisturbed, undisturbed_of, whole_run
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
@@ -51,168 +51,96 @@ from traceops.report.model import Report
 # `shown` are the ranks that figures and tables hold where there are too many for all.
 
 
-_OWN_BREAKDOWN = (
-    "the breakdown above is traceops' own, by HTA's definitions: HTA has no answer for a trace without GPU activity, "
-    "counts CPU operators and stream waits that carry a stream number as GPU work, and takes kernels that it does not "
-    "know (RCCL, MSCCL, symmetric memory) for computation."
-)
-
-
 def ledger(report: Report, shown: Sequence[int]) -> Section:
     """Where a step goes."""
     blocks, words = list[Block](), report.summary.step_words
     if report.steps:
-        split = any(row.comm_wait_ms is not None for row in report.ranks)
-        apart = (
-            ""
-            if split
-            else " Waiting and transfer cannot be told apart here, so all exposed communication counts as unmatched."
-        )
+        together = all(row.comm_wait_ms is None for row in report.ranks)
         blocks += [
-            soft(f"Every microsecond of {words.a} is in exactly one bucket. {kernels_sentence(report)}{apart}"),
+            soft(said("ledger", "intro", words, kernels=kernels_sentence(report), together=together)),
             TableBlock(rank_tables.buckets_table(report)),
             *_ledger_charts(report, shown),
         ]
     else:
-        blocks.append(text("The traces hold no complete step."))
+        blocks.append(text(said("ledger", "none")))
     blocks.append(TableBlock(rank_tables.ranks_table(report, list(shown))))
     if own := _own_breakdown(report):
-        blocks.append(
-            soft(
-                f"Idle, compute, non-compute and overlap of {who(own, 12)} are traceops' own, by HTA's definitions; ",
-                Span("why", href="#hta"),
-                ".",
-            )
-        )
-    return Section("ledger", words.choose("Step ledger", "Ledger of the window"), tuple(blocks))
+        blocks.append(soft(said("ledger", "own", own=who(own, 12), why=True), Span("why", href="#hta"), "."))
+    return section_of("ledger", blocks, words)
 
 
 def steps(report: Report, shown: Sequence[int]) -> Section | None:
     """How long each step took."""
     if len({row.step for row in report.steps if row.step is not None}) < 2 or not report.ranks:
         return None
-    return Section(
-        "steps",
-        "Steps",
-        (
-            soft(
-                "Duration of each step on each rank. The colours span at least ±20 % of the median, so even steps "
-                "look even."
-            ),
-            Chart(
-                "steps",
-                "Heat map: duration of each step on each rank, ms; the folded table has them by step",
-                figures.steps_figure(report, list(shown)),
-            ),
-            fold("Steps as a table", TableBlock(rank_tables.steps_table(report), "narrow")),
-        ),
-    )
+    chart = Chart("steps", said("steps", "chart"), figures.steps_figure(report, list(shown)))
+    table = fold(said("steps", "fold"), TableBlock(rank_tables.steps_table(report), "narrow"))
+    return section_of("steps", (soft(said("steps", "intro")), chart, table))
 
 
 def idle(report: Report, shown: Sequence[int]) -> Section:
     """Why the devices were idle."""
     words = report.summary.step_words
     idles = any(row.bucket_ms(bucket) for row in report.ranks for bucket in IDLE_BUCKETS)
-    drawn: Block = text(f"No idle time was found in {words.a}.")
+    drawn: Block = text(said("idle", "none", words))
     if report.steps and idles:
-        drawn = Chart(
-            "idle",
-            f"Stacked bars: why each rank's device was idle, ms {words.per}; the table below has the numbers",
-            figures.idle_figure(report, list(shown)),
-        )
-    return Section("idle", "Idle causes", (drawn, TableBlock(rank_tables.idle_table(report, list(shown)))))
+        drawn = Chart("idle", said("idle", "chart", words), figures.idle_figure(report, list(shown)))
+    return section_of("idle", (drawn, TableBlock(rank_tables.idle_table(report, list(shown)))))
 
 
 def kernels(report: Report, shown: Sequence[int]) -> Section:
     """Which kernels take the device's time."""
     table = detail_tables.kernels_table(report)
-    none = text("The traces hold no kernels or operators.")
     operators = detail_tables.operators_table(report)
     more = (TableBlock(operators),) if operators is not None else ()
-    return Section("kernels", "Kernels", (TableBlock(table) if table.rows else none, *more))
+    return section_of("kernels", (TableBlock(table) if table.rows else text(said("kernels", "none")), *more))
 
 
 def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:
     """Calls that wait for the device."""
     table = detail_tables.blocking_table(report)
-    if table is None:
-        return None
-    return Section("blocking", "Calls that wait for the device", (TableBlock(table),), "Blocking calls")
+    return None if table is None else section_of("blocking", (TableBlock(table),))
 
 
 def copies(report: Report, shown: Sequence[int]) -> Section | None:
     """Copies between host and device."""
     table = copies_table(report)
-    if table is None:
-        return None
-    return Section("copies", "Copies between host and device", (TableBlock(table),), "Copies")
+    return None if table is None else section_of("copies", (TableBlock(table),))
 
 
 def hta(report: Report, shown: Sequence[int]) -> Section:
     """HTA's six analyses in its own columns."""
     own, tables = _own_breakdown(report), detail_tables.hta_tables(report, list(shown))
-    blocks: list[Block] = [text(f"For {who(own, 12)} {_OWN_BREAKDOWN}")] if own else []
-    if tables:
-        blocks += [
-            soft("HolisticTraceAnalysis' own results in its own columns, times in µs. It leaves out the last step."),
-            *(TableBlock(table, "narrow") for table in tables),
-        ]
-    else:
-        blocks.append(text("HTA has no results for these traces."))
-    return Section("hta", "HTA's tables", tuple(blocks), "HTA")
+    blocks: list[Block] = [text(said("hta", "own", own=who(own, 12)))] if own else []
+    blocks += [soft(said("hta", "intro"))] if tables else [text(said("hta", "none"))]
+    return section_of("hta", (*blocks, *(TableBlock(table, "narrow") for table in tables)))
 
 
 def checks(report: Report, shown: Sequence[int]) -> Section:
     """What each rule says."""
-    caption = "What each rule says about this run; traceops explain RULE has all of a rule"
-    return Section("checks", "Checks", (checks_block(report.checks, caption),))
+    return section_of("checks", (checks_block(report.checks, said("checks", "caption")),))
 
 
 def definitions(report: Report, shown: Sequence[int]) -> Section:
     """What the numbers mean."""
     buckets = [Term(term.label, term.definition, key, term.colour) for key, term in TERMS.items()]
-    columns = [Term(label, said) for label, said in COLUMNS.items()]
-    return Section(
-        "definitions",
-        "What the numbers mean",
-        (
-            Terms((*buckets, *columns)),
-            soft(
-                "– means not known, which is not zero. Marked cells are the worst of their column, where ranks differ "
-                "by more than 1 %."
-            ),
-        ),
-        "Definitions",
-    )
+    columns = [Term(label, meaning) for label, meaning in COLUMNS.items()]
+    return section_of("definitions", (Terms((*buckets, *columns)), soft(said("definitions", "unknown"))))
 
 
 def _ledger_charts(report: Report, shown: Sequence[int]) -> list[Block]:
     if not report.ranks:
         return []
-    total, words = len(report.ranks), report.summary.step_words
-    blocks: list[Block] = []
-    if said := groups_text(report):
-        blocks.append(text(said))
-    chart: Block = Chart(
-        "ledger",
-        f"Stacked bars: where each rank's {words.noun} goes, ms {words.per}; the table below has the numbers",
-        figures.ledger_figure(report, list(shown)),
-    )
-    if total <= MOST_RANKS:
-        return [*blocks, chart]
-    return [
-        *blocks,
-        chart,
-        text(
-            f"All {total} ranks: boxes from the lower to the upper quartile with the median, whiskers to the least "
-            "and the most."
-        ),
-        Chart(
-            "distribution",
-            f"Boxes: how each bucket spreads over all ranks, ms {words.per}",
-            figures.distribution_figure(report),
-        ),
-    ]
+    words, total = report.summary.step_words, len(report.ranks)
+    groups = groups_text(report)
+    blocks: list[Block] = [text(groups)] if groups else []
+    blocks.append(Chart("ledger", said("ledger", "chart", words), figures.ledger_figure(report, list(shown))))
+    if total > MOST_RANKS:
+        blocks += [
+            text(said("ledger", "spread", ranks=total)),
+            Chart("distribution", said("ledger", "spread_chart", words), figures.distribution_figure(report)),
+        ]
+    return blocks
 
 
 def _own_breakdown(report: Report) -> list[int]:

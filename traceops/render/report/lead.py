@@ -131,13 +131,14 @@ def mean_of_ranks(report: Report) -> float | None:
     return statistics.median(map(statistics.fmean, durations.values())) if durations else None
 
 
+_LEAST_MS = 1e-3  # of a step or window: a shorter one has no share to be judged
 _MOST_IDS = 2  # of a family's rules that a sentence names
 
 
 def nothing_timed(report: Report) -> bool:
     """Whether no step, window or run has any length: then no share of it says anything."""
     timed = undisturbed_of(report) is not None or report.whole_run is not UNSET
-    return not (timed or mean_of_ranks(report) or report.summary.unprofiled_step_time_ms)
+    return not (timed or (mean_of_ranks(report) or 0.0) >= _LEAST_MS or report.summary.unprofiled_step_time_ms)
 
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:

@@ -10,7 +10,6 @@ from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
-from traceops.render.memory import kinds_table, makers_table, recorded_headline
 from traceops.render.report.figures import Figure, dots, laid_out, line
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
@@ -53,6 +52,8 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
             ),
         ]
     if rows.recorded is not None:
+        from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
+
         blocks += [
             text(recorded_headline(rows.recorded)),
             TableBlock(kinds_table(rows.recorded), "narrow"),

@@ -8,10 +8,11 @@ from msgspec import UNSET
 
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import fixed_text, ms_text
+from traceops.core.units import fixed_text
 from traceops.core.words import ROLE_TOLD, ROLES, STEP, StepWords
 from traceops.render.cells import Cell, Column, Table, name, table_of
 from traceops.render.document import Block, Section, TableBlock, soft, text
+from traceops.render.report.terms import said, section_of
 from traceops.report.model import Report
 from traceops.report.rows import ExpertsRow, HostSummary, PassRow, RoleRow
 
@@ -22,22 +23,11 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
     """What each kind of parallelism costs a step."""
     if not report.roles:
         return None
-    blocks: list[Block] = [
-        soft(
-            "Exposed communication by what its groups are for, medians over the ranks that take part. Of an instant in "
-            "which several wait or transfer, the first counts of: tensor, context, expert, pipeline, sharded, data "
-            "parallel."
-        )
-    ]
+    blocks: list[Block] = [soft(said("roles", "intro"))]
     blocks += [text(sentence) for row in _worth(report) if (sentence := role_sentence(row))]
     if unknown := next((row for row in report.roles if row.role == "unknown" and row.exposed_ms), None):
-        blocks.append(
-            soft(
-                f"What {ms_text(unknown.exposed_ms or 0.0)} ms of it are for is unknown: neither the names of the "
-                "groups nor what they do tell it. Names of device meshes or group_desc= in new_group would."
-            )
-        )
-    return Section("roles", "By kind of parallelism", (*blocks, TableBlock(roles_table(report))), "Parallelism")
+        blocks.append(soft(said("roles", "unknown", unknown=unknown.exposed_ms)))
+    return section_of("roles", (*blocks, TableBlock(roles_table(report))))
 
 
 def roles_table(report: Report) -> Table:
@@ -84,10 +74,11 @@ def role_sentence(row: RoleRow) -> str:
     if not row.exposed_ms or row.role == "unknown":
         return ""
     label = ROLES[row.role]
-    where = f", all inside {row.host}" if row.host and row.reach == "inside" else ""
-    where = f", nearly all on ranks of {row.host}" if row.host and not where else where
-    fused = " Asynchronous: products communicate themselves, which counts as compute." if row.fused else ""
-    return f"{label[0].upper()}{label[1:]}: {ms_text(row.exposed_ms)} ms exposed{where}.{fused}"
+    inside = row.host if row.reach == "inside" else None
+    return said(
+        "roles", "sentence", label=f"{label[0].upper()}{label[1:]}", exposed=row.exposed_ms, inside=inside,
+        mostly=row.host, fused=row.fused,
+    )  # fmt: skip
 
 
 def role_text(report: Report, finding: Finding) -> str:
@@ -134,15 +125,11 @@ def experts(report: Report, shown: Sequence[int]) -> Section | None:
     """What the experts of each rank and layer get and compute."""
     if not report.experts:
         return None
-    blocks: list[Block] = [
-        soft(
-            "Bytes that the experts of a rank get in a layer (in backward gradients), and what it computes between a "
-            f"dispatch and its combine, {report.summary.step_words.choose('per step', 'in the window')}."
-        )
-    ]
+    words = report.summary.step_words
+    blocks: list[Block] = [soft(said("experts", "intro", words))]
     for row in report.experts:
-        blocks += [text(experts_sentence(row, report.summary.step_words)), TableBlock(experts_table(row))]
-    return Section("experts", "Experts", tuple(blocks), "Experts")
+        blocks += [text(experts_sentence(row, words)), TableBlock(experts_table(row))]
+    return section_of("experts", blocks)
 
 
 def experts_lines(report: Report) -> list[Block]:
@@ -159,29 +146,18 @@ def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
     got = {rank: sum(t.received_bytes for t in row.times if t.rank == rank) for rank in row.ranks}
     most = max(row.ranks, key=lambda rank: got[rank])
     shares = [one.share for one in row.imbalance_by_step]
-    said = f"Experts of ranks {ranks_text(row.ranks, 8)}, {row.layers} layer{'s' if row.layers != 1 else ''}: "
-    if row.imbalance < _UNEVEN:
-        said += "all ranks get about as much"
-    else:
-        mean = sum(got.values()) / len(got)
-        said += f"rank {most} gets {got[most] / mean if mean else 1.0:.2f} times the mean "
-        said += f"({min(shares):.2f} to {max(shares):.2f} times for the most loaded rank of {words.a})"
-    said += f". Dispatch takes {ms_text(row.dispatch_ms)} ms {words.per}{_speed(row.dispatch_gbs, row.reference_gbs)}, "
-    said += f"combine {ms_text(row.combine_ms)} ms{_speed(row.combine_gbs, row.reference_gbs)}"
-    if row.even_saves_ms:
-        said += f". Even routing would save {ms_text(row.even_saves_ms)} ms {words.per}"
-    return f"{said}."
+    mean, even = sum(got.values()) / len(got), row.imbalance < _UNEVEN
+    return said(
+        "experts", "sentence", words, ranks=ranks_text(row.ranks, 8), layers=row.layers, even=even,
+        most=None if even else most, times=got[most] / mean if mean else 1.0, low=min(shares), high=max(shares),
+        dispatch=row.dispatch_ms, dispatch_gbs=row.dispatch_gbs, combine=row.combine_ms, combine_gbs=row.combine_gbs,
+        reference=row.reference_gbs, saves=row.even_saves_ms or None,
+    )  # fmt: skip
 
 
 def experts_table(row: ExpertsRow) -> Table:
     """A row a layer and rank."""
     return table_of("experts", sorted(row.times, key=lambda t: (t.layer, t.rank)))
-
-
-def _speed(gbs: float | None, reference: float | None) -> str:
-    if gbs is None:
-        return ""
-    return f" ({gbs:.1f} GB/s)" if reference is None else f" ({gbs:.1f} of {reference:.0f} GB/s)"
 
 
 # Prefill and decode passes of an inference server: a section, and lines on the terminal.
@@ -195,29 +171,18 @@ def passes(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.passes:
         return None
     table = table_of("passes", report.passes, make={"kind": lambda row: Cell(_LABELS[row.kind])})
-    return Section(
-        "passes",
-        "Prefill and decode",
-        (
-            soft("As the server annotates its passes; medians over passes and ranks."),
-            *(text(pass_sentence(row)) for row in report.passes),
-            TableBlock(table),
-        ),
-        "Inference",
-    )
+    sentences = map(pass_sentence, report.passes)
+    return section_of("passes", (soft(said("passes", "intro")), *map(text, sentences), TableBlock(table)))
 
 
 def pass_sentence(row: PassRow) -> str:
     """'Decode: 128 passes, 3.20 ms on the device each; 0.80 ms before each the device waits for the host.'"""
-    many = f"{row.count} pass{'es' if row.count != 1 else ''}"
-    said = f"{_LABELS[row.kind]}: {many}, {ms_text(row.device_ms)} ms on the device{' each' if row.count != 1 else ''}"
-    if row.between_ms is not None:
-        said += f", {ms_text(row.between_ms)} ms of nothing before it"
-        if row.scheduling_ms:
-            said += f" ({ms_text(row.scheduling_ms)} ms between them on the host)"
-    if row.waiting_ms is not None and row.transfer_ms is not None and row.waiting_ms + row.transfer_ms > 0:
-        said += f"; of its collectives {ms_text(row.waiting_ms)} ms are skew and {ms_text(row.transfer_ms)} ms transfer"
-    return f"{said}."
+    moved = row.waiting_ms is not None and row.transfer_ms is not None and row.waiting_ms + row.transfer_ms > 0
+    return said(
+        "passes", "sentence", label=_LABELS[row.kind], count=row.count, device=row.device_ms, several=row.count != 1,
+        between=row.between_ms, scheduling=row.scheduling_ms or None, waiting=row.waiting_ms if moved else None,
+        transfer=row.transfer_ms if moved else None,
+    )  # fmt: skip
 
 
 def pass_lines(report: Report) -> list[Block]:
@@ -261,12 +226,7 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.hosts:
         return None
     words = report.summary.step_words
-    note = soft(
-        f"Means over a host's ranks, ms {words.per}. Inside: collectives whose members are all on this host. "
-        "Between: those with members on other hosts too. Their transfer and waiting count whether something hides "
-        "them or not."
-    )
-    return Section("hosts", "By host", (note, TableBlock(hosts_table(report.hosts, words))), "Hosts")
+    return section_of("hosts", (soft(said("hosts", "intro", words)), TableBlock(hosts_table(report.hosts, words))))
 
 
 def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from traceops.core.rank_files import round_steps
-from traceops.core.rank_text import who
-from traceops.core.units import ms_text, number_text
+from traceops.core.units import number_text
 from traceops.core.words import STEPS_FOUND, steps_found_text
 from traceops.render.cells import Cell
+from traceops.render.report.terms import said
 from traceops.report.model import Report
-from traceops.report.step_times import WholeRunRows
 from traceops.report.summary import Flops
 
 # Why operations are not known; the keys are those of report.run.Flops.why.
@@ -86,38 +85,7 @@ def kinds_sentence(report: Report) -> str:
         return ""
     another = f"another optimizer's {kinds.another}" if kinds.another in kinds.ends else kinds.another
     every = round_steps(kinds.steps, kinds.count)
-    took = "" if kinds.round_ms is None else f", {ms_text(kinds.round_ms)} ms in the mean"
-    return (
-        f"Steps are of two kinds: one ends where {' or '.join(kinds.ends)} returns, and {another} runs in "
-        f"{kinds.count} of {kinds.steps} only. A round of the training is {every:.3g} steps{took}: a typical step "
-        "tells of the kind that comes most often"
-    )
-
-
-# What else is said of the whole run: steps that a gradient scaler left out, and a script that profiles itself.
-
-
-def skipped_sentence(rows: WholeRunRows) -> str:
-    """That a gradient scaler left steps out, as gradients were inf or NaN: they train nothing."""
-    every = rows.steps + rows.recorded_steps + 1  # the first is not timed
-    said = f" In {rows.skipped_steps} of all {every} steps the gradient scaler left the optimizer out (inf or NaN)."
-    return said * bool(rows.skipped_steps)
-
-
-def own_profiler_sentence(rows: WholeRunRows) -> str:
-    """'' where no profiler of the script's own was at work."""
-    if (own := rows.own_profiler) is None:
-        return ""
-    steps = f"step {own.first}" if own.first == own.last else f"{own.steps} of the steps {own.first} to {own.last}"
-    steps = f"steps {own.first} to {own.last}" if 1 < own.steps == own.last - own.first + 1 else steps
-    where = "" if own.where is None else f" ({own.where.replace(chr(92), '/').rpartition('/')[2]})"
-    cost = "" if own.step_ms is None else f": one takes {ms_text(own.step_ms)} ms there"
-    return f" The script's own profiler{where} is at work in {steps}{cost}."
-
-
-def ended_sentence(rows: WholeRunRows) -> str:
-    """That ranks made different numbers of steps, as with uneven inputs."""
-    row = rows.ended_after
-    if row is None:
-        return ""
-    return f" Ranks made different numbers of steps: {who(row.first)} {row.least}, others up to {row.most}."
+    return said(
+        "kinds", "sentence", ends=" or ".join(kinds.ends), another=another, count=kinds.count, of=kinds.steps,
+        every=every, round=kinds.round_ms,
+    )  # fmt: skip

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from traceops.core.claims import phrases
 from traceops.core.findings import Finding, count_checks
-from traceops.core.units import fixed_text, percent_text
+from traceops.core.units import fixed_text
 from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
@@ -21,7 +22,7 @@ from traceops.render.report.parallel_sections import experts_lines, host_cells, 
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.run_text import kinds_sentence, speed_text, steps_found
-from traceops.render.report.terms import BUBBLE
+from traceops.render.report.terms import BUBBLE, first_said, said
 from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
 from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -88,7 +89,7 @@ def _details(report: Report) -> list[Block]:
         blocks.append(soft(unjudged))
     if skipped := count_checks(report.checks).not_evaluated:
         named = ", ".join(not_evaluated(report.checks))
-        blocks.append(soft(f"{skipped} check{'s need' if skipped > 1 else ' needs'} data that is not here: {named}."))
+        blocks.append(soft(said("terminal", "missing", count=skipped, named=named)))
     if report.steps and all(found.severity == "info" for found in report.findings):
         blocks.append(soft(kernels_sentence(report)))
     return blocks
@@ -96,16 +97,11 @@ def _details(report: Report) -> list[Block]:
 
 def hta_sentence(found: HtaAgreement) -> str:
     """One line that says whether HTA's own code gives the same tables."""
-    own = f"HTA's own code ({found.by})" if found.by else "HTA's own code"
-    if not found.values:
-        return f"{own} has no tables to compare here: its analyses are of GPU activity"
-    compared = f"{found.values:,} values of {found.ranks} rank{'s' if found.ranks > 1 else ''}"
-    if not found.differing:
-        return f"{own} gives the same tables: {compared} compared, none differs beyond rounding"
-    return (
-        f"{own} gives other tables: of {compared} compared, {found.differing:,} differ, in {', '.join(found.tables)}; "
-        "docs/metrics.md names those that are known to"
-    )
+    return first_said(
+        "terminal", "hta", own=f"HTA's own code ({found.by})" if found.by else "HTA's own code",
+        none=not found.values, same=not found.differing, values=f"{found.values:,}", ranks=found.ranks,
+        differing=f"{found.differing:,}", tables=", ".join(found.tables),
+    )  # fmt: skip
 
 
 def _heading(report: Report) -> str:
@@ -117,29 +113,25 @@ def _heading(report: Report) -> str:
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
-        parts.append(f"no steps are marked; window of {step.typical:.2f} ms")
+        parts.append(said("terminal", "window", ms=f"{step.typical:.2f}"))
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
         rows = rows_of_run(report)
         if rows is not None and rows.rounds is not None and rows.rounds.steps > 1:
             parts.append(f"round of {rows.rounds.steps} steps {fixed_text(rows.rounds.ms, 2)} ms")
         parts += [found] if (found := steps_found(report)) else []
-        parts += [said] if (said := speed_text(report)) else []
+        parts += [speed] if (speed := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
 
 
 def _typical_of(step: StepTime) -> str:
     """Of how many steps the typical one is the mean, and how all of them spread; one step alone does not."""
-    if step.n == 1:
-        return "one step"
-    spread = f"{step.p5:.2f}–{step.p95:.2f}"
-    if not step.left_out:
-        return f"mean of {step.n}, p5–p95 {spread}"
     mean_of = step.n - len(step.left_out)
-    which = "typical one" if step.unlike else "one"
-    which += "" if mean_of == 1 else "s"
-    which += " that all ranks recorded" if step.unshared else ""
-    return f"mean of {mean_of} {which}, p5–p95 of all {step.n} {spread}"
+    return first_said(
+        "terminal", "spread", one=step.n == 1, all=not step.left_out, count=step.n, mean_of=mean_of,
+        range=f"{step.p5:.2f}–{step.p95:.2f}", is_unlike=step.unlike, ones="one" if mean_of == 1 else "ones",
+        unshared=step.unshared,
+    )  # fmt: skip
 
 
 def _first_steps(report: Report) -> list[Block]:
@@ -150,10 +142,9 @@ def _first_steps(report: Report) -> list[Block]:
         return [text(f"{note[0].upper()}{note[1:]}.", indent=(0, 2))]
     if not report.summary.first_steps:
         return []
-    said = "The recorded steps are the program's first whole ones, which often take longer than later ones"
     plain = report.summary.plain_ms
-    later = "" if plain is None else f": without the profiler, those take {fixed_text(plain, 2)} ms"
-    return [text(f"{said}{later}.", indent=(0, 2))]
+    told = said("terminal", "first_steps", plain=None if plain is None else fixed_text(plain, 2))
+    return [text(told, indent=(0, 2))]
 
 
 def _whole_run(report: Report) -> list[Block]:
@@ -214,24 +205,17 @@ def _what_if(report: Report) -> list[Block]:
     ]
     words = report.summary.step_words
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
-    within = (
-        ""
-        if error is None
-        else f"unchanged, the replay is within {percent_text(error)} of the measured {words.choose('steps', 'window')}"
-    )
     plain = report.summary.stretched_from_ms
-    if within and (note := least_note(report)):
-        within += f"; {note}"
-    if within and (note := unfit_note(report)):
-        within += f"; {note}"
-    if within and plain is not None:
-        within += f"; these are steps with the profiler, without it one takes {fixed_text(plain, 2)} ms"
+    within = phrases(
+        "page", "terminal", "replay", error=error, steps=words.choose("steps", "window"), least=least_note(report),
+        unfit=unfit_note(report), plain=None if plain is None else fixed_text(plain, 2),
+    )  # fmt: skip
     columns = (
         Column("change", "what if", number=False),
         Column("step", f"{words.noun} ms"),
         Column("saved", "saved %"),
     )
-    return [_table(columns, cells, within)]
+    return [_table(columns, cells, "" if error is None else "; ".join(within))]
 
 
 def _hosts(report: Report) -> list[TableBlock]:
@@ -274,7 +258,7 @@ def _ranks(report: Report) -> TableBlock:
         for row in rows
     ]
     all_ranks = len(report.ranks)
-    rest = f"a row for each kind of {all_ranks} ranks; all are in summary.csv" if kinds else ""
+    rest = said("terminal", "kinds", ranks=all_ranks) if kinds else ""
     header = ("rank", "idle %", "compute %", "overlap %", "comm_wait ms", "comm_transfer ms", "caused wait")
     return _table(tuple(Column(title, title) for title in header), cells, rest)
 

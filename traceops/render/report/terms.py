@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
-from traceops.core.words import STEP, StepWords
+from traceops.core.claims import phrases
+from traceops.core.words import STEP, WINDOW, StepWords
+from traceops.render.document import Block, Section
 
 
 class BucketTerm(Struct, frozen=True):
@@ -66,6 +69,21 @@ def term_of(kind: Any) -> BucketTerm:
     """Name and colour of a piece: a bucket of the ledger, or 'transfer'."""
     key = "comm_transfer" if kind == TRANSFER else str(kind)
     return TERMS.get(key) or BucketTerm("Other", "#444444", "")
+
+
+def said(section: str, part: str, words: StepWords = STEP, **facts: Any) -> str:
+    """A text of words/page.ini: those of its sentences whose facts are known."""
+    return " ".join(filter(None, phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)))
+
+
+def first_said(section: str, part: str, words: StepWords = STEP, **facts: Any) -> str:
+    """The first of the sentences whose facts are known; '' without any."""
+    return next(iter(phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)), "")
+
+
+def section_of(id: str, blocks: Sequence[Block], words: StepWords = STEP, **facts: Any) -> Section:
+    """A section whose heading and name words/page.ini has."""
+    return Section(id, said(id, "heading", words, **facts), tuple(blocks), said(id, "nav", words))
 
 
 def step_column(words: StepWords) -> str:

@@ -16,7 +16,7 @@ from traceops.measure.recording import SLOWED
 from traceops.render.cells import Cell, Column, Table, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
 from traceops.render.report.figures import Figure, dots, laid_out, line
-from traceops.render.report.run_text import ended_sentence, own_profiler_sentence, skipped_sentence
+from traceops.render.report.terms import first_said, said, section_of
 from traceops.report.model import Report
 from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
 from traceops.rules.whole_run_machine import MACHINE
@@ -62,75 +62,47 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
         for name, verb in _PARTS
         if (ms := statistics.median(getattr(row, name) for row in rows.ranks)) >= _LEAST_PCT / 100 * rows.step_ms
     ]
-    doing = f": the device {', '.join(parts)} ms" if parts else ""
-    light = "light windows" if len(rows.windows) > 1 else "light window"
-    over = " (medians over ranks)" if len(rows.ranks) > 1 else ""
-    behind = (
-        ""
-        if rows.behind_ms is None
-        else f" Behind the recorded steps one takes {ms_text(rows.behind_ms)} ms, "
-        f"{100 * (rows.behind_ms / rows.step_ms - 1):.0f} % more: torch's profiler stays in the process and slows its "
-        f"host, or the training or the machine is slower there. {_why_it_stays(rows)}"
-    )
-    of = (
-        ""
-        if rows.before is None
-        else f" ({rows.before.count} steps before the recorded ones, {ms_text(rows.before.least_ms)} to "
-        f"{ms_text(rows.before.most_ms)})"
-    )
-    if typical_ms is not None and rows.before is None and abs(rows.step_ms / typical_ms - 1) >= _APART:
-        of = f" (the run's typical one takes {ms_text(typical_ms)})"
-        if rows.step_ms < typical_ms and rows.light_ms <= rows.step_ms:  # as short without recording too
-            of = f" (as in the {light}; the run's typical one takes {ms_text(typical_ms)})"
-    where = f"Without recording, scaled from the {light}" if rows.scaled else "Without recording"
-    unseen_ms, unseen = rows.step_ms - rows.light_ms, ""
-    if unseen_ms >= _UNSEEN * rows.step_ms:
-        where, unseen = f"In the {light}", f"; where the other {ms_text(unseen_ms)} ms go is not known"
-    return (
-        f"a step takes {ms_text(rows.step_ms)} ms without recording{of}, {ms_text(rows.light_ms)} in the {light}, "
-        f"{ms_text(rows.recorded_ms)} as recorded. {where}{doing}{over}{unseen}.{behind}"
-    )
-
-
-def _why_it_stays(rows: UndisturbedRows) -> str:
-    """Why torch's profiler was not ended, and on which ranks; or what would end it, where nobody asked for that."""
+    before, behind = rows.before, rows.behind_ms
+    apart = typical_ms is not None and before is None and abs(rows.step_ms / typical_ms - 1) >= _APART
+    as_light = apart and rows.step_ms < (typical_ms or 0.0) and rows.light_ms <= rows.step_ms  # without recording too
+    unseen_ms = rows.step_ms - rows.light_ms
     told = [f"on {who(one.ranks)} ({one.why_not})" for one in rows.stayed if one.why_not is not None]
     unasked = [rank for one in rows.stayed if one.why_not is None for rank in one.ranks]
-    of = f" on {who(unasked)}" if told and unasked else ""
-    ends = f"traceops run --detach ends it{of} (CUDA 12.6 or newer; by default from 13.0 on)."
-    if not told:
-        return ends
-    return f"It was not ended {' and '.join(told)}.{f' {ends}' if unasked else ''}"
+    return said(
+        "undisturbed", "sentence", step=rows.step_ms, light=rows.light_ms, recorded=rows.recorded_ms,
+        window_name="light windows" if len(rows.windows) > 1 else "light window",
+        before=None if before is None else before.count, before_least=None if before is None else before.least_ms,
+        before_most=None if before is None else before.most_ms, as_light=typical_ms if as_light else None,
+        typical=typical_ms if apart else None, scaled=rows.scaled, over_ranks=len(rows.ranks) > 1,
+        unseen_ms=unseen_ms if unseen_ms >= _UNSEEN * rows.step_ms else None, parts=", ".join(parts),
+        behind_ms=behind, behind_pct=None if behind is None else 100 * (behind / rows.step_ms - 1),
+        stayed=" and ".join(told), may_end=bool(unasked) or not told,
+        unasked=who(unasked) if told and unasked else None,
+    )  # fmt: skip
 
 
 def _windows(rows: UndisturbedRows) -> str:
     """'the light window', or 'the mean of 2 light windows (steps 17 to 22, 129 to 134)'."""
-    if len(rows.windows) < 2:
-        return "the light window"
+    several = len(rows.windows) if len(rows.windows) > 1 else None
     steps = ", ".join(f"{one.first} to {one.last}" for one in rows.windows)
-    return f"the mean of {len(rows.windows)} light windows (steps {steps})"
+    return first_said("undisturbed", "windows", several=several, steps=steps)
 
 
-def _who_waits(rows: UndisturbedRows) -> str:
-    """Whether the same rank is waited for in all windows, behind a space; of one nobody knows, and '' if none waits."""
+def _who_waits(rows: UndisturbedRows) -> dict[str, Any]:
+    """Whether the same rank is waited for in all windows, as facts: of one nobody knows, and none where none waits."""
     least_ms = _TURNS_PCT / 100 * rows.step_ms
     waits = [{one.rank: one.comm_wait_ms for one in window.ranks} for window in rows.windows]
     if not waits or max(max(own.values(), default=0.0) for own in waits) < least_ms or len(rows.ranks) < 2:
-        return ""
+        return {}
     if len(waits) == 1:
-        return (
-            " So few steps do not tell whether the same ranks wait in others: of hosts alike, now the one "
-            "is late and now the other."
-        )
+        return {"once": True}
     least = [min(own, key=lambda rank: own[rank]) for own in waits]
     for (one, first, a), (other, second, b) in combinations(zip(waits, least, rows.windows, strict=True), 2):
         more = one.get(second, 0.0) - one[first], other.get(first, 0.0) - other[second]
         if min(more) >= least_ms:
-            return (
-                f" Rank {first} waits least in steps {a.first} to {a.last}, rank {second} in steps {b.first} to "
-                f"{b.last}."
-            )
-    return ""
+            steps = {"first_steps": f"{a.first} to {a.last}", "second_steps": f"{b.first} to {b.last}"}
+            return {"first": first, "second": second, **steps}
+    return {}
 
 
 def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
@@ -138,22 +110,13 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     rows = undisturbed_of(report)
     if rows is None:
         return None
-    said = sentence(rows, typical_of(report))
-    table = table_of("undisturbed", rows.ranks[:MOST_ROWS])
-    return Section(
-        "undisturbed",
-        "The undisturbed step",
-        (
-            text(said[0].upper() + said[1:]),
-            soft(
-                f"From {_windows(rows)}: kernels and copies of a few steps, recorded without the host's part. What "
-                "even that made the step longer is taken from idle time and waiting, from both in proportion."
-                f"{_who_waits(rows)}"
-            ),
-            TableBlock(table, "narrow"),
-        ),
-        "Undisturbed",
+    told = sentence(rows, typical_of(report))
+    blocks = (
+        text(told[0].upper() + told[1:]),
+        soft(said("undisturbed", "from", windows=_windows(rows), **_who_waits(rows))),
+        TableBlock(table_of("undisturbed", rows.ranks[:MOST_ROWS]), "narrow"),
     )
+    return section_of("undisturbed", blocks)
 
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
@@ -182,28 +145,15 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     blocks: list[Block] = [
         text(whole_run_sentence(rows, report)),
-        Chart(
-            "all-steps",
-            "Lines: how long each step of the whole run took on each rank, ms; marks: steps unlike the others, by what "
-            "the ranks do in them; the table below counts them",
-            all_steps_figure(rows),
-        ),
+        Chart("all-steps", said("all-steps-of-run", "chart"), all_steps_figure(rows)),
     ]
     if rows.occasions:
         blocks.append(TableBlock(_occasions_table(rows), "narrow"))
     if rows.hosts:
-        blocks += [
-            Heading("Where hosts are"),
-            soft(
-                "Looks at each rank's main thread outside of recorded steps, by function of the program's own, with "
-                "the libraries that it calls. flame.rank_*.speedscope.json beside this page has whole stacks: open it "
-                "in speedscope.app."
-            ),
-            TableBlock(_hosts_table(rows)),
-        ]
+        blocks += [Heading("Where hosts are"), soft(said("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
     if rows.machine:
         blocks += [Heading("What the machine did"), TableBlock(_machine_table(rows))]
-    return Section("all-steps-of-run", "Every step of the run", tuple(blocks), "Whole run")
+    return section_of("all-steps-of-run", blocks)
 
 
 def rows_of_run(report: Report) -> WholeRunRows | None:
@@ -211,49 +161,54 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
     return report.whole_run if isinstance(report.whole_run, WholeRunRows) else None
 
 
-def _often(one: OccasionRow) -> str:
-    return f"{one.times} times, {ms_text(one.more_ms)} ms each" if one.times > 1 else f"once, {ms_text(one.more_ms)} ms"
-
-
 def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
     """How many steps there were, and what part of the run the odd ones take.
 
     That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
-    in_rounds = rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1
+    part = "all-steps-of-run"
     told = [
-        f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({_often(one)})"
+        first_said(
+            part, "occasion", cause=CAUSES.get(one.cause, one.cause), share=one.share_pct, times=one.times,
+            more=one.more_ms, once=one.times <= 1,
+        )
         for one in rows.occasions
-        if one.share_pct >= 1 and one.cause != "unknown" and not (in_rounds and one.cause in ("host", "inference"))
-    ]
-    told += [
-        f"{percent_text(one.share_pct)} of the run, and nothing {_but_cores(report)}shows why ({one.times} times, "
-        f"{ms_text(one.more_ms)} ms each)"
-        for one in rows.occasions
-        if _is_open(one) and report.summary.step_kinds is None and not in_rounds
-    ]
-    odd = rows.steps - rows.typical_steps - rows.start_steps
-    ms = ms_text(rows.typical_ms)
-    said = f"{rows.steps} steps without the profiler"
-    if in_rounds and rows.rounds is not None:
-        said += f", in rounds of {rows.rounds.steps}, which take {ms_text(rows.rounds.ms)} ms: the typical step, {ms}"
-    elif rows.input_by_turns:
-        said += f", every few of which wait for input: one takes {ms} ms in the mean"
-    else:
-        said += f": the typical one takes {ms} ms"
-    if rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms:
-        said += f" ({ms_text(rows.before_ms)} before the recorded steps, {ms_text(rows.behind_ms)} behind them)"
-    if (times := much_longer(rows.typical_ms, report.summary.step_time_ms.typical)) is not None:
-        said += f", {times:.1f} times as long as the recorded ones, of which the rest tells"
-    if odd and not in_rounds:
-        said += f", {odd} {'is' if odd == 1 else 'are'} unlike it"
-    more = skipped_sentence(rows) + own_profiler_sentence(rows) + ended_sentence(rows)
-    return f"{said}{': ' + '; '.join(told) if told else ''}.{more}"
-
-
-def _but_cores(report: Report) -> str:
+        if one.share_pct >= 1 and one.cause != "unknown"
+    ]  # fmt: skip
     waits = any(one.rule == MACHINE.id and one.cause == "shared_cores" for one in report.findings)
-    return f"but waiting for cores ({MACHINE.id}) " if waits else ""
+    told += [
+        said(
+            part, "unexplained", share=one.share_pct, times=one.times, more=one.more_ms,
+            rule=MACHINE.id if waits else "",
+        )
+        for one in rows.occasions
+        if _is_open(one) and report.summary.step_kinds is None
+    ]  # fmt: skip
+    slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
+    return said(
+        part, "sentence", steps=rows.steps, by_turns=rows.typical_ms if rows.input_by_turns else None,
+        typical_ms=rows.typical_ms, before=rows.before_ms if slowed else None, behind=rows.behind_ms,
+        longer_times=much_longer(rows.typical_ms, report.summary.step_time_ms.typical),
+        odd=rows.steps - rows.typical_steps - rows.start_steps or None, occasions="; ".join(told),
+        left_out=rows.skipped_steps or None, every=rows.steps + rows.recorded_steps + 1,  # the first is not timed
+        **_own_profiler(rows), **_ended(rows),
+    )  # fmt: skip
+
+
+def _own_profiler(rows: WholeRunRows) -> dict[str, Any]:
+    """Where the script profiles itself, as facts."""
+    if (own := rows.own_profiler) is None:
+        return {}
+    steps = f"step {own.first}" if own.first == own.last else f"{own.steps} of the steps {own.first} to {own.last}"
+    steps = f"steps {own.first} to {own.last}" if 1 < own.steps == own.last - own.first + 1 else steps
+    where = None if own.where is None else own.where.replace(chr(92), "/").rpartition("/")[2]
+    return {"at_work": steps, "where": where, "there": own.step_ms}
+
+
+def _ended(rows: WholeRunRows) -> dict[str, Any]:
+    """Ranks that made fewer steps than others, as with uneven inputs, as facts."""
+    row = rows.ended_after
+    return {} if row is None else {"early": who(row.first), "least": row.least, "most": row.most}
 
 
 def _is_open(one: OccasionRow) -> bool:
@@ -265,19 +220,12 @@ def unlike_run(report: Report) -> str:
     rows = rows_of_run(report)
     if rows is None or report.summary.steps_found_by == "window":
         return ""
-    times = much_longer(rows.typical_ms, report.summary.step_time_ms.typical)
-    if times is not None:
-        return (
-            f" But the run's typical step takes {ms_text(rows.typical_ms)} ms, {times:.1f} times as long as the "
-            "recorded ones: this need not hold for it."
-        )
-    if rows.early_window is None:
-        return ""
-    before, later = rows.early_window.before_ms, rows.early_window.later_ms
-    return (
-        f" But later steps take {ms_text(later)} ms, and took {ms_text(before)} just before the recorded ones: this "
-        "need not hold for them."
-    )
+    times, early = much_longer(rows.typical_ms, report.summary.step_time_ms.typical), rows.early_window
+    told = first_said(
+        "all-steps-of-run", "unlike", longer_times=times, typical_ms=rows.typical_ms,
+        before=None if early is None else early.before_ms, later=None if early is None else early.later_ms,
+    )  # fmt: skip
+    return f" {told}" if told else ""
 
 
 def all_steps_figure(rows: WholeRunRows) -> Figure:

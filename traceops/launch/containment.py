@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from traceops.launch.display import Screen
 
 
-class Aside:
+class Containment:
     """Runs what the training does not need, and says once of each that it failed.
 
     failed: what failed so far, with why.
@@ -24,10 +24,10 @@ class Aside:
         try:
             yield
         except Exception as error:  # MemoryError too; a signal that ends us goes through
-            with suppress(Exception):  # of telling it: the screen may be what fails
-                self._tell(what, error)
+            with suppress(Exception):  # of reporting it: the screen may be what fails
+                self._report(what, error)
 
-    def _tell(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: Exception) -> None:
         if what in self.failed:
             return
         self.failed[what] = reason(error)

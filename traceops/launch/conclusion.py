@@ -22,7 +22,7 @@ from traceops.core.errors import TraceopsError
 from traceops.core.rank_files import seldom as seldom_in
 from traceops.core.rank_files import usual_ends
 from traceops.core.rank_text import unrecorded_sentences, who
-from traceops.launch.aside import Aside
+from traceops.launch.containment import Containment
 from traceops.launch.display import LineSource, Screen, without_chatter
 from traceops.launch.ended import EndedRun, early_ends, unrecorded_here
 from traceops.launch.evidence import saved_evidence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 
-def steps_told(ranks: Sequence[RankManifest]) -> list[str]:
+def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
     """A line for each way of ending a step that some rank had; none where nothing ended a step by itself."""
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[RankManifest]] = {}
     for rank in ranks:
@@ -103,7 +103,7 @@ def says(found: Diagnosis | None, failure: Failure) -> bool:
     return found is not None and failure.rank in found.roots[0].ranks and reason in root_sentence(found.roots[0])
 
 
-def tell_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:
+def report_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:
     """Say what the run died of, on stderr."""
     from traceops.render.hang.terminal import print_cause
 
@@ -123,18 +123,18 @@ _NOBODY = (
 )
 
 
-def tell(screen: Screen, plan: Plan, run: EndedRun, aside: Aside, advise: bool) -> None:
+def report_run(screen: Screen, plan: Plan, run: EndedRun, contain: Containment, advise: bool) -> None:
     """advise: what to do with the traces."""
-    _tell_end(screen, plan, run, aside)
-    _tell_captures(screen, plan, run)
-    _tell_traces(screen, plan, run, advise)
+    _report_end(screen, plan, run, contain)
+    _report_captures(screen, plan, run)
+    _report_traces(screen, plan, run, advise)
 
 
-def _tell_end(screen: Screen, plan: Plan, run: EndedRun, aside: Aside) -> None:
+def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment) -> None:
     """How the training ended, where it did not by itself."""
     ended = run.ended
     if run.failure is not None:
-        _tell_failure(screen, plan, run, run.failure, aside)
+        _report_failure(screen, plan, run, run.failure, contain)
     elif ended.hung:
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
@@ -145,18 +145,18 @@ def _tell_end(screen: Screen, plan: Plan, run: EndedRun, aside: Aside) -> None:
             screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
             screen.output("".join(tail).encode(), LineSource(error=True))
-            with aside("finding the cause"):
+            with contain("finding the cause"):
                 if (found := find_cause(plan)) is not None:
-                    tell_cause(plan, screen, found)
+                    report_cause(plan, screen, found)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
 
 
-def _tell_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, aside: Aside) -> None:
+def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, contain: Containment) -> None:
     """Which rank failed first and with what, where its output is, and the cause."""
     found, repeated = None, False
-    with aside("finding the cause"):
+    with contain("finding the cause"):
         found = find_cause(plan)
         repeated = says(found, failure)
     where = next((f" on {rank.host}" for rank in run.ranks if rank.rank == failure.rank), "")
@@ -169,12 +169,12 @@ def _tell_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, a
         if not plan.shown.shows(failure.rank, failure.rank):
             show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
         screen.say(f"its output is in {short_path(log)}")
-    with aside("telling the cause"):
+    with contain("reporting the cause"):
         if found is not None:
-            tell_cause(plan, screen, found)
+            report_cause(plan, screen, found)
 
 
-def _tell_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
+def _report_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
     """What kept ranks from recording all that was asked for."""
     for note in sorted({rank.note for rank in run.ranks if rank.note}):
         screen.say(note)
@@ -185,10 +185,10 @@ def _tell_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
         screen.say(f"next time: {advice_text(early)}")
 
 
-def _tell_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
+def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
     """What was recorded, and what to do next."""
     ranks = run.ranks
-    for line in steps_told(ranks):
+    for line in step_lines(ranks):
         screen.say(line)
     traced = sum(has_whole_steps(rank, plan.out) for rank in ranks)
     what = "recorded a whole step" if not traced and any(rank.traces for rank in ranks) else "traced"
@@ -206,10 +206,10 @@ def _tell_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> Non
             f"{elsewhere} ranks left nothing in this folder. If the nodes do not share it, --gather sends their files "
             "to the first node"
         )
-    _tell_next(screen, plan, run, advise, traced)
+    _report_next(screen, plan, run, advise, traced)
 
 
-def _tell_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
+def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
     """What to type next. traced: ranks with a whole step."""
     if not traced and (shorter := would_fit(run.ranks)) is not None:
         screen.say(f"next: run it again with {shorter.flags}")

@@ -19,11 +19,11 @@ from traceops.core.installation import bundled
 from traceops.hangs.evidence import Frame
 from traceops.hangs.stack_activity import phase_of
 from traceops.launch import ended, out_of_memory, session
+from traceops.launch.conclusion import find_cause, report_cause, step_lines
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult
 from traceops.launch.summarize import summarize_traces
-from traceops.launch.telling import find_cause, steps_told, tell_cause
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
 from traceops.pipeline.mapping import ranks
 from traceops.train.config import TrainConfig
@@ -31,7 +31,7 @@ from traceops.train.options import to_argv
 
 
 def told(ends, within):
-    return steps_told([SimpleNamespace(rank=0, step_ends=ends, steps_within=within, steps_beside={})])
+    return step_lines([SimpleNamespace(rank=0, step_ends=ends, steps_within=within, steps_beside={})])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_steps_in_other_threads_are_told_whichever_rank_has_them(beside, said):
         SimpleNamespace(rank=rank, step_ends={"Adam.step": 120}, steps_within={}, steps_beside={"SGD.step": number})
         for rank, number in enumerate(beside)
     ]
-    assert steps_told(ranks) == [f"a step ends where Adam.step returns{said}"]
+    assert step_lines(ranks) == [f"a step ends where Adam.step returns{said}"]
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def told_of_memory(trains, monkeypatch, name="oom_forward"):
     monkeypatch.setattr(sys, "stderr", said)
     found = find_cause(plan)
     assert found is not None
-    tell_cause(plan, Screen(), found)
+    report_cause(plan, Screen(), found)
     return " ".join(said.getvalue().split())
 
 
