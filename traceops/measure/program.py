@@ -265,9 +265,8 @@ def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
     painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
     sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
     for first in range(0, len(steps), _PAINTED_AT_ONCE):
-        rows = painted[first : first + _PAINTED_AT_ONCE]
-        cells = np.empty((len(rows), PAINTED + 1), dtype=np.int64)
-        for row in range(len(rows)):
-            cells[row] = np.linspace(steps.edges[first + row], steps.edges[first + row + 1], PAINTED + 1)
-        rows[:] = np.argmax(np.stack([np.diff(part.covered_before(cells), axis=1) for part in sets]), axis=0)
+        edges = steps.edges[first : first + _PAINTED_AT_ONCE + 1]
+        cells = np.linspace(edges[:-1], edges[1:], PAINTED + 1).T.astype(np.int64, order="C")
+        spent = np.diff([part.covered_before(cells) for part in sets], axis=2)
+        painted[first : first + _PAINTED_AT_ONCE] = np.argmax(spent, axis=0)
     return painted
