@@ -38,7 +38,7 @@ def _rule(rule: Rule) -> Iterator[str]:
         return
     yield from (rule.fires, "", f"Fix: {rule.advice}", "")
     if rule.by_cause:
-        yield from (f"Other advice for the causes {', '.join(f'`{cause}`' for cause, _ in rule.by_cause)}.", "")
+        yield from (f"By cause: {', '.join(f'`{cause}`' for cause, _ in rule.by_cause)}.", "")
 
 
 def _bounds(family: Family) -> Iterator[str]:

@@ -34,6 +34,7 @@ from traceops.rules.fabric import judge as fabric
 from traceops.rules.fabric.claims import BOUNDS as FABRIC_BOUNDS
 from traceops.rules.inputs import Inputs
 from traceops.rules.named_lines import with_lines, with_stacks
+from traceops.rules.stragglers_conditions import BOUNDS as LATE_BOUNDS
 from traceops.rules.validity_claims import BOUNDS as VALIDITY_BOUNDS
 from traceops.rules.whole_run_claims import BOUNDS as BOUNDS_OF_RUN
 
@@ -100,14 +101,18 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces, bounds=(VALIDITY_BOUNDS,)
     ),
-    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
+    Family(
+        "TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True, bounds=(LATE_BOUNDS,)
+    ),
     Family(
         "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, bounds=(pipeline.BOUNDS,)
     ),
     Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True, bounds=(steps.BOUNDS,)),
     Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, bounds=(BOUNDS_OF_RUN,)),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, bounds=(overlap.BOUNDS,)),
-    Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle_copies.BOUNDS,)),
+    Family(
+        "TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle.BOUNDS, idle_copies.BOUNDS)
+    ),
     Family(
         "TO-K",
         "kernel efficiency",
