@@ -132,12 +132,11 @@ def test_the_page_says_who_is_fastest_and_leads_to_the_reports(profile: Path) ->
 
 def test_the_run_that_has_a_problem_leads(profile: Path) -> None:
     read = msgspec.json.decode((profile / "reports" / "runs.json").read_bytes(), type=RunsDocument)
-    late = FindingCount(rule="TO-S001", severity="error", count=1)
-    rows = [
-        replace(row, findings=(late,), verdict="Rank 1 is late.") if row.name == "slow" else row for row in read.runs
-    ]
+    found = {"slow": (FindingCount(rule="TO-S001", severity="error", count=1),)}
+    rows = [replace(row, findings=found.get(row.name, ()), verdict="Rank 1 is late.") for row in read.runs]
     said = runs_verdict(rows)
-    assert said.level == "error" and said.sentence.startswith("slow: Rank 1 is late. fast is fastest with ")
+    assert said.level == "error"
+    assert said.sentence.startswith("slow: Rank 1 is late. fast is fastest with ")
     assert [row[0].text for row in figures_table(rows, linked=False).rows] == ["slow", "fast"]
 
 
