@@ -25,6 +25,7 @@ setup(
             "across/*/*.pyi",
             "capture/*/*.pyi",
             "schemas/*.json",
+            "hangs/*.ini",
             "hangs/*.json",
             "machine/*.ini",
             "memory/*.json",

@@ -20,12 +20,11 @@ from traceops.across.run_use import CoreWaits
 from traceops.across.slow_group import apart_ranks
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
-from traceops.core.shared_place import shared_place
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.lead import cure_of, late_together, lead_finding
 from traceops.rules.stragglers import judge_late
-from traceops.rules.stragglers_claims import Late, Slower
+from traceops.rules.stragglers_claims import Late, Slower, shared_place
 
 WORLD = 32
 

@@ -522,6 +522,56 @@ TEXTS = texts()
 ABSTAINED = ("nccl_mpi_time_prefix",)
 
 
+ABORTED = (
+    "RuntimeError: NCCL communicator was aborted on rank 0. Original reason for failure was: [Rank 0] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=812, OpType=ALLREDUCE, Timeout(ms)=900000) ran for 900123 "
+    "milliseconds before timing out.\n"
+    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 1 (pid: 402) of "
+    "binary: python\n"
+)
+REFUSED = (
+    "ERROR 03-18 09:02:03 [serving.py:133] Error with model object='error' message='no m1' type='NotFoundError' "
+    "param=None code=404\n"
+)
+WORKER = "(VllmWorkerProcess pid=17) ERROR 09-23 10:49:22 worker_utils.py:226] "
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "says"),
+    [
+        (ABORTED, "warning", "Rank 0 waits in all_reduce #812"),
+        ("h1:2119:2292 [0] NCCL INFO transport/net.cc:357 -> 3\n", "warning", "transport/net.cc:357 -> 3"),
+        (f"INFO:     Application startup complete.\n{REFUSED}", "info", "the server was running"),
+        (
+            f"{WORKER}Exception in worker VllmWorkerProcess while processing method init_device: NCCL error: internal "
+            f"error - please report this issue to the NCCL developers, Traceback (most recent call last):\n{WORKER}\n",
+            "error", "NCCL error: internal error",
+        ),
+        ("2024-07-24 08:45:13.616\nTraceback (most recent call last):\n2024-07-24 08:45:13.616\n"
+         '  File "/a/train.py", line 17, in step\n2024-07-24 08:45:13.617\n    model(\n', "warning", "train.py:17"),
+        ("[2026-01-31T04:40:19Z] E           eng.DeadError: the engine met an issue\n", "error", "engine met an issue"),
+        ("INFO 05:26:13,995 Rendezvous attempt failed, will retry. Reason: x\n", "warning", "attempt failed"),
+        ("INFO Rendezvous attempt failed, will retry\nINFO Rendezvous complete for workers\n", "info", "No failure"),
+        ("'RuntimeError: start (0) + length (7) exceeds dimension size (1).\nline\n", "error", "exceeds dimension"),
+        ("AbortedError (see above for traceback): Horovod has been shut down. A.\n", "warning", "not in this log"),
+        ("I0718 s.cpp:218] Iteration 19000 (1.0 iter/s, 99.4s/100 iters), loss = 13\n", "info", "step 19,000"),
+        ("gpu-node17: ImportError: /a/x.so: undefined symbol: _ZN3c10\n", "error", "importing"),
+        ("gpu-node17: n2:1:8 [0] NCCL INFO [Service] Connection closed by localRank 0\n", "info", "No failure"),
+    ],
+)  # fmt: skip
+def test_kinds_that_two_samples_of_public_texts_showed(told, text, level, says):
+    diagnosis = told(text)
+    assert (hang_level(diagnosis), says in hang_sentence(diagnosis)) == (level, True), hang_sentence(diagnosis)
+
+
+def test_another_service_neither_begins_again_nor_ends_for_this_one(told):
+    line = "second-1  | vm:{0}:1 [0] NCCL INFO {1}\n"
+    head = "".join(line.format(pid, what) for pid in (5, 6, 7) for what in ("cudaDriverVersion 13000", "version 2.28"))
+    fails = "first-1   | [rank3]: RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB\n"
+    diagnosis = told(f"{fails}{head}second-1  | Application startup complete.\n")
+    assert diagnosis.roots and diagnosis.roots[0].ranks == (3,)
+
+
 def test_each_log_has_its_truth_and_many_are_healthy() -> None:
     assert set(TEXTS) == set(TRUTHS)
     assert len(TEXTS) >= 72 and sum(truth.healthy for truth in TRUTHS.values()) >= 10

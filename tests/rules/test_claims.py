@@ -107,13 +107,13 @@ def test_every_sentence_can_be_filled_and_reads_plainly(kind: type[Claim]) -> No
 
 
 WORDS = Path(traceops.__file__).parent / "words"
-DESCRIBED = [rule for rule in registry.RULES if rule.id[:4] not in ("TO-E", "TO-H", "TO-K")]
 
 
-@pytest.mark.parametrize("rule", DESCRIBED, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", registry.RULES, ids=lambda rule: rule.id)
 def test_what_a_rule_says_of_itself_is_short_and_plain(rule: Rule) -> None:
     assert len(rule.fires.split()) <= 60
-    for said in (rule.title, rule.fires, rule.advice, *(advice for _, advice in rule.by_cause)):
+    by_cause = () if rule.id.startswith("TO-E") else rule.by_cause  # those lie in hangs/crashes.json
+    for said in (rule.title, rule.fires, rule.advice, *(advice for _, advice in by_cause)):
         assert not TICS.search(said), TICS.search(said)
 
 

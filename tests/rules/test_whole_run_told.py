@@ -80,7 +80,7 @@ def healthy(tmp_path_factory):
 
 
 def test_a_healthy_run_is_told_as_one(healthy):
-    for rule in ("TO-W001", "TO-W002", "TO-W003"):
+    for rule in ("TO-W001", "TO-W002", "TO-W003", "TO-W004"):
         assert not found(healthy, rule)
         assert next(check for check in healthy.checks if check.rule == rule).status == "clear"
     whole = healthy.whole_run
@@ -91,7 +91,7 @@ def test_a_healthy_run_is_told_as_one(healthy):
 def test_what_was_not_observed_is_not_judged():
     report = analyze(DATA / "ddp4")
     assert report.whole_run is UNSET and not report.flames
-    for rule in ("TO-W001", "TO-W002", "TO-W003"):
+    for rule in ("TO-W001", "TO-W002", "TO-W003", "TO-W004"):
         assert next(check for check in report.checks if check.rule == rule).status == "not_evaluated"
 
 
@@ -624,3 +624,29 @@ def test_what_came_once_is_not_so_long_each_time(tmp_path):
     steps[90] = Step(900.0, stacks={"evaluate": 850, "forward": 30, "backward": 20})
     told = terminal_of(observed(run_of(tmp_path), *[steps] * 4), tmp_path)
     assert "evaluation 7.7 % of the run (once, 849 ms)" in told
+
+
+def test_long_steps_of_a_round_are_its_phases(tmp_path):
+    """'A function that most steps do not call' was said of a rollout before each fourth step."""
+    steps = [usual(50.0) for _ in range(200)]
+    for at in range(4, 200, 4):
+        steps[at] = Step(400.0, stacks={"tokenize": 350, "forward": 30, "backward": 20})
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    [told] = found(report, "TO-W004")
+    assert told.severity == "warning" and told.facts["round_steps"] == 4
+    assert told.facts["place"] == "tokenize (text.py:7)" and told.facts["pct"] == pytest.approx(64, abs=2)
+    assert not found(report, "TO-W001")
+    rounds = report.whole_run.rounds
+    assert (rounds.steps, round(rounds.ms)) == (4, 550)
+    assert [(row.where, row.trains) for row in rounds.phases] == [
+        ("tokenize (text.py:7)", False),
+        ("train (train.py:30)", True),
+    ]
+    assert "in rounds of 4, which take 550 ms" in terminal_of(report, tmp_path)
+
+
+def test_a_step_with_much_beside_the_training_has_phases(tmp_path):
+    steps = [Step(50.0, stacks={"tokenize": 20, "forward": 18, "backward": 12}) for _ in range(200)]
+    [told] = found(observed(run_of(tmp_path), *[steps] * 4), "TO-W004")
+    assert told.severity == "info" and told.facts["round_steps"] == 1
+    assert told.facts["pct"] == pytest.approx(40, abs=1)

@@ -156,8 +156,8 @@ def test_steps_without_samples_are_not_told_as_more_of_them() -> None:
         told_apart=None, why=why, points=points, trials=(), runs=(),
     )  # fmt: skip
     assert verdict(found).sentence == (
-        "b=16 is best: 17.3 ms a step, 14.4 % less than b=8, one training each. No samples are told: steps are "
-        "compared as if all held as many."
+        "b=16 is best: 17.3 ms per step, 14.4 % less than b=8, one training each. Samples per step are unknown: steps "
+        "are compared as if all held as many."
     )
     assert why_text(found) == "Against b=8 its recorded steps have 3.50 ms less idle: launched late."
 

@@ -21,10 +21,14 @@ from traceops.traces.observed import Observed, SampledFrame
 
 _LONGEST = 64  # steps of a round
 _LEAST_ROUNDS = 4
-_EXPLAINED = 0.35  # of how far steps are from their median: less is no period
+# Of how far steps are from their median, times the root of their number: chance explains up to 1.1 for one of all
+# periods, of steps whose lengths are normal, lognormal, a random walk or have rare outliers.
+_EXPLAINED = 1.5
+_CHANCE = 0.5  # of the best period's: where one that is no multiple of it is as good, it is none
+_FARTHEST = 3.0  # times the median at its place of the round: what a step counts for at most
 _AS_GOOD = 0.9  # of the best period's: the shortest one is it
 _UNEVEN = 0.1  # of a round: how far its steps are from their median
-_LONGER = 1.25  # times the shortest step of the round
+_LONGER = 1.25  # times the median step of the round
 _STEPS_OF_STAGE = 12
 _APART, _CLEAR = 1.3, 2.5  # of stages: how much longer a step takes, and in what steps differ from their median
 _OF_FUNCTION, _OF_LINE = 0.85, 0.97  # of the samples: what they have in common is above the loop
@@ -88,7 +92,7 @@ class Rounds(Struct, frozen=True):
     def is_long(self, step: int) -> bool:
         """Whether the step of this number is one that is longer than the others in each round."""
         own = self.profile_ms[(step - self.first) % self.steps]
-        return own >= _LONGER * min(self.profile_ms)
+        return own >= _LONGER * median(np.array(self.profile_ms))
 
     def holds(self, place: CodePlace) -> bool:
         """Whether a phase is in this function."""
@@ -123,8 +127,8 @@ def _waiting(one: Observed) -> float:
 def period_of(took: Floats, timed: Mask) -> Floats | None:
     """What each step of a round takes, ms, the first one by the number of the step; None where there are no rounds.
 
-    Each step is compared with the median of the others at its place of the round: the part of what steps are from their
-    median that this explains has to be large, and chance explains nothing.
+    Each step is compared with the median of the others at its place of the round: this has to explain more of what
+    steps are from their median than chance does.
     """
     at = np.flatnonzero(timed)
     steps = took[at]
@@ -142,10 +146,13 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
         else:
             explained[period] = 1 - left / off if off else 0.0
     best = max(explained.values(), default=0.0)
-    if best < _EXPLAINED:
+    if best < _EXPLAINED / len(steps) ** 0.5:
         return None
     period = min(period for period, part in explained.items() if part >= _AS_GOOD * best)
-    profile = np.array([median(steps[at % period == place]) for place in range(period)])
+    if any(part > _CHANCE * best for other, part in explained.items() if other % period and period % other):
+        return None
+    places = [steps[at % period == place] for place in range(period)]
+    profile = np.array([float(np.minimum(own, _FARTHEST * median(own)).mean()) for own in places])
     uneven = float(np.abs(profile - median(profile)).sum())
     return profile if uneven >= _UNEVEN * float(profile.sum()) else None
 
@@ -209,12 +216,13 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     total = us.sum(axis=0)
     looks = np.bincount(places, minlength=len(profile))
     parts = _merged(_parts(one, us), len(profile))
-    enough = looks >= _LEAST_OF_POSITION
-    pooled = np.where(enough, total, max(total.sum(), 1.0))
+    enough = looks >= _LEAST_OF_POSITION  # the others' samples are taken together
+    together = np.full(len(profile), True) if not total[~enough].any() else ~enough
+    pooled = np.where(enough, total, max(total[together].sum(), 1.0))
     found = []
     for own in parts:
         spent = np.sum([part.us for part in own], axis=0)
-        ms = float((np.where(enough, spent, spent.sum()) / pooled * profile).sum())
+        ms = float((np.where(enough, spent, spent[together].sum()) / pooled * profile).sum())
         found.append(_phase(own, ms, 100 * ms / float(profile.sum())))
     return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
 

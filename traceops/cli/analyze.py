@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
 from traceops.cli.reading_options import ANALYZE
@@ -17,13 +18,14 @@ from traceops.core.installation import keep_freed_memory
 from traceops.core.text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
 from traceops.pipeline.mapping.ranks import MapOptions, ProgressLine
-from traceops.report.model import Report
-from traceops.rules.validity import DAMAGED
 from traceops.runs.find import FoundRun, FoundRuns, find_runs
-from traceops.runs.row import RunRow
 from traceops.traces.discover import Discovery, Window
 
-Written = tuple[Window, Report, Path]  # a window, its report, and the file of it that is shown
+if TYPE_CHECKING:  # processes are forked for the map without these
+    from traceops.report.model import Report
+    from traceops.runs.row import RunRow
+
+    Written = tuple[Window, Report, Path]  # a window, its report, and the file of it that is shown
 
 
 def main(args: argparse.Namespace) -> int:
@@ -173,6 +175,8 @@ def _title(paths: list[str]) -> str:
 
 
 def _exit_code(args: argparse.Namespace, findings: list[Finding]) -> int:
+    from traceops.rules.validity import DAMAGED  # with the reduce, behind the map
+
     if args.strict and any(finding.rule == DAMAGED.id for finding in findings):
         print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
         return 3

@@ -111,12 +111,17 @@ def reason(family: str, key: str, **facts: Any) -> str:
     return "; ".join([first, *(part for part in more if part is not None)])
 
 
-def phrases(family: str, kind: str, part: str, *, window: bool = False, **facts: Any) -> list[str]:
+def phrases(family: str, kind: str, part: str, /, *, window: bool = False, **facts: Any) -> list[str]:
     """The sentences of a part of section [`kind`] of which every fact is known, as `Claim.sentences` gives them."""
     told = Facts(family=family, window=window, **facts)
     told.kind = kind
     lines = sections(family)[kind].get(part, "").split("\n")
     return [said for line in lines if line and (said := filled(line, told)) is not None]
+
+
+def first_phrase(family: str, kind: str, part: str, /, *, window: bool = False, **facts: Any) -> str:
+    """The first of them; '' without any."""
+    return next(iter(phrases(family, kind, part, window=window, **facts)), "")
 
 
 def _is_empty(value: Any) -> bool:
@@ -139,7 +144,7 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
         if spec == "part":
             own = sections(claim.family)[claim.kind][name].split("\n")
             part = next((one for line in own if line and (one := filled(line, claim)) is not None), "")
-            said += part if part[:1] in _JOINED or not said else f" {part}"
+            said += part if part[:1] in _JOINED or said[-1:] in ("", " ") else f" {part}"
             continue
         value: Any = claim
         for step in name.split("."):

@@ -334,6 +334,7 @@ _ECHOES = (
     "remote process exited", "Connection refused", "NCCL watchdog", "terminated with exception", "timed out",
     "Timed out", "Transport endpoint is not connected",
     "ProcessRaisedException", "ProcessExitedException", "EOFError", "ConnectionResetError", "DistStoreError",
+    "Horovod has been shut down",
 )  # fmt: skip
 
 

@@ -4,52 +4,22 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from traceops.core.rank_text import who, who_first
 from traceops.core.units import gib_text as size
 from traceops.fabric.model import PathKind
-from traceops.hangs.crashes import (
-    DID,
-    QUOTED,
-    Crash,
-    MemoryCause,
-    MemoryMessage,
-    find_crashes,
-    ib_status_text,
-    what_is_not_finite,
-)
+from traceops.hangs.crashes import DID, QUOTED, Crash, MemoryMessage, find_crashes, ib_status_text, what_is_not_finite
 from traceops.hangs.evidence import LogEvent, LoggedProgress, Since
-from traceops.hangs.model import Carried, Wait, WaitReason
+from traceops.hangs.model import Carried, Wait
 from traceops.hangs.positions import Call, ProcessGroup, code_place, describe, shape_text
-from traceops.hangs.stack_activity import ActivityKind, CodeLine, StackActivity
+from traceops.hangs.stack_activity import CodeLine, StackActivity
+from traceops.words.catalogue import texts
 
-WAIT_REASONS: Mapping[WaitReason, str] = {
-    "not_called": "has not called it",
-    "not_recorded": "has not called it, according to its record",
-    "earlier": "has called it, but is still in an earlier operation",
-    "batch": "has called it together with others that do not end",
-    "no_record": "left no record",
-    "cause": "is the cause",
-}
-_ACTIVITIES: Mapping[ActivityKind, str] = {
-    "debugger": "stopped in a debugger",
-    "init": "setting up communication in {}",
-    "collective": "waiting in {}",
-    "input": "waiting for a batch of data",
-    "gpu_sync": "waiting for the GPU in {}",
-    "checkpoint": "saving or loading a checkpoint in {}",
-    "compile": "compiling in {}",
-    "profiler": "in the profiler's {}",
-    "subprocess": "waiting for another process in {}",
-    "network": "waiting for the network in {}",
-    "backward": "in the backward pass",
-    "sleep": "sleeping",
-    "import": "importing a module",
-    "lock": "waiting for a lock or another thread in {}",
-}
+WAIT_REASONS = texts("hangs", "waits")  # by WaitReason
+_ACTIVITIES = texts("hangs", "activities")  # by ActivityKind
 _REPORTS = {False: "torch or NCCL reports", True: "torch reports: "}
 _MOST_HEADS = 6
 _MOST_SIDES = 4
@@ -342,15 +312,7 @@ def _wait(ranks: Sequence[int]) -> str:
 # A crash in words: what a rank did, with the arithmetic of memory, as a statement without its full stop.
 
 
-_MEMORY: Mapping[MemoryCause, str] = {
-    "too_large": "all of that would not be enough, so the request is too large",
-    "fragmented": "enough is reserved, but in pieces (fragmented)",
-    "full": "enough is reserved, but in pieces, and nearly all else of the GPU is in use",
-    "others": "other processes on this GPU hold the rest",
-    "refused": "more is free than it asked for: a limit refused it, or others have freed that since",
-    "outside": "other processes, or other libraries in this one, hold the other",
-    "outside_own": "outside of torch's allocator this process holds another",
-}
+_MEMORY = texts("crashes", "memory")  # by MemoryCause
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")
 _NCCL_HINT = re.compile(r" \(run with NCCL_DEBUG=\w{1,9} for details\)")

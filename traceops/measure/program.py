@@ -259,10 +259,8 @@ def _host(
 
 def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
     """For each step the code of what most of each of its cells went to."""
-    cells = np.empty((len(steps), PAINTED + 1), dtype=np.int64)
-    for step in range(len(steps)):
-        cells[step] = np.linspace(steps.edges[step], steps.edges[step + 1], PAINTED + 1)
+    cells = np.linspace(steps.edges[:-1], steps.edges[1:], PAINTED + 1).T.astype(np.int64, order="C")
     sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
-    spent = np.stack([np.diff(part.covered_before(cells), axis=1) for part in sets])
+    spent = np.diff([part.covered_before(cells) for part in sets], axis=2)
     painted: NDArray[np.uint8] = np.argmax(spent, axis=0).astype(np.uint8)
     return painted

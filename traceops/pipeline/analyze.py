@@ -17,8 +17,11 @@ from traceops.core.errors import ODD_VALUE, InputError, UsageError, odd_value_te
 from traceops.core.settings_file import only, read_settings
 from traceops.measure.activity import own_pattern
 from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
-from traceops.report.model import Report
 from traceops.traces.discover import Discovery, Window, discover
+
+if TYPE_CHECKING:
+    from traceops.pipeline.conclude import Analysis
+    from traceops.report.model import Report
 
 # What the user's settings say of analysing: [analyze] in traceops.toml.
 
@@ -47,10 +50,6 @@ def own_kernels(start: Path | None = None) -> tuple[str, ...]:
     except ValueError as error:
         raise UsageError(f"{source}: analyze.{_KERNELS}: {error}") from error
     return tuple(patterns)
-
-
-if TYPE_CHECKING:
-    from traceops.pipeline.conclude import Analysis
 
 
 def analyze(

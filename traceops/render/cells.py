@@ -153,7 +153,7 @@ def _declared(
     decimals = next((int(one[1:]) for one in options if one[0] == "."), None)
     scale = next((float(one[1:]) for one in options if one[0] == "x"), 1.0)
     worst: Literal["max", "min"] | None = "max" if "max" in options else "min" if "min" in options else None
-    css = "meaning" if "meaning" in options else ""
+    css = next((one for one in options if one in ("meaning", "ledger", "bar")), "")
     return Column(
         key, label, title, worst=worst, number="text" not in options, decimals=decimals, scale=scale, apart=apart,
         css=css, make=make,

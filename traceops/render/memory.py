@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from traceops.across.run_use import MemoryUse
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.memory.changes import changes_of, peak_of
@@ -20,6 +23,7 @@ from traceops.traces.ran_out import RanOut
 from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB, _MIB = 1 << 30, 1 << 20
+said = partial(first_phrase, "gpu_memory")
 _SMALL = _GIB / 10  # below it two decimals of a GiB say too little
 _CLOSE = 0.05  # an error above is one that was not measured
 _MODULES = 5  # shown
@@ -72,28 +76,25 @@ def describe_less(found: RanOut, world_size: int) -> list[Block]:
 
 def headline(found: MemoryEstimate) -> str:
     """What is needed of each GPU, and whether it fits."""
-    needs = f"{_trained(found)} on {found.world_size} {'GPU' if found.world_size == 1 else 'GPUs'} needs "
     outside = found.device_bytes - found.peak_reserved_bytes
     least = max(rank.least_allocated_bytes for rank in found.ranks) + outside
-    if found.error_share is None:
-        needs += f"at least {gib(found.device_bytes)} of each"
-    elif found.error_share > _CLOSE and gib(least) != gib(found.device_bytes):
-        needs += f"{gib(least)} (its tensors) to {gib(found.device_bytes)} (with torch's cache) of each"
-    elif found.error_share > _CLOSE:
-        needs += f"{gib(found.device_bytes)} of each"
-    else:
-        needs += f"{gib(found.device_bytes)} of each (± {100 * found.error_share:.0f} %)"
-    if found.capacity_bytes is None or found.spare_bytes is None:
-        return needs + "."
-    has = f"of {gib(found.capacity_bytes)}"
-    spare = gib(abs(found.spare_bytes))
-    if found.verdict == "unknown":
-        return f"{needs}, {has}: what is left, {spare}, has to hold the activations."
-    if found.verdict == "too_close":
-        return f"{needs}, {has}: too close to tell."
-    if found.verdict == "does_not_fit":
-        return f"{needs}, {has}: does not fit, at least {gib(least - found.capacity_bytes)} too much."
-    return f"{needs}, {has}: fits, {spare} to spare."
+    error = found.error_share
+    rough = error is not None and error > _CLOSE
+    facts: dict[str, Any] = {
+        "unmeasured": error is None,
+        "tensors": gib(least) if rough and gib(least) != gib(found.device_bytes) else None,
+        "rough": rough,
+        "whole": gib(found.device_bytes),
+        "error": None if error is None else 100 * error,
+    }
+    if found.capacity_bytes is not None and found.spare_bytes is not None:
+        spare = gib(abs(found.spare_bytes))
+        facts["capacity"] = gib(found.capacity_bytes)
+        facts["left"] = spare if found.verdict == "unknown" else None
+        facts["close"] = found.verdict == "too_close"
+        facts["too_much"] = gib(least - found.capacity_bytes) if found.verdict == "does_not_fit" else None
+        facts["spare"] = spare
+    return said("estimate", "headline", trained=_trained(found), count=found.world_size, **facts)
 
 
 def _trained(found: MemoryEstimate) -> str:
@@ -115,24 +116,16 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
     blocks: list[Block] = [TableBlock(table)]
     if most.peak_operation:
-        inside = f" in {most.peak_module}" if most.peak_module else ""
-        blocks.append(
-            text(
-                f"Tensors hold {gib(most.peak_allocated_bytes)} at the peak, in {most.peak_phase} of step "
-                f"{most.peak_step}{inside}: {most.peak_operation} makes {gib(most.peak_operation_bytes)}."
-            )
-        )
+        at_peak = said(
+            "estimate", "peak", held=gib(most.peak_allocated_bytes), phase=most.peak_phase, step=most.peak_step,
+            inside=most.peak_module, operation=most.peak_operation, made=gib(most.peak_operation_bytes),
+        )  # fmt: skip
+        blocks.append(text(at_peak))
     if most.least_allocated_bytes < most.peak_allocated_bytes:
-        late = gib(most.peak_allocated_bytes - most.least_allocated_bytes)
-        blocks.append(
-            text(
-                f"{late} of it only where NCCL still holds the first buckets of DDP in the second step; "
-                "that depends on when its thread looks."
-            )
-        )
+        blocks.append(text(said("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
     if most.activations:
         top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
-        blocks.append(text(f"Most activations: {top}."))
+        blocks.append(text(said("estimate", "activations", top=top)))
     return blocks
 
 
@@ -147,7 +140,7 @@ def _changes(changes: Sequence[MemoryChange], known: bool) -> Table:
         )
         for change in changes
     ]
-    return plain_table("What would help, cheapest in time first", ("change", "GiB", "saves", "", "costs"), rows)
+    return plain_table(said("estimate", "changes"), ("change", "GiB", "saves", "", "costs"), rows)
 
 
 def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -165,10 +158,8 @@ _MIB_BYTES = 1 << 20
 def recorded_headline(rows: MemoryRecorded) -> str:
     """The highest peak of the recorded steps."""
     most = highest(rows)
-    where = "" if most.step is None else f" in step {most.step}"
-    return (
-        f"Rank {rows.rank}, GPU {rows.device}: tensors held {gib_text(most.peak_bytes)} at the peak of its recorded "
-        f"steps{where}."
+    return said(
+        "recorded", "headline", rank=rows.rank, device=rows.device, peak=gib_text(most.peak_bytes), step=most.step
     )
 
 
@@ -182,13 +173,13 @@ def kinds_table(rows: MemoryRecorded) -> Table:
     most = highest(rows)
     held = sorted(((getattr(most.held, kind), words) for kind, words in MEMORY_KINDS.items()), reverse=True)
     shown = [(f"{size / _MIB_BYTES:,.1f}", words) for size, words in held if size]
-    return plain_table("Held at that peak", ("MiB", "what"), shown)
+    return plain_table(said("recorded", "kinds"), ("MiB", "what"), shown)
 
 
 def makers_table(rows: MemoryRecorded) -> Table:
     """The operators that made most of what is held there, and was made in the recording."""
     return plain_table(
-        "Made in the recording and held at that peak, by operator", ("MiB", "blocks", "operator", "what"),
+        said("recorded", "makers"), ("MiB", "blocks", "operator", "what"),
         tuple(_makers(highest(rows))),
     )  # fmt: skip
 
@@ -206,8 +197,6 @@ _PLACES = 12  # shown
 _BARS, _BAR = 12, 16  # of memory over time: rows, and characters of the longest
 _LOST = 0.1  # share of what is reserved that is worth a word
 _SNAPSHOT_MIB = 1 << 20
-_STAYS = "Torch cannot give back what lies between blocks in use."
-_MAY_HELP = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help."
 
 
 def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -> list[Block]:
@@ -215,14 +204,14 @@ def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -
     blocks: list[Block] = []
     for name, devices in read:
         if not devices:
-            blocks.append(text(f"{name}: no device holds anything."))
+            blocks.append(text(said("snapshot", "empty", name=name)))
         for device in devices:
             blocks += describe_device(f"{name}, GPU {device.device}", device, places=len(read) == 1)
     if len(read) == 2:
         pairs = _pairs(read[0][1], read[1][1])
         blocks += [compared(before, after) for before, after in pairs]
         if not pairs and read[0][1] and read[1][1]:
-            blocks.append(text("No GPU is in both, so nothing is compared."))
+            blocks.append(text(said("snapshot", "none_in_both")))
     return blocks
 
 
@@ -238,22 +227,21 @@ def _pairs(
 
 def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
     """What held the memory of one device, and when."""
-    when = "at the peak of its recorded events" if device.recorded else "when it was taken (no history was recorded)"
-    blocks: list[Block] = [text(bold(f"{name}: tensors hold {gib(device.peak)} {when}."))]
+    held = said("snapshot", "held", name=name, recorded=device.recorded, peak=gib(device.peak))
+    blocks: list[Block] = [text(bold(held))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
-    blocks.append(
-        text(
-            f"At the end {gib(device.reserved)} are reserved: {gib(device.allocated)} in use, "
-            f"{gib(device.free_whole)} in segments that are free, {gib(device.free_between)} between blocks in use"
-            + (f", the largest piece {device.largest_free / _SNAPSHOT_MIB:,.0f} MiB." if device.free_between else ".")
-        )
-    )
+    largest = f"{device.largest_free / _SNAPSHOT_MIB:,.0f}" if device.free_between else None
+    at_end = said(
+        "snapshot", "at_end", reserved=gib(device.reserved), allocated=gib(device.allocated),
+        whole=gib(device.free_whole), between=gib(device.free_between), largest_mib=largest,
+    )  # fmt: skip
+    blocks.append(text(at_end))
     blocks += _in_pieces(device)
     if places and device.over_time is not None:
         blocks.append(TableBlock(_over_time(device.over_time)))
     if places:
-        blocks.append(TableBlock(places_table("Held at the peak, by the line that made it", device.at_peak)))
+        blocks.append(TableBlock(places_table(said("snapshot", "places"), device.at_peak)))
     return blocks
 
 
@@ -269,50 +257,38 @@ def _over_time(found: OverTime) -> Table:
         name = f"{size / _SNAPSHOT_MIB:,.0f} MiB {place}" if size else ""
         bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
         rows.append((str(found.moments[at]), f"{sum(held) / _SNAPSHOT_MIB:,.0f}", bar, name))
-    return plain_table("Held over time, by events, and the line that held most", ("event", "MiB", "", "most"), rows)
+    return plain_table(said("snapshot", "over_time"), ("event", "MiB", "", "most"), rows)
 
 
 def _in_pieces(device: DeviceSnapshot) -> list[Block]:
     """Whether pieces between blocks cost memory: they do not where tensors filled them at the peak."""
     if device.free_between <= _LOST * device.reserved:
         return []
-    if not device.recorded:
-        return [soft(f"{_STAYS} {_MAY_HELP}")]
     never = device.reserved - device.peak
-    if never <= _LOST * device.reserved:
-        return [soft(f"At their peak tensors needed all but {gib(max(never, 0))} of that: little is lost to pieces.")]
-    return [soft(f"{_STAYS} Tensors never held more than {gib(device.peak)} at once here. {_MAY_HELP}")]
+    little = gib(max(never, 0)) if never <= _LOST * device.reserved else None
+    pieces = said("snapshot", "pieces", unrecorded=not device.recorded, little=little, most=gib(device.peak))
+    return [soft(pieces)]
 
 
 def _out_of_memory(device: DeviceSnapshot) -> Block:
     asked, free = device.asked or 0, device.device_free or 0
     unused = device.unused_then
-    if unused + free < asked:
-        why = "that is more than was free in all"
-    elif device.largest_free >= asked > free and unused == device.free_whole + device.free_between:
-        why = (
-            "a piece was large enough, and torch may not use it for this: it is of another stream, of a CUDA graph, or "
-            "above max_split_size_mb"
-        )
-    elif free >= asked:
-        why = "the device had enough, so the process may have a limit of its own, or others gave memory back since"
-    else:
-        why = "enough was free in pieces: the memory is fragmented"
-    return text(
-        f"Out of memory: {gib(asked)} were asked for, the device had {gib(free)} free "
-        f"and torch {gib(unused)} unused; {why}."
+    cases = (
+        (unused + free < asked, "more"),
+        (device.largest_free >= asked > free and unused == device.free_whole + device.free_between, "not_for_this"),
+        (free >= asked, "limit"),
     )
+    why = said("snapshot", f"why.{next((key for holds, key in cases if holds), 'pieces')}")
+    return text(said("snapshot", "out_of_memory", asked=gib(asked), free=gib(free), unused=gib(unused), why=why))
 
 
 def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
     """What the second holds more at its peak, by line."""
     changes = difference(before, after)
     change = after.peak - before.peak
-    if not changes:
-        return text(f"GPU {after.device}: at the peak the second holds what the first holds.")
-    sign = "+" if change >= 0 else "-"
-    caption = f"GPU {after.device}: {sign}{gib(abs(change))} at the peak, by the line that made it"
-    return TableBlock(places_table(caption, changes, signed=True))
+    by = f"{'+' if change >= 0 else '-'}{gib(abs(change))}"
+    caption = said("snapshot", "compared", same=not changes, device=after.device, change=by)
+    return TableBlock(places_table(caption, changes, signed=True)) if changes else text(caption)
 
 
 def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, signed: bool = False) -> Table:
@@ -341,76 +317,44 @@ def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = F
 
     phase: of the step, where a stack tells. named: the rank is, because no sentence before has done so.
     """
-    where = f"step {found.step}" + (f", in {phase}" if phase else "")
-    subject = f"Rank {found.rank} ran out of memory in {where}. It" if named else f"In {where} it"
-    blocks: list[Block] = [
-        text(
-            f"{subject} asked for {gib_text(found.asked)}. Tensors held {gib_text(found.allocated)}{_kinds(found)}. "
-            f"Torch had {gib_text(found.unused)} more reserved, and {_left(found)}.",
-            indent=(2, 2),
-        ),
-        text(_why(found), indent=(2, 2)),
-    ]
+    limit = gib_text(found.total) if found.limited else None
+    kept = [f"{gib_text(found.held[name])} {_NAMES[name]}" for name in _KEPT_KINDS if found.held.get(name)]
+    what = phrases(
+        "gpu_memory", "ran_out", "what", named=named, rank=found.rank, step=found.step, in_phase=phase,
+        asked=gib_text(found.asked), allocated=gib_text(found.allocated),
+        kept=", ".join([*kept, gib_text(found.rest)]) if found.held else None, unused=gib_text(found.unused),
+        limit=limit, free=gib_text(found.free), total=gib_text(found.total),
+    )  # fmt: skip
+    blocks: list[Block] = [text(" ".join(what), indent=(2, 2)), text(_why(found), indent=(2, 2))]
     if found.snapshot is not None:
         lines = [own for own in found.snapshot.held if own.place != NO_STACK]
         lines = [own for own in lines if own.bytes >= _WORTH * found.allocated]
         if lines:
-            blocks.append(
-                TableBlock(places_table("Held then, by the line that made it", found.snapshot.held, _FEW_PLACES))
-            )
+            blocks.append(TableBlock(places_table(said("ran_out", "places"), found.snapshot.held, _FEW_PLACES)))
         else:
-            blocks.append(
-                text("With --with-memory the lines that made what was held are told.", look="soft", indent=(2, 2))
-            )
+            blocks.append(text(said("ran_out", "no_lines"), look="soft", indent=(2, 2)))
     return blocks
-
-
-def _kinds(found: RanOut) -> str:
-    if not found.held:
-        return ""
-    told = [f"{gib_text(found.held[name])} {_NAMES[name]}" for name in _KEPT_KINDS if found.held.get(name)]
-    return f": {', '.join([*told, f'{gib_text(found.rest)} activations, temporaries and all else'])}"
-
-
-def _left(found: RanOut) -> str:
-    if found.limited:
-        return f"may have {gib_text(found.total)} in all"
-    return f"{gib_text(found.free)} of {gib_text(found.total)} were free on the device"
 
 
 def _why(found: RanOut) -> str:
     """Too large, in pieces, or held by others."""
     others = 0 if found.limited else found.total - found.free - found.reserved
     own = found.snapshot
-    if own is not None and own.free_between >= found.asked > own.largest_free:
-        return (
-            f"The memory is fragmented: {gib_text(own.free_between)} lay free between blocks in use, in pieces of at "
-            f"most {gib_text(own.largest_free)}."
-        )
-    if others >= found.asked and others > _OTHERS * found.total:
-        return (
-            f"{gib_text(others)} of the device were held by neither this process's tensors nor its cache: see who else "
-            "is on it."
-        )
-    if found.left >= found.asked:
-        return (
-            "As much was free when this was written: another process gave memory back meanwhile, or the driver "
-            "refused it."
-        )
-    if own is not None and own.largest_free >= found.asked:
-        return (
-            f"A piece of {gib_text(own.largest_free)} lay free in torch's cache, and torch may not use it for this: "
-            "it is of another stream, of a CUDA graph, or above max_split_size_mb."
-        )
-    if found.unused >= found.asked:
-        return "The memory is fragmented: enough was reserved and unused, in pieces that were too small."
-    if found.unused + found.left >= found.asked:
-        return (
-            f"The memory is fragmented: {gib_text(found.unused)} reserved and unused and {gib_text(found.left)} not "
-            "reserved would do together, and neither alone."
-        )
-    lacked = found.asked - found.unused - found.left
-    return f"It is too large: {gib_text(lacked)} more than all that was free, torch's cache included."
+    largest = 0 if own is None else own.largest_free
+    cases = (
+        (own is not None and own.free_between >= found.asked > largest, "fragmented"),
+        (others >= found.asked and others > _OTHERS * found.total, "others"),
+        (found.left >= found.asked, "given_back"),
+        (largest >= found.asked, "not_for_this"),
+        (found.unused >= found.asked, "small_pieces"),
+        (found.unused + found.left >= found.asked, "together"),
+    )
+    return said(
+        "ran_out", f"why.{next((key for holds, key in cases if holds), 'too_large')}", largest=gib_text(largest),
+        between=None if own is None else gib_text(own.free_between), others=gib_text(others),
+        unused=gib_text(found.unused), left_over=gib_text(found.left),
+        lacked=gib_text(found.asked - found.unused - found.left),
+    )  # fmt: skip
 
 
 _MOST_ROWS = 32
@@ -423,15 +367,16 @@ def describe_run(found: RunMemory) -> list[Block]:
     blocks: list[Block] = []
     if found.uses:
         most = max(found.uses, key=lambda use: use.peak or 0)
-        of = "" if most.capacity is None else f" of {gib_text(most.capacity)}"
-        blocks.append(text(bold(f"Tensors held {gib_text(most.peak or 0)}{of} at the most, on rank {most.rank}.")))
+        capacity = None if most.capacity is None else gib_text(most.capacity)
+        held = said("run", "most", peak=gib_text(most.peak or 0), capacity_bytes=capacity, rank=most.rank)
+        blocks.append(text(bold(held)))
         blocks.append(TableBlock(_table(found.uses)))
     for one in found.ran_out[:_MOST_RAN_OUT]:
         blocks += describe_ran_out(one, named=True)
     if found.ran_out:
         blocks += describe_less(found.ran_out[0], max(len(found.uses), 1))
     if len(found.ran_out) > _MOST_RAN_OUT:
-        blocks.append(soft(f"Memory ran out on {len(found.ran_out) - _MOST_RAN_OUT} further ranks."))
+        blocks.append(soft(said("run", "further", more=len(found.ran_out) - _MOST_RAN_OUT)))
     if found.recorded is not None:
         rows = recorded_memory(*found.recorded)
         blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
@@ -448,7 +393,7 @@ def _snapshots(found: RunMemory) -> list[Block]:
     most, least = ranks[-1], ranks[0]
     blocks = describe_device(f"rank {most}", found.snapshots[most])
     if most != least and found.snapshots[most].peak > 1.1 * found.snapshots[least].peak:
-        blocks.append(text(f"Beside rank {least}:"))
+        blocks.append(text(said("run", "next_to", rank=least)))
         blocks.append(compared(found.snapshots[least], found.snapshots[most]))
     return blocks
 
@@ -459,7 +404,7 @@ def _table(uses: Sequence[MemoryUse]) -> Table:
     columns = tuple(Column(name, name, number=True) for name in _COLUMNS)
     rows = tuple(tuple(map(Cell, _row(use))) for use in shown)
     left = len(uses) - len(shown)
-    caption = "By rank, GiB" + (f" ({left} ranks with less left out)" if left else "")
+    caption = said("run", "caption", fewer=left or None)
     return Table(caption, columns, rows)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from traceops.across.communication import SLOWER, SlowSibling, slow_siblings
 from traceops.across.cross_rank import CrossRank
@@ -23,7 +23,7 @@ from traceops.across.replay.what_if import REFERENCE
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, Role
@@ -111,12 +111,18 @@ def judge(inputs: Inputs) -> list[Verdict]:
     return [judge_low(inputs.run), judge_siblings(inputs.run)]
 
 
+class _Low(Struct, frozen=True):
+    """A group's large messages against the link between its ranks. share: of its pace, percent, by time."""
+
+    share: float
+    achieved: float
+    group: tuple[int, ...]
+    reference: LinkReference
+    same: list[Collective]
+
+
 def judge_low(run: CrossRank) -> Verdict:
     """TO-C001: large messages of a group against the reference of the link between its ranks."""
-    device, hosts = run.device, run.hosts
-    steps = max((len(times.duration) for times in run.ranks), default=1)
-    step_ms = run.step_ms
-    saved, at_best = _saved_ms(run)
     if run.of_hosts_only:
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "hosts_only"))
     if run.through_host:
@@ -124,82 +130,83 @@ def judge_low(run: CrossRank) -> Verdict:
     large = _large(run.matching)
     if not large:
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "none_large", mb=LARGE_BYTES / 1e6))
-    low, seen = [], []
-    for group, same in large.items():
-        reference = run.reference(group)
-        if reference is None:
-            continue
-        achieved = float(median([busbw_gbs(c) or 0.0 for c in same]))
-        # By time, so that latency is allowed for: 8 MB never reach what 256 MB do.
-        share = 100.0 * float(median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same]))
-        seen.append(share)
-        if share < BOUNDS.low_pct[0]:
-            low.append((share, achieved, group, reference, same))
+    seen = [one for group, same in large.items() if (one := _against_link(run, group, same)) is not None]
     if not seen:
-        count = len({hosts.get(rank) for group in large for rank in group})
-        return LOW_BANDWIDTH.not_evaluated(
-            reason("bandwidth", "no_reference", device=device or "not named", hosts=count)
-        )
+        count = len({run.hosts.get(rank) for group in large for rank in group})
+        why = reason("bandwidth", "no_reference", device=run.device or "not named", hosts=count)
+        return LOW_BANDWIDTH.not_evaluated(why)
+    low = [one for one in seen if one.share < BOUNDS.low_pct[0]]
     if not low:
-        return LOW_BANDWIDTH.clear(reason("bandwidth", "reached", pct=f"{min(seen):.0f}", bound=BOUNDS.low_pct[0]))
-    share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
-    by_role = _by_role(run, {group: sum(c.transfer_ns for c in own) for _, _, group, _, own in low}, max(steps, 1))
+        least = min(one.share for one in seen)
+        return LOW_BANDWIDTH.clear(reason("bandwidth", "reached", pct=f"{least:.0f}", bound=BOUNDS.low_pct[0]))
+    return LOW_BANDWIDTH.verdict(_low_finding(run, low))
+
+
+def _against_link(run: CrossRank, group: tuple[int, ...], same: list[Collective]) -> _Low | None:
+    """None where no link is known. By time, so that latency is allowed for: 8 MB never reach what 256 MB do."""
+    reference = run.reference(group)
+    if reference is None:
+        return None
+    achieved = median([busbw_gbs(c) or 0.0 for c in same])
+    share = 100.0 * median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
+    return _Low(share, achieved, group, reference, same)
+
+
+def _low_finding(run: CrossRank, low: Sequence[_Low]) -> Finding:
+    """Of all groups that are low, with the numbers of the lowest."""
+    words = run.step_words
+    steps = max((len(times.duration) for times in run.ranks), default=1)
+    worst = min(low, key=lambda one: one.share)
+    by_role = _by_role(run, {one.group: sum(c.transfer_ns for c in one.same) for one in low}, max(steps, 1))
     total_ms = sum(by_role.values())  # a rank is in a group of each role
-    severity = severity_of(-share, -BOUNDS.low_pct[0], -BOUNDS.low_pct[1], -BOUNDS.low_pct[2])
+    saved, at_best = _saved_ms(run)
     cost_ms = total_ms if saved is None else saved
-    if severity is None or 100.0 * cost_ms < BOUNDS.matters_pct * step_ms:
-        severity = "info"
-    named = {hosts.get(rank) for rank in group}
+    named = {run.hosts.get(rank) for rank in worst.group}
     guessed = None in named and run.devices == 1
-    if guessed and severity == "error":
-        severity = "warning"
-    ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
-    of_it, bound = 100.0 * achieved / reference.busbw_gbs, reference.busbw_gbs * BOUNDS.low_pct[0] / 100
-    role = role_of(run, [own for _, _, own, _, _ in low])
+    reference = worst.reference
+    of_it, bound = 100.0 * worst.achieved / reference.busbw_gbs, reference.busbw_gbs * BOUNDS.low_pct[0] / 100
     claim = LowBandwidth(
-        ops=" and ".join(dict.fromkeys(c.op for c in same)),
-        size=len(group),
-        role=role_name(run, role_of(run, [group])),
-        gbs=achieved,
+        ops=" and ".join(dict.fromkeys(c.op for c in worst.same)),
+        size=len(worst.group),
+        role=role_name(run, role_of(run, [worst.group])),
+        gbs=worst.achieved,
         pct=of_it,
         reference=reference.busbw_gbs,
         link=reference.link,
-        source=_source(reference, device),
-        device=device,
+        source=_source(reference, run.device),
+        device=run.device,
         hosts=len(named) if len(named) > 1 else None,
         may_be_apart=guessed,
         unnamed=None in named and not guessed,
     )
-    return LOW_BANDWIDTH.verdict(
-        LOW_BANDWIDTH.finding(
-            severity,
-            "low" if guessed else "medium" if None in named else "high",
-            claim,
-            [
-                Evidence(Fact.BUSBW, round(achieved, 2), "GB/s", round(bound, 1)),
-                Evidence(Fact.OF_REFERENCE, round(of_it, 1), "%", BOUNDS.low_pct[0]),
-                Evidence(Fact.REFERENCE, round(reference.busbw_gbs, 2), "GB/s"),
-                Evidence(Fact.LARGE_MESSAGES, sum(len(own) for *_, own in low), "collectives"),
-                Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), run.step_words.unit("ms")),
-                *(role_evidence(by_role, run.step_words) if len(by_role) > 1 else []),
-                *(
-                    []
-                    if saved is None
-                    else [Evidence(Fact.SAVED_AT_REFERENCE, stored(saved), run.step_words.unit("ms"))]
-                ),
-                *(
-                    []
-                    if at_best is None
-                    else [
-                        Evidence(Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE, stored(at_best), run.step_words.unit("ms"))
-                    ]
-                ),
-            ],
-            ranks=ranks,
-            impact_ms=stored(cost_ms),
-            role=role,
-        )
+    evidence = [
+        Evidence(Fact.BUSBW, round(worst.achieved, 2), "GB/s", round(bound, 1)),
+        Evidence(Fact.OF_REFERENCE, round(of_it, 1), "%", BOUNDS.low_pct[0]),
+        Evidence(Fact.REFERENCE, round(reference.busbw_gbs, 2), "GB/s"),
+        Evidence(Fact.LARGE_MESSAGES, sum(len(one.same) for one in low), "collectives"),
+        Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
+        *(role_evidence(by_role, words) if len(by_role) > 1 else []),
+    ]
+    for fact, ms in zip(SAVED, (saved, at_best), strict=True):
+        if ms is not None:
+            evidence.append(Evidence(fact, stored(ms), words.unit("ms")))
+    return LOW_BANDWIDTH.finding(
+        _low_severity(worst.share, cost_ms / run.step_ms if run.step_ms else 1.0, guessed=guessed),
+        "low" if guessed else "medium" if None in named else "high",
+        claim,
+        evidence,
+        ranks=sorted({rank for one in low for rank in one.group}),
+        impact_ms=stored(cost_ms),
+        role=role_of(run, [one.group for one in low]),
     )
+
+
+def _low_severity(share: float, cost: float, *, guessed: bool) -> Severity:
+    """cost: part of the step. guessed: nothing shows whether the ranks are on one host."""
+    severity = severity_of(-share, -BOUNDS.low_pct[0], -BOUNDS.low_pct[1], -BOUNDS.low_pct[2])
+    if severity is None or 100.0 * cost < BOUNDS.matters_pct:
+        return "info"
+    return "warning" if guessed and severity == "error" else severity
 
 
 def _by_role(run: CrossRank, transfer_ns: Mapping[tuple[int, ...], int], steps: int) -> dict[Role, float]:
@@ -288,31 +295,19 @@ THROUGH_HOST_RULES = (THROUGH_HOST,)
 
 def judge_through_host(run: CrossRank) -> Verdict:
     """TO-C003: what the way through the hosts costs of the step."""
-    if not any(times.summary.on_gpu for times in run.ranks):
-        return THROUGH_HOST.not_evaluated(reason("bandwidth", "no_gpu_activity"))
-    if run.world < 2:
-        return THROUGH_HOST.not_evaluated(reason("bandwidth", "one_rank"))
-    told = [times.summary.exchanges_of_gpu for times in run.ranks]
-    if not run.through_host and any(told):
-        return THROUGH_HOST.not_evaluated(reason("bandwidth", "gloo_too"))
+    if key := _why_not_through_host(run):
+        return THROUGH_HOST.not_evaluated(reason("bandwidth", key))
     if not run.through_host:
         return THROUGH_HOST.clear(reason("bandwidth", "between_gpus"))
-    if not any(told):
-        return THROUGH_HOST.not_evaluated(reason("bandwidth", "own_data"))
-    if not run.split:
-        return THROUGH_HOST.not_evaluated(reason("bandwidth", "no_collective_matched"))
     words, step = run.step_words, run.step_ms
-    exposed = float(median([times.mean_ms("comm_transfer") for times in run.ranks]))
+    exposed = median([times.mean_ms("comm_transfer") for times in run.ranks])
     pct = 100.0 * exposed / step if step else 0.0
     severity = severity_of(pct, *BOUNDS.host_pct)
     if severity is None:
         little = reason("bandwidth", "little", pct=f"{pct:.1f}", bound=BOUNDS.host_pct[0], window=words is WINDOW)
         return THROUGH_HOST.clear(little)
-    link, saved = _link(run), None
-    if link is not None and run.replay is not None:
-        saved = run.replay.what_if.saved_ns(REFERENCE)
-    if saved is None and severity == "error":
-        severity = "warning"
+    link = _link(run)
+    saved = None if link is None else _saved_ms(run)[0]
     gbs = overall_busbw(run.matching.collectives)
     evidence = [
         Evidence(Fact.EXPOSED_TRANSFER, stored(exposed), words.unit("ms")),
@@ -320,31 +315,42 @@ def judge_through_host(run: CrossRank) -> Verdict:
     ]
     if gbs:
         evidence.append(Evidence(Fact.BUSBW, round(gbs, 2), "GB/s"))
-    then = None
     if link is not None and saved is not None:
-        then = max(step - max(saved, 0.0) / 1e6, 0.0)
         evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
-        evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(max(saved, 0.0) / 1e6), words.unit("ms")))
+        evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(saved), words.unit("ms")))
     claim = ThroughHost(
         window=words is WINDOW,
         exposed=exposed,
         pct=pct,
         step=step,
         gbs=gbs or None,
-        link=None if link is None or then is None else link.link,
-        then=then,
-        shared_gpus=then is None and run.own_gpus is False,
+        link=None if link is None or saved is None else link.link,
+        then=None if saved is None else max(step - saved, 0.0),
+        shared_gpus=saved is None and run.own_gpus is False,
     )
-    return THROUGH_HOST.verdict(
-        THROUGH_HOST.finding(
-            severity,
-            "high" if saved is not None else "medium",
-            claim,
-            evidence,
-            ranks=_ranks(run),
-            impact_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
-        )
+    finding = THROUGH_HOST.finding(
+        "warning" if saved is None and severity == "error" else severity,
+        "high" if saved is not None else "medium",
+        claim,
+        evidence,
+        ranks=_ranks(run),
+        impact_ms=None if saved is None else stored(saved),
     )
+    return THROUGH_HOST.verdict(finding)
+
+
+def _why_not_through_host(run: CrossRank) -> str | None:
+    """Why the rule cannot be judged, by the key of its reason."""
+    if not any(times.summary.on_gpu for times in run.ranks):
+        return "no_gpu_activity"
+    if run.world < 2:
+        return "one_rank"
+    exchanges = any(times.summary.exchanges_of_gpu for times in run.ranks)
+    if not run.through_host:
+        return "gloo_too" if exchanges else None
+    if not exchanges:
+        return "own_data"
+    return None if run.split else "no_collective_matched"
 
 
 def _ranks(run: CrossRank) -> Sequence[int]:

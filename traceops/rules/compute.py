@@ -4,23 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
-from traceops.core.rule import Rule, Verdict, described
-from traceops.core.units import ms_text, percent_text, stored
+from traceops.core.rule import Bounds, Rule, Verdict, described
+from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
 from traceops.words.catalogue import texts
 
-_LEAST_PCT = 5.0  # of the device's busy time
-_BOUNDS = (_LEAST_PCT, 10.0, 30.0)
+
+class ComputeBounds(Bounds, frozen=True):
+    """Percent of the GPU's busy time, of launches and of attainable speed, as words/compute.ini says."""
+
+    words = "compute"
+
+    busy_pct: tuple[float, float, float] = (5.0, 10.0, 30.0)
+    launches_pct: float = 30.0
+    attainable_pct: float = 60.0
+    shorter: float = 0.97
+
+
+BOUNDS = ComputeBounds()
+
+
+class InBf16(Struct, frozen=True, kw_only=True):
+    """What bf16 autocast saves in place of TF32, and the step after it, ms."""
+
+    saved: float
+    least: float
+    most: float
+
+
+class KernelLoss(Claim, frozen=True, kw_only=True):
+    """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
+
+    effect: what the fix does to the step, which it brings to `least` to `most`.
+    """
+
+    family = "compute"
+    kind = "kernel_loss"
+    form: str
+    cost: float
+    kernels: float
+    first: str
+    size: int | None = None
+    other: int | None = None
+    pad_to: int | None = None
+    effect: str
+    least: float
+    most: float
+    more: float | None = None
+    bf16: InBf16 | None = None
+
+
+class ImpossibleSpeed(Claim, frozen=True, kw_only=True):
+    """An operator that the trace has faster than its GPU can be, by this factor."""
+
+    family = "compute"
+    kind = "impossible_speed"
+    operator: str
+    does: str
+    factor: float
+
+
+class BelowAttainable(Claim, frozen=True, kw_only=True):
+    """All kernels together against attainable speed, percent, and the operators that lose most."""
+
+    family = "compute"
+    kind = "below_attainable"
+    pct: float
+    operators: tuple[str, ...]
+
+
+class LaunchedBy(Claim, frozen=True, kw_only=True):
+    """The operators that most launches of a host come from."""
+
+    family = "compute"
+    kind = "launched_by"
+    operators: tuple[str, ...]
+
+
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
-_MOST_LAUNCHES = 0.3  # of all, that go with a loop, an optimizer or small batches
-_SHORTER = 0.97  # of the time that the device is occupied: a step that the fix makes shorter for certain
 _MOST_IMPOSSIBLE = 3  # operators that are named
-LOW_PCT = 60.0  # of the attainable speed, below which a run is not called fine
 
 TYPES = described("compute", "TO-K001")
 ATTENTION = described("compute", "TO-K002")
@@ -32,19 +101,17 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
-
-
-NO_DEVICE_ACTIVITY = "the traces hold no GPU activity"
+NO_DEVICE_ACTIVITY = reason("compute", "no_gpu_activity")
 _EXAMPLES = {"AMD": "MI300X", "NVIDIA": "H100", None: "NAME"}
 
 
 def why_unrated(compute: RankCompute) -> str:
     """Why nothing tells how fast the kernels could be; '' where it is known."""
     if compute.rates == "assumed" and not compute.gpu:
-        return f"the trace doesn't name the GPU (--gpu {_EXAMPLES[compute.maker]})"
+        return reason("compute", "no_name", example=_EXAMPLES[compute.maker])
     if compute.rates == "assumed":
-        return f"no attainable rates are known for {compute.gpu}"
-    return "" if compute.has_shapes else "the traces hold no shapes (record_shapes=True)"
+        return reason("compute", "no_rates", gpu=compute.gpu)
+    return "" if compute.has_shapes else reason("compute", "no_shapes")
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -53,7 +120,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if not own:
         return [rule.not_evaluated(NO_DEVICE_ACTIVITY) for rule in RULES]
     if any(one.captures_graphs for one in own.values()):
-        return [rule.not_evaluated("a CUDA graph is captured here: the launched kernels did not run") for rule in RULES]
+        return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
@@ -62,9 +129,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if why := why_unrated(compute):
         found = [] if compute.rates == "assumed" else found
         return [_verdict(rule, found, rule.not_evaluated(why)) for rule in RULES]
-    verdicts = [
-        _verdict(rule, found, rule.clear(f"no loss of {_LEAST_PCT:g} % of the GPU's busy time")) for rule in RULES[:-1]
-    ]
+    clear = reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
+    verdicts = [_verdict(rule, found, rule.clear(clear)) for rule in RULES[:-1]]
     return [*verdicts, _speed(compute, rank, found)]
 
 
@@ -74,10 +140,10 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
         return found
     mine = [loss for loss in compute.losses if loss.cause in _OF_HOST]
     most = max(mine, key=lambda loss: loss.launches, default=None)
-    if most is None or most.launches < _MOST_LAUNCHES * compute.launches:
+    if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
     advice = OF_CAUSE[most.cause].advice_for(most.cause)
-    where = f" Most launches come from {', '.join(most.operators[:3])}." if most.operators else ""
+    where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
     return replace(found, advice=f"{advice}{where} {found.advice}")
 
 
@@ -92,9 +158,9 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
     if loss.cause == "bandwidth_bound_at_limit":
         severity: Severity | None = "info"
     elif loss.cause in ("many_small_kernels", "too_small_batch"):
-        severity = "info" if max(share, launches) >= 2 * _LEAST_PCT else None
+        severity = "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
     else:
-        severity = severity_of(share, *_BOUNDS)
+        severity = severity_of(share, *BOUNDS.busy_pct)
         if severity is not None and (compute.bound == "host" or _is_foreach(loss)):
             severity = "info"
         elif severity == "error" and not _is_certain(loss, compute):
@@ -105,7 +171,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
     return rule.finding(
         severity,
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
-        f"{_headline(loss)} {_of_step(loss, compute)}{_other_fix(loss, compute)}",
+        _claim(loss, compute),
         [
             Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), "ms/step", rank=rank),
             Evidence(Fact.KERNELS_SAVED, stored(saved), "ms/step", rank=rank),
@@ -128,26 +194,40 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _other_fix(loss: Loss, compute: RankCompute) -> str:
-    """' With bf16 autocast instead of TF32: …'; '' where there is no such choice."""
+def _claim(loss: Loss, compute: RankCompute) -> KernelLoss:
+    sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
-    if loss.cause != "float32_products" or other is None:
-        return ""
-    saved, least, most = (ms_text(ns / 1e6) for ns in (other.device_ns, *other.step_after_ns))
-    return f" {texts('compute', 'headlines')['float32_products.bf16'].format(saved=saved, least=least, most=most)}"
+    bf16 = None
+    if loss.cause == "float32_products" and other is not None:
+        saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
+        bf16 = InBf16(saved=saved, least=least, most=most)
+    return KernelLoss(
+        form=_form(loss),
+        cost=loss.device_ns / 1e6,
+        kernels=loss.ns / 1e6,
+        first=loss.operators[0] if loss.operators else "A kernel",
+        size=sizes[0] if sizes else None,
+        other=sizes[1] if len(sizes) > 1 and not pads else None,
+        pad_to=sizes[1] if len(sizes) > 1 and pads else None,
+        effect=_effect(loss, compute),
+        least=loss.step_after_ns[0] / 1e6,
+        most=loss.step_after_ns[1] / 1e6,
+        more=loss.more_ns / 1e6 if _may_save_more(loss, compute) else None,
+        bf16=bf16,
+    )
 
 
-def _headline(loss: Loss) -> str:
-    cost, kernels = (f"{ms_text(ns / 1e6)} ms per step" for ns in (loss.device_ns, loss.ns))
-    first = loss.operators[0] if loss.operators else "A kernel"
-    words, key = texts("compute", "headlines"), str(loss.cause)
+def _form(loss: Loss) -> str:
+    """The key of its headline: the cause, and which of its forms."""
+    form = ""
     if not loss.sizes:
-        key += ".unsized"
+        form = "_unsized"
     elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
-        key += ".passes"
+        form = "_passes"
     elif _is_foreach(loss):
-        key += ".foreach"
-    return words.get(key, words[loss.cause]).format(*loss.sizes, cost=cost, kernels=kernels, first=first)
+        form = "_foreach"
+    key = f"{loss.cause}{form}"
+    return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
 
 
 def _is_foreach(loss: Loss) -> bool:
@@ -155,33 +235,30 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-def _of_step(loss: Loss, compute: RankCompute) -> str:
+def _effect(loss: Loss, compute: RankCompute) -> str:
     """What the fix does to the step, as far as the trace decides."""
     if loss.cause == "bandwidth_bound_at_limit":
-        return f"They have at most {loss.sizes[0]} rows, so a larger batch costs little more time."
-    least, most = (ms_text(ns / 1e6) for ns in loss.step_after_ns)
-    more = (
-        f" Up to {ms_text(loss.more_ns / 1e6)} ms more may be saved." if loss.more_ns > 0.02 * compute.busy_ns else ""
-    )
+        return "rows"
     if compute.bound == "host" and not loss.launches:
-        return f"The host limits the step, so the fix won't make it shorter.{more}"
-    if not _is_certain(loss, compute):
-        return f"The fix brings the step to {least} ms at best; the host may keep it at {most} ms.{more}"
-    return f"The fix brings the step to {least} to {most} ms.{more}"
+        return "host"
+    return "certain" if _is_certain(loss, compute) else "at_best"
+
+
+def _may_save_more(loss: Loss, compute: RankCompute) -> bool:
+    return loss.cause != "bandwidth_bound_at_limit" and loss.more_ns > 0.02 * compute.busy_ns
 
 
 def _is_certain(loss: Loss, compute: RankCompute) -> bool:
     """Whether the step gets shorter whatever the host's pace without the profiler is."""
-    return compute.bound == "device" and loss.step_after_ns[1] < _SHORTER * compute.device_ns
+    return compute.bound == "device" and loss.step_after_ns[1] < BOUNDS.shorter * compute.device_ns
 
 
 def _impossible(one: Impossible, rank: int) -> Finding:
     """An operator that the trace has faster than its GPU can be."""
-    does = "moves" if one.moves else "computes"
     return SPEED.finding(
         "warning",
         "high",
-        f"{one.name} {does} {one.times:.1f}× what the GPU can: the trace's times or shapes are wrong.",
+        ImpossibleSpeed(operator=one.name, does="moves" if one.moves else "computes", factor=one.times),
         [Evidence(Fact.PEAK_PCT, stored(100 * one.times), "%", threshold=100.0, rank=rank, subject=one.name)],
         impact_ms=None,
         cause="impossible_speed",
@@ -192,11 +269,10 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict
     if compute.impossible:
         return SPEED.verdict(*(_impossible(one, rank) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
     if compute.efficiency is None:
-        return SPEED.not_evaluated("the shapes do not show what most kernels do")
+        return SPEED.not_evaluated(reason("compute", "unknown_work"))
     pct = 100 * compute.efficiency
-    said = f"kernels run at {percent_text(pct)} of attainable speed"
-    if pct >= LOW_PCT or found:
-        return SPEED.clear(said)
+    if pct >= BOUNDS.attainable_pct or found:
+        return SPEED.clear(reason("compute", "speed", pct=pct))
     slow = sorted(
         (one for one in compute.operators if one.attainable_ns >= 0), key=lambda one: one.attainable_ns - one.ns
     )[:3]
@@ -204,10 +280,9 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict
         SPEED.finding(
             "info" if compute.bound == "host" else "warning",
             "low",
-            f"Kernels run at {percent_text(pct)} of attainable speed. Most of the rest is in "
-            f"{', '.join(dict.fromkeys(one.name for one in slow))}.",
+            BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow))),
             [
-                Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", threshold=LOW_PCT, rank=rank),
+                Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", threshold=BOUNDS.attainable_pct, rank=rank),
                 *(
                     Evidence(
                         Fact.OPERATOR_TIME,

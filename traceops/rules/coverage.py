@@ -58,19 +58,13 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     """
     evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
     open_buckets = [name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)]
+    others = "memory" not in open_buckets
     by_rank = {
-        times.summary.rank: {
-            name: times.share_pct(name) or 0.0
-            for name in (*open_buckets, *(() if on_cpu or not _device_unseen(times.summary) else ("compute",)))
-        }
+        times.summary.rank: _shares(times, open_buckets, on_cpu=on_cpu)
+        | ({"memory": _other_copies_pct(times)} if others else {})
         for times in run.ranks
         if not times.summary.kernels_lost  # TO-V008 says so; what its host does is no idle time of a GPU
     }
-    others = "memory" not in open_buckets
-    if others:
-        for times in run.ranks:
-            if times.summary.rank in by_rank:
-                by_rank[times.summary.rank]["memory"] = _other_copies_pct(times)
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
     if worst is None:
         return ()
@@ -83,6 +77,12 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
         if pct >= LEAST_PCT
     ]
     return tuple(sorted(found, key=lambda one: -one.pct))
+
+
+def _shares(times: RankTimes, open_buckets: Sequence[str], *, on_cpu: bool) -> dict[str, float]:
+    """Percent of a rank's time in buckets that no rule was judged on."""
+    unseen = () if on_cpu or not _device_unseen(times.summary) else ("compute",)
+    return {name: times.share_pct(name) or 0.0 for name in (*open_buckets, *unseen)}
 
 
 def _other_copies_pct(times: RankTimes) -> float:

@@ -16,12 +16,12 @@ def rules_markdown() -> str:
     lines = [
         "# Rules",
         "",
-        "Generated from `traceops/words/` by `python -m traceops.rules.docs > docs/rules.md`;",
-        "edit there.",
+        "Generated from `traceops/words/`, which also holds the advice for each cause, by",
+        "`python -m traceops.rules.docs > docs/rules.md`; edit there.",
         "",
         "Severity (`error`, `warning`, `info`) says how much it matters, confidence (`high`, `medium`, `low`) how",
         "sure the claim is. A rule that could not be judged on the traces at hand is `not_evaluated`, with the",
-        "reason, in the report's `checks`; it is never shown as clear.",
+        "reason, in the report's `checks`; it is never shown as clear. A finding holds the advice for its cause.",
         "",
     ]
     for family in FAMILIES:
@@ -36,9 +36,9 @@ def _rule(rule: Rule) -> Iterator[str]:
     if rule.judged_by is JudgedBy.NOBODY:
         yield from ("The id is reserved; no command judges this yet.", "")
         return
-    yield from (rule.fires, "", f"What to do: {rule.advice}", "")
+    yield from (rule.fires, "", f"Fix: {rule.advice}", "")
     if rule.by_cause:
-        yield from (*(f"- `{cause}`: {advice}" for cause, advice in rule.by_cause), "")
+        yield from (f"Other advice for the causes {', '.join(f'`{cause}`' for cause, _ in rule.by_cause)}.", "")
 
 
 def _bounds(family: Family) -> Iterator[str]:

@@ -215,20 +215,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Verdict:
     """behind: what ranks would wait for input if no rank were late."""
-    run, manifest = inputs.run, inputs.manifest
-    judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
-    if not judged:
-        return kind.rule.not_evaluated(NO_DEVICE)
-    whole = [times for times in judged if not (times.summary.incomplete and times.summary.on_gpu)]
-    if not whole:
-        return kind.rule.not_evaluated(why_incomplete(judged))
-    judged = whole
-    if any(times.summary.captures_graphs for times in judged):
-        return kind.rule.not_evaluated(CAPTURED)
-    if kind.rule is HOST_BOUND and not run.split and run.world > 1 and _through_host(judged, manifest):
-        return kind.rule.not_evaluated(THROUGH_HOST)
-    # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
-    judged = [times for times in judged if not times.summary.damage] or judged
+    judged, why = _judgeable(kind, inputs)
+    if why:
+        return kind.rule.not_evaluated(why)
     share = host_share(judged)
     idle = [
         idle_of(
@@ -239,60 +228,96 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     ]
     if not idle:
         return kind.rule.not_evaluated(reason("idle", "no_step"))
-    saved, spared = _saved_ms(run, kind), ""
+    saved, spared = _saved_ms(inputs.run, kind), ""
     if kind.rule is INPUT_BOUND:
-        idle = waits_for_input(idle, inputs.whole)
-        idle, spared = loading_ranks(inputs, idle, kind.bounds[0])
+        idle, saved, spared = _of_loading(kind, inputs, idle, saved, behind)
         if not idle:
             return kind.rule.clear(spared)
-    if behind is not None and kind.rule is INPUT_BOUND:
-        late = behind.late_by_input
-        beside = [one for one in idle if late and one.times.summary.rank not in late]
-        if any(one.pct >= kind.bounds[0] for one in beside):
-            idle, saved = beside, behind.waits_ms  # what one rank loads longer is TO-S001's
     worst = max(idle, key=lambda one: one.pct)
     severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
-    if severity is None and behind is not None and kind.rule is INPUT_BOUND:
+    if severity is None:
+        return _not_found(kind, inputs, judged, idle, behind, spared)
+    if kind.bucket == "idle_host":
+        severity = _beyond_recording(kind, inputs, worst, severity)
+        if severity is None:
+            return kind.rule.not_evaluated(may_be_recording(inputs.run, worst))
+    few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
+    if few is not None or (kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0])):
+        severity = "info"
+    found = finding_of(kind, severity, inputs, idle, saved, damaged=bool(judged[0].summary.damage))
+    return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
+
+
+def _judgeable(kind: IdleJudgement, inputs: Inputs) -> tuple[list[RankTimes], str]:
+    """The ranks that a rule can be judged on, and, where there are none, why."""
+    run = inputs.run
+    judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
+    if not judged:
+        return [], NO_DEVICE
+    whole = [times for times in judged if not (times.summary.incomplete and times.summary.on_gpu)]
+    if not whole:
+        return [], why_incomplete(judged)
+    if any(times.summary.captures_graphs for times in whole):
+        return [], CAPTURED
+    if kind.rule is HOST_BOUND and not run.split and run.world > 1 and _through_host(whole, inputs.manifest):
+        return [], THROUGH_HOST
+    # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
+    return [times for times in whole if not times.summary.damage] or whole, ""
+
+
+def _of_loading(
+    kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], saved: float | None, behind: BehindLate | None
+) -> tuple[list[Idle], float | None, str]:
+    """Who waits for loading, what a step gains without that, ms, and why others are left out.
+
+    What one rank loads longer is TO-S001's: next to it those are judged that are not late by their input.
+    """
+    loading, spared = loading_ranks(inputs, waits_for_input(idle, inputs.whole), kind.bounds[0])
+    late = behind.late_by_input if behind is not None else ()
+    others = [one for one in loading if late and one.times.summary.rank not in late]
+    if behind is not None and any(one.pct >= kind.bounds[0] for one in others):
+        return others, behind.waits_ms, spared
+    return loading, saved, spared
+
+
+def _not_found(
+    kind: IdleJudgement,
+    inputs: Inputs,
+    judged: Sequence[RankTimes],
+    idle: Sequence[Idle],
+    behind: BehindLate | None,
+    spared: str,
+) -> Verdict:
+    """Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
+    window = inputs.run.unit == "window"
+    if behind is not None and kind.rule is INPUT_BOUND:
         hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
         if hidden is not None:
             return kind.rule.verdict(hidden)
-    if severity is None and (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:
-        window = run.unit == "window"
+    if (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:
         return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-    if severity is None:
-        return kind.rule.clear(
-            reason(
-                "idle",
-                "little",
-                pct=f"{worst.pct:.1f}",
-                bound=kind.bounds[0],
-                window=run.unit == "window",
-                **stretched(idle),
-                spared=spared,
-            )
-        )
-    if severity == "error" and kind.bucket == "idle_host" and inputs.slowdown is None:
-        severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
-    if kind.bucket == "idle_host" and not measured(inputs):
-        severity = certain_severity(worst, kind.bounds, severity)
-        if severity is None:
-            return kind.rule.not_evaluated(may_be_recording(run, worst))
-    few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
-    if few is not None:
-        severity = "info"
-    if kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0]):
-        severity = "info"
-    damaged = bool(judged[0].summary.damage)
-    found = finding_of(kind, severity, inputs, idle, saved, damaged=damaged)
+    most = max(one.pct for one in idle)
+    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
+
+
+def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:
+    """What is left where the profiler stretches the host's work, and nothing shows by how much."""
+    if severity == "error" and inputs.slowdown is None:
+        severity = "warning"
+    return severity if measured(inputs) else certain_severity(worst, kind.bounds, severity)
+
+
+def _with_causes(
+    kind: IdleJudgement, found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle, few: int | None
+) -> Finding:
+    """The finding with what is known of the cause. few: the steps in which nearly all of it lies."""
     if kind.rule is HOST_BOUND:
-        found = of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
+        return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
-        found = without_waiting(found, inputs, idle, worst, kind.bounds)
-    if kind.rule is BLOCKED_ON_DEVICE:
-        found = of_anomaly(of_copies(found, inputs), inputs)
-        if few is not None:
-            found = restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
-    return kind.rule.verdict(found)
+        return without_waiting(found, inputs, idle, worst, kind.bounds)
+    found = of_anomaly(of_copies(found, inputs), inputs)
+    return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 
 def _graded_pct(kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None) -> float:

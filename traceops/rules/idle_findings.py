@@ -194,22 +194,8 @@ def finding_of(
         facts |= {"optimizer": name, "optimizer_ms": stored(took), "optimizer_recorded": worst.light}
         evidence += (Evidence(Fact.OPTIMIZER_STEP, stored(took), words.unit("ms"), rank=rank),)
     if kind.bucket == "idle_input":
-        by_workers, told = not_by_workers(next_batch(inputs, worst))
-        facts |= by_workers
-        evidence += told
-        if not by_workers and (not worst.bounded or worst.light or worst.in_time_ms is not None):
-            facts["need"], told = workers_needed(
-                worst.times,
-                worst.ms if worst.bounded or saved is None else saved,
-                inputs.manifest,
-                words,
-                step_ms=worst.step_ms,
-                recording_ms=0.0 if measured(inputs) else within_lateness_ms(worst.times),
-            )
-            evidence += told
-        if (slow := slow_loader(inputs.run, ranks, worst.step_ms)) is not None:
-            facts |= {"slow_rank": slow[0], "slow_ms": stored(slow[1])}
-            evidence += (Evidence(Fact.OTHER_LOADER, stored(slow[1]), words.unit("ms"), rank=slow[0]),)
+        of_loading, shown = _of_loading(inputs, worst, ranks, saved)
+        facts, evidence = facts | of_loading, evidence + shown
     claim = kind.claim(
         window=words is WINDOW,
         ranks=tuple(ranks) or (rank,),
@@ -231,6 +217,28 @@ def finding_of(
         cause=kind.cause,
     )
     return found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
+
+
+def _of_loading(
+    inputs: Inputs, worst: Idle, ranks: Sequence[int], saved: float | None
+) -> tuple[dict[str, Any], tuple[Evidence, ...]]:
+    """What the loader's workers do, how many would be enough, and whether others' loaders are as slow."""
+    words = inputs.run.step_words
+    facts, evidence = not_by_workers(next_batch(inputs, worst))
+    if not facts and (not worst.bounded or worst.light or worst.in_time_ms is not None):
+        need, shown = workers_needed(
+            worst.times,
+            worst.ms if worst.bounded or saved is None else saved,
+            inputs.manifest,
+            words,
+            step_ms=worst.step_ms,
+            recording_ms=0.0 if measured(inputs) else within_lateness_ms(worst.times),
+        )
+        facts, evidence = {"need": need}, evidence + shown
+    if (slow := slow_loader(inputs.run, ranks, worst.step_ms)) is not None:
+        facts |= {"slow_rank": slow[0], "slow_ms": stored(slow[1])}
+        evidence += (Evidence(Fact.OTHER_LOADER, stored(slow[1]), words.unit("ms"), rank=slow[0]),)
+    return facts, evidence
 
 
 def _hit(kind: IdleJudgement, idle: Sequence[Idle], worst: Idle) -> tuple[list[Idle], list[Idle]]:

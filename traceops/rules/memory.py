@@ -114,6 +114,7 @@ _RESERVED = 0.9  # of a GPU
 _MALLOCS = 0.5  # cudaMalloc calls a step
 _OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
+_LEAST_MS = 0.05  # of such calls: less is not named
 _RETRIES = 2  # one is that of a request that ended the program
 
 
@@ -127,29 +128,31 @@ def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
     peak, reserved = most.peak or 0, most.reserved or 0
     if not wide:
         return UNUSED.clear(reason("memory", "little_unused", reserved=reserved, rank=most.rank, peak=peak))
-    pieces = most.pieces is not None and most.pieces >= _IN_PIECES
-    full = most.capacity is not None and reserved >= _RESERVED * most.capacity
-    ranks = sorted(use.rank for use in wide)
+    return UNUSED.verdict(_unused(most, sorted(use.rank for use in wide)))
+
+
+def _unused(most: MemoryUse, ranks: Sequence[int]) -> Finding:
+    peak, reserved = most.peak or 0, most.reserved or 0
+    pieces = most.pieces if (most.pieces or 0) >= _IN_PIECES else None
+    full = reserved >= _RESERVED * (most.capacity or float("inf"))
     claim = Unused(
         rank=most.rank,
         reserved=reserved,
         peak=peak,
-        pieces=100 * most.pieces if pieces and most.pieces is not None else None,
+        pieces=None if pieces is None else 100 * pieces,
         alike=tuple(ranks) if len(ranks) > 1 else (),
     )
-    return UNUSED.verdict(
-        UNUSED.finding(
-            "warning" if full or most.retries else "info",
-            "high",
-            claim,
-            [
-                Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
-                Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
-                Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", BOUNDS.unused, most.rank),
-            ],
-            ranks=ranks,
-            cause="pieces" if pieces else None,
-        )
+    return UNUSED.finding(
+        "warning" if full or most.retries else "info",
+        "high",
+        claim,
+        [
+            Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
+            Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
+            Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", BOUNDS.unused, most.rank),
+        ],
+        ranks=ranks,
+        cause=None if pieces is None else "pieces",
     )
 
 
@@ -160,22 +163,27 @@ def _much_unused(use: MemoryUse) -> bool:
 
 def judge_driver_calls(inputs: Inputs) -> Verdict:
     """TO-M005 by the allocator's counters in an observed run, else by the calls in the recorded steps."""
-    uses = inputs.memory
-    seen = [use for use in uses if use.mallocs is not None]
-    traced = [use for use in uses if use.calls]
-    if not seen and not traced and not any(times.summary.on_gpu for times in inputs.run.ranks):
+    seen = [use for use in inputs.memory if use.mallocs is not None]
+    if not seen and not any(use.calls for use in inputs.memory) and not _on_gpu(inputs):
         return ASKS_DRIVER.not_evaluated(reason("memory", "not_observed"))
-    step_ms = inputs.run.step_ms
-    busy = [use for use in seen if (use.retries or 0) >= _RETRIES or (use.mallocs or 0) >= _MALLOCS]
-    if not seen:
-        busy = [use for use in traced if step_ms > 0 and use.allocating_ms >= _OF_STEP_ALONE * step_ms]
+    busy = [use for use in seen if _is_retrying(use) or (use.mallocs or 0) >= _MALLOCS]
+    if not seen and inputs.run.step_ms > 0:
+        least = _OF_STEP_ALONE * inputs.run.step_ms
+        busy = [use for use in inputs.memory if use.calls and use.allocating_ms >= least]
     if not busy:
         return ASKS_DRIVER.clear(reason("memory", "no_driver_calls"))
-    if any(found.cause == "allocator" for found in inputs.found_before("TO-W001")) and not any(
-        (use.retries or 0) >= _RETRIES for use in busy
-    ):
+    emptied = any(found.cause == "allocator" for found in inputs.found_before("TO-W001"))
+    if emptied and not any(map(_is_retrying, busy)):
         return ASKS_DRIVER.clear(reason("memory", "emptied_itself"))
     return ASKS_DRIVER.verdict(_asked(busy, inputs, observed=bool(seen)))
+
+
+def _on_gpu(inputs: Inputs) -> bool:
+    return any(times.summary.on_gpu for times in inputs.run.ranks)
+
+
+def _is_retrying(use: MemoryUse) -> bool:
+    return (use.retries or 0) >= _RETRIES
 
 
 def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Finding:
@@ -183,26 +191,25 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     step_ms, words = inputs.run.step_ms, inputs.run.step_words
     costs = max(use.allocating_ms for use in busy)
     ranks = sorted(use.rank for use in busy)
-    evidence, retries, rate = [], 0, most.calls
+    rate, retries, retrying = most.calls, 0, False
+    evidence = [Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank)]
     if observed:
-        rate, retries = most.mallocs or 0.0, most.retries or 0
-        evidence += [
+        rate, retries, retrying = most.mallocs or 0.0, most.retries or 0, _is_retrying(most)
+        evidence = [
             Evidence(Fact.CUDAMALLOC, round(rate, 2), "calls/step", _MALLOCS, most.rank),
             Evidence(Fact.RETRIES, retries, "in the later part of the run", rank=most.rank),
         ]
-    else:
-        evidence.append(Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank))
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
-    known = costs > 0 and step_ms > 0  # what they take decides, not how many they are
-    much = observed and (retries >= _RETRIES or (costs >= _OF_STEP * step_ms if known else rate >= 1))
+    much = observed and (retrying or _cost_much(costs, step_ms, rate))
+    takes = costs if costs >= _LEAST_MS else None
     claim = AsksDriver(
         window=words is WINDOW,
         ranks=tuple(ranks),
-        calls=rate if observed and (retries < _RETRIES or rate >= _SHOWN) else None,
+        calls=rate if observed and (not retrying or rate >= _SHOWN) else None,
         calls_recorded=None if observed else most.calls,
-        retries=retries if retries >= _RETRIES else None,
-        takes=costs if costs >= 0.05 else None,
+        retries=retries if retrying else None,
+        takes=takes,
         step=step_ms,
         emptied_in=_emptied(most.rank, inputs),
     )
@@ -212,9 +219,14 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         claim,
         evidence,
         ranks=ranks,
-        impact_ms=stored(costs) if costs >= 0.05 else None,
-        cause="retries" if retries >= _RETRIES else None,
+        impact_ms=None if takes is None else stored(takes),
+        cause="retries" if retrying else None,
     )
+
+
+def _cost_much(costs: float, step_ms: float, rate: float) -> bool:
+    """What the calls take decides, ms; where that is not known, how many they are in a step."""
+    return costs >= _OF_STEP * step_ms if costs > 0 and step_ms > 0 else rate >= 1
 
 
 def _emptied(rank: int, inputs: Inputs) -> str | None:
@@ -271,30 +283,27 @@ def _imbalance(inputs: Inputs) -> Verdict:
     known = {use.rank: use for use in inputs.memory if use.peak}
     if len(known) < 2:
         return IMBALANCE.not_evaluated(reason("memory", "of_one_rank" if known else "not_known"))
-    stages = {rank for bubble in inputs.run.bubbles for rank in bubble.pipeline.ranks}
-    if stages:
+    if any(bubble.pipeline.ranks for bubble in inputs.run.bubbles):
         most = max(known.values(), key=lambda use: use.peak or 0)
         return IMBALANCE.clear(reason("memory", "stages", rank=most.rank, peak=most.peak or 0))
     if inputs.run.experts:
         return IMBALANCE.clear(reason("memory", "experts"))
     excess = {rank: _excess(use, known, inputs) for rank, use in known.items()}
+    alike = sorted(rank for rank, own in excess.items() if _is_more(*own))
     worst = max(excess, key=lambda rank: excess[rank][0])
-    more, usual = excess[worst]
-    if more < BOUNDS.more_bytes or more < BOUNDS.more * usual:
+    if worst not in alike:
         return IMBALANCE.clear(reason("memory", "even", pct=100 * BOUNDS.more))
+    more, usual = excess[worst]
     use = known[worst]
     own = use.peak or 0
     what, extra = _what_is_more(use, [other for other in known.values() if other is not use], own - usual)
-    tight = use.capacity is not None and own > (1 - _LEFT) * use.capacity
-    alike = sorted(
-        rank for rank, (more, usual) in excess.items() if more >= max(BOUNDS.more_bytes, BOUNDS.more * usual)
-    )
+    tight = own > (1 - _LEFT) * (use.capacity or float("inf"))
     claim = HoldsMore(
         rank=worst,
         peak=own,
         usual=usual,
         two=len(known) == 2,
-        alike=tuple(rank for rank in alike if rank != worst),
+        alike=tuple(sorted({*alike} - {worst})),
         what=what,
         more=extra,
     )
@@ -308,9 +317,13 @@ def _imbalance(inputs: Inputs) -> Verdict:
                 Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * BOUNDS.more, worst),
             ],
             ranks=alike,
-            cause=None if what == "stays" else what,
+            cause=what if what != "stays" else None,
         )
     )
+
+
+def _is_more(more: float, usual: float) -> bool:
+    return more >= max(BOUNDS.more_bytes, BOUNDS.more * usual)
 
 
 def _excess(use: MemoryUse, known: Mapping[int, MemoryUse], inputs: Inputs) -> tuple[float, float]:

@@ -227,6 +227,15 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
         return found
     if found.cause == "input" and len(found.ranks) == 1:
         found = _of_workers(found, found.ranks[0], inputs)
+    found, seen_ms, reason = _in_line(found, inputs)
+    if alone and found.rule == PERSISTENTLY_LATE.id and found.cause != "input":
+        found = in_plain_steps(found, inputs, seen_ms)
+    return _with_core_wait(found, inputs) if found.rule == PERSISTENTLY_LATE.id and not reason else found
+
+
+def _in_line(found: Finding, inputs: Inputs) -> tuple[Finding, float, str]:
+    """The finding with what its host does longer: how long, ms a step, and where; 0 and '' where nothing shows it."""
+    assert inputs.whole is not None
     longer = whole_run_hosts.seen_longer(inputs, found.ranks)
     one = next((one for one in longer if one.rank in found.ranks), None)
     persistent, seen_ms, reason = found.rule == PERSISTENTLY_LATE.id, 0.0, ""
@@ -242,9 +251,7 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
         found = _with(found, own, [Evidence(_DOES[own.cause], stored(own.ms), "ms/step", rank=own.rank)])
     if reason:
         found = replace(found, evidence=(Evidence(Fact.REASON, reason, rank=found.ranks[0]), *found.evidence))
-    if alone and persistent and found.cause != "input":
-        found = in_plain_steps(found, inputs, seen_ms)
-    return _with_core_wait(found, inputs) if persistent and not reason else found
+    return found, seen_ms, reason
 
 
 def _with_core_wait(found: Finding, inputs: Inputs) -> Finding:

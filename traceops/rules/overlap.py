@@ -17,7 +17,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -28,6 +28,7 @@ from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsL
 from traceops.rules.overlap_gain import (
     MANY,
     Basis,
+    Gain,
     basis_of,
     calls_of,
     free_transfer,
@@ -71,77 +72,78 @@ BOUNDS = OverlapBounds()
 
 def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
-    matched = run.matching.collectives
-    if not matched:
+    if not run.matching.collectives:
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "none_matched"))
-    sized = [c for c in matched if collective_bytes(c)]
+    sized = [c for c in run.matching.collectives if collective_bytes(c)]
     if not sized:
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "sizes_unknown"))
+    small, steps = _of_typical_steps(run, _small_ones(run, sized))
+    members: dict[int, list[int]] = defaultdict(list)
+    for collective in small:
+        for rank, _ in collective.members:
+            members[rank].append(collective.transfer_ns)
+    basis = basis_of(run, undisturbed, host_ms)
+    if not members:
+        clear = SMALL_COLLECTIVES.clear(reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6))
+        return _judge_calls(run, basis) or clear
+    most = max(members.values(), key=sum)
+    words = run.step_words
+    count, total_ms = len(most) / steps, sum(most) / 1e6 / steps
+    step, cost = (run.step_ms, 0.0) if basis is None else (basis.step_ms, min(total_ms, basis.exposed_ms))
+    left = None if basis is None else basis.left_ms
+    gain = gain_of(run, cost, in_time=basis is not None and basis.in_time, left_ms=left)
+    share, of_step = (100.0 * ms / step if step else 0.0 for ms in (cost, total_ms))
+    severity = _small_severity(share, of_step, gain, step) if count >= MANY else None
+    if severity is None:
+        numbers = {"count": f"{count:.0f}", "share": f"{share:.1f}", "many": MANY, "bound": BOUNDS.small_pct[0]}
+        little = reason("overlap", "small_cost_little", **numbers, window=words is WINDOW)
+        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(little)
+    size = _median_bytes(small)
+    claim = ManySmall(
+        window=words is WINDOW,
+        count=count,
+        median=size,
+        takes=total_ms,
+        exposed=cost,
+        pct=share,
+        recorded=basis.recorded if basis else None,
+        free=free_transfer(gain),
+    )
+    evidence = [
+        Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
+        Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
+        Evidence(Fact.MEDIAN_SIZE, int(size), "bytes", _SMALL_BYTES),
+        Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
+        *gain_evidence(gain, words),
+    ]
+    if basis is not None:
+        evidence += basis.evidence(words)
+    return SMALL_COLLECTIVES.verdict(
+        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
+    )
+
+
+def _median_bytes(collectives: Sequence[Collective]) -> float:
+    return median([collective_bytes(one) or 0 for one in collectives])
+
+
+def _small_severity(share: float, of_step: float, gain: Gain, step: float) -> Severity | None:
+    """By the exposed share of the step; transfer that other work hides is worth a remark. All in percent but step."""
+    severity = severity_of(share, *BOUNDS.small_pct)
+    if severity is not None:
+        severity = graded(severity, gain, step, BOUNDS.small_pct)
+    return severity or ("info" if of_step >= _HIDDEN_PCT else None)
+
+
+def _small_ones(run: CrossRank, sized: Sequence[Collective]) -> list[Collective]:
+    """Those whose time latency sets, against the link of their group or else its best."""
     best: dict[tuple[int, ...], float] = defaultdict(float)
     for collective in sized:
         best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
     for group in best:
         link = run.reference(group)
         best[group] = max(best[group], link.busbw_gbs if link else 0.0)
-    small = [c for c in sized if _is_small(c, best[c.group])]
-    small, steps = _of_typical_steps(run, small)
-    members: dict[int, list[int]] = defaultdict(list)
-    for collective in small:
-        for rank, _ in collective.members:
-            members[rank].append(collective.transfer_ns)
-    if not members:
-        return _judge_calls(run, basis_of(run, undisturbed, host_ms)) or SMALL_COLLECTIVES.clear(
-            reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6)
-        )
-    rank = max(members, key=lambda r: sum(members[r]))
-    words = run.step_words
-    count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
-    basis = basis_of(run, undisturbed, host_ms)
-    step, exposed = (run.step_ms, 0.0) if basis is None else (basis.step_ms, basis.exposed_ms)
-    cost = min(total_ms, exposed)
-    gain = gain_of(
-        run, cost, in_time=basis is not None and basis.in_time, left_ms=None if basis is None else basis.left_ms
-    )
-    share = 100.0 * cost / step if step else 0.0
-    severity = severity_of(share, *BOUNDS.small_pct) if count >= MANY else None
-    if severity is not None:
-        severity = graded(severity, gain, step, BOUNDS.small_pct)
-    if severity is None and count >= MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
-        severity = "info"
-    if severity is None:
-        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(
-            reason(
-                "overlap",
-                "small_cost_little",
-                count=f"{count:.0f}",
-                share=f"{share:.1f}",
-                many=MANY,
-                bound=BOUNDS.small_pct[0],
-                window=words is WINDOW,
-            )
-        )
-    sizes = [collective_bytes(c) or 0 for c in small]
-    claim = ManySmall(
-        window=words is WINDOW,
-        count=count,
-        median=median(sizes),
-        takes=total_ms,
-        exposed=cost,
-        pct=share,
-        recorded=None if basis is None else basis.recorded,
-        free=free_transfer(gain),
-    )
-    evidence = [
-        Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
-        Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
-        Evidence(Fact.MEDIAN_SIZE, int(median(sizes)), "bytes", _SMALL_BYTES),
-        Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
-        *gain_evidence(gain, words),
-        *(() if basis is None else basis.evidence(words)),
-    ]
-    return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
-    )
+    return [c for c in sized if _is_small(c, best[c.group])]
 
 
 def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
@@ -322,7 +324,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
                 window=words is WINDOW,
             )
         )
-    hides = float(median([times.mean_ms("compute") for times in run.ranks]))
+    hides = median([times.mean_ms("compute") for times in run.ranks])
     gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
     severity = graded(severity, gain, step, BOUNDS.late_pct)
     claim = StartsLate(

@@ -20,7 +20,6 @@ from traceops.rules import (
     idle_copies,
     memory,
     overlap,
-    phases,
     pipeline,
     regression,
     steps,
@@ -29,6 +28,7 @@ from traceops.rules import (
     whole_run,
     whole_run_hosts,
     whole_run_machine,
+    whole_run_phases,
 )
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.fabric.claims import BOUNDS as FABRIC_BOUNDS
@@ -67,7 +67,7 @@ def _of_the_machine() -> tuple[Rule, ...]:
     return judge.RULES
 
 
-WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *phases.RULES)
+WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *whole_run_phases.RULES)
 
 
 def judge_whole_run(inputs: Inputs) -> list[Verdict]:
@@ -76,7 +76,7 @@ def judge_whole_run(inputs: Inputs) -> list[Verdict]:
         *whole_run.judge(inputs),
         *whole_run_machine.judge(inputs),
         *whole_run_hosts.judge(inputs),
-        *phases.judge(inputs),
+        *whole_run_phases.judge(inputs),
     ]
 
 
@@ -104,11 +104,19 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, bounds=(pipeline.BOUNDS,)
     ),
-    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True),
+    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True, bounds=(steps.BOUNDS,)),
     Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, bounds=(BOUNDS_OF_RUN,)),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, bounds=(overlap.BOUNDS,)),
     Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle_copies.BOUNDS,)),
-    Family("TO-K", "kernel efficiency", compute.RULES, compute.judge, of_steps=True, of_recorded=True),
+    Family(
+        "TO-K",
+        "kernel efficiency",
+        compute.RULES,
+        compute.judge,
+        of_steps=True,
+        of_recorded=True,
+        bounds=(compute.BOUNDS,),
+    ),
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, bounds=(bandwidth.BOUNDS,)),
     Family("TO-P", "GPU links", fabric.RULES, fabric.judge, bounds=(FABRIC_BOUNDS,)),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity, severity_of
-from traceops.core.rule import Verdict, described
+from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.measure.host import ExtraRegion
 from traceops.measure.ledger import OWN_BUCKETS
@@ -250,7 +250,16 @@ def _held_ns(inputs: Inputs) -> float:
 UNLIKE_STEPS = described("steps", "TO-T001")
 RULES = (UNLIKE_STEPS,)
 
-_BOUNDS = (0.0, 10.0, 30.0)  # percent of all timed steps: info, warning, error
+
+class StepBounds(Bounds, frozen=True):
+    """Percent of all timed steps, as words/steps.ini says."""
+
+    words = "steps"
+
+    unlike_pct: tuple[float, float, float] = (0.0, 10.0, 30.0)
+
+
+BOUNDS = StepBounds()
 _MOST_NAMED = 3
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
@@ -261,6 +270,7 @@ _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("garbage_collection", re.compile(r"(?i)\bgc\b|garbage")),
 )
 _UNEXPLAINED = (CAUSE, "unknown", "round")
+_EXPLAINED = ("other_optimizer", "round")  # by what the training does on purpose
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -271,98 +281,133 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [UNLIKE_STEPS.not_evaluated(reason("steps", "too_few", count=len(every)))]
     if not run.unlike:
         return [UNLIKE_STEPS.clear(reason("steps", "alike", count=len(every)))]
-    starts = first_uses(run)
-    if len(starts) < len(run.unlike):  # those come once, and tell nothing of the others
-        run = replace(run, unlike=tuple(number for number in run.unlike if number not in starts))
-    every_odd = run.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
-    if long := tuple(number for number in run.unlike if longer_ms(run, number) > 0):
-        run = replace(run, unlike=long)
-    worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every_odd))
+    odd = _odd_steps(inputs, len(every))
+    seen_often = odd.timed.spells > 1 and not odd.once
+    share = odd.timed.share_pct * (1.0 if odd.other is None else odd.other.left)
+    severity: Severity = "info"
+    impact: float | None = None
+    if seen_often and odd.cause not in _EXPLAINED:
+        severity = severity_of(share, *BOUNDS.unlike_pct) or "info"
+        impact = stored(share / 100 * odd.timed.mean_ms)
+    return [
+        UNLIKE_STEPS.verdict(
+            UNLIKE_STEPS.finding(
+                severity,
+                "high" if odd.region else "medium",
+                _claim(odd, seen_often=seen_often),
+                _evidence(odd, impact),
+                ranks=[times.summary.rank for times in run.ranks],
+                steps=odd.run.unlike,
+                impact_ms=impact,
+                cause=odd.cause,
+            )
+        )
+    ]
+
+
+class _Odd(Struct, frozen=True):
+    """The steps unlike the others, and why they are.
+
+    run: with these steps alone. every: also those that are long on most ranks only a step later. worst: the rank that
+    takes longest for itself. took: ms, of each. region: what its host is in longer. held: the rank that waits for a
+    core, and how long. other: another optimizer. rounds: of the loop, where these are its long steps. alike: ranks
+    with the same cause. once: all of them are so for what comes once.
+    """
+
+    run: CrossRank
+    every: tuple[int, ...]
+    worst: RankTimes
+    took: list[float]
+    cause: str
+    region: tuple[str, float] | None
+    held: tuple[int, float] | None
+    other: SecondKind | None
+    round_steps: int | None
+    timed: Timed
+    alike: list[int]
+    once: bool
+
+
+def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
+    starts = first_uses(inputs.run)
+    every = tuple(number for number in inputs.run.unlike if number not in starts)  # those come once
+    whole = replace(inputs.run, unlike=every or inputs.run.unlike)
+    every = whole.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
+    run = replace(whole, unlike=tuple(number for number in every if longer_ms(whole, number) > 0) or every)
+    worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every))
     took = [step_ms(run, number) for number in run.unlike]
-    cause, region = _cause(worst, replace(run, unlike=every_odd))
-    if not region and worst.summary.incomplete:
-        cause = "unknown"
-    longer = sum(took) - run.step_ms * len(took)
+    cause, region = _cause_of_worst(worst, whole)
     timed = timed_steps(inputs, run, starts, cause)
-    held = None if region or cause == "other_work" else held_up(inputs, longer)
+    held = None if region or cause == "other_work" else held_up(inputs, sum(took) - run.step_ms * len(took))
     cause = CAUSE if held else cause
-    once = set(run.unlike) <= set(starts)
-    seen_often = timed.spells > 1 and not once
-    alike = _ranks_alike(replace(run, unlike=every_odd), worst, cause)
-    other = second_kind(inputs, len(every)) if cause == "other_work" else None
+    alike = _ranks_alike(whole, worst, cause)
+    other = second_kind(inputs, recorded) if cause == "other_work" else None
     rounds = None if region or cause in (*_OF_BOTH, FIRST_USE, ALLOCATES) else inputs.rounds
-    in_round = rounds is not None and rounds.explained and all(rounds.is_long(number) for number in run.unlike)
-    if in_round:
-        cause, held = "round", None
-    share = timed.share_pct * (1.0 if other is None else other.left)
-    severity: Severity = (severity_of(share, *_BOUNDS) or "info") if seen_often else "info"
+    round_steps = None
     if other is not None and other.explains:
-        cause, severity = "other_optimizer", "info"
-    if in_round:
-        severity = "info"
-    kernels, usual = _kernels(worst, run.unlike)
-    says_why = not held and cause not in _UNEXPLAINED
+        cause = "other_optimizer"
+    elif rounds is not None and rounds.explained and all(rounds.is_long(number) for number in run.unlike):
+        cause, held, round_steps = "round", None, rounds.steps
+    once = set(run.unlike) <= set(starts)
+    return _Odd(run, every, worst, took, cause, region, held, other, round_steps, timed, alike, once)
+
+
+def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
+    run, took, alike, other = odd.run, odd.took, odd.alike, odd.other
+    says_why = not odd.held and odd.cause not in _UNEXPLAINED
     several = len(alike) > 1
-    place, longer_in = region if region and says_why else (None, None)
+    place, longer = odd.region if odd.region and says_why else (None, None)
+    cause = "host_itself" if odd.cause == "host" and not odd.worst.summary.on_gpu else odd.cause
     claim = LongSteps(
         steps=run.unlike,
         took=took[0] if len(took) == 1 else None,
         least=min(took) if len(took) > 1 else None,
         most=max(took) if len(took) > 1 else None,
         typical=run.step_ms,
-        waits_for_core=held[0] if held else None,
-        does=("host_itself" if cause == "host" and not worst.summary.on_gpu else cause) if says_why else None,
+        waits_for_core=odd.held[0] if odd.held else None,
+        does=cause if says_why else None,
         ranks=tuple(alike),
         all_ranks=several and len(alike) == len(run.ranks),
         place=place,
-        longer=None if several else longer_in,
-        longer_at_most=longer_in if several else None,
-        round_steps=rounds.steps if rounds is not None and in_round else None,
-        another=None if other is None else other.kinds.another,
-        another_in=None if other is None else other.kinds.count,
-        another_of=None if other is None else other.kinds.steps,
-        left_pct=None if other is None or other.explains else 100 * other.left,
-        once=once,
-        timed=timed.steps,
-        unlike=timed.unlike,
-        share=timed.share_pct if seen_often else None,
+        longer=None if several else longer,
+        longer_at_most=longer if several else None,
+        round_steps=odd.round_steps,
+        once=odd.once,
+        timed=odd.timed.steps,
+        unlike=odd.timed.unlike,
+        share=odd.timed.share_pct if seen_often else None,
     )
+    if other is None:
+        return claim
+    left = None if other.explains else 100 * other.left
+    kinds = other.kinds
+    return replace(claim, another=kinds.another, another_in=kinds.count, another_of=kinds.steps, left_pct=left)
+
+
+def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
+    rank, timed = odd.worst.summary.rank, odd.timed
     evidence = [
-        Evidence(Fact.LONGEST_STEP, stored(max(took)), "ms", stored(run.step_ms * 1.5)),
-        Evidence(Fact.TYPICAL_STEP, stored(run.step_ms), "ms"),
+        Evidence(Fact.LONGEST_STEP, stored(max(odd.took)), "ms", stored(odd.run.step_ms * 1.5)),
+        Evidence(Fact.TYPICAL_STEP, stored(odd.run.step_ms), "ms"),
     ]
-    if not once:
+    if not odd.once:
         evidence += [
             Evidence(Fact.SUCH_STEPS, timed.unlike, f"of {timed.steps} timed steps"),
             Evidence(Fact.BEYOND_TYPICAL_STEPS, round(timed.share_pct, 2), "% of the time"),
         ]
-    explained = cause in ("other_optimizer", "round")
-    impact = stored(share / 100 * timed.mean_ms) if seen_often and not explained else None
     if impact is not None:
         evidence.append(Evidence(Fact.BEYOND_TYPICAL_STEPS, impact, "ms/step"))
+    kernels, usual = _kernels(odd.worst, odd.run.unlike)
     if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
-        evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=worst.summary.rank, peers=round(usual)))
-    if held:
-        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(held[1]), "ms", rank=held[0]))
+        evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=rank, peers=round(usual)))
+    if odd.held:
+        held, ms = odd.held
+        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(ms), "ms", rank=held))
+    extra = [one for one in odd.worst.summary.host.extra if one.step in odd.every][:_MOST_NAMED]
     evidence += [
-        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=worst.summary.rank, step=one.step, subject=one.name)
-        for one in worst.summary.host.extra
-        if one.step in every_odd
-    ][:_MOST_NAMED]
-    return [
-        UNLIKE_STEPS.verdict(
-            UNLIKE_STEPS.finding(
-                severity,
-                "high" if region else "medium",
-                claim,
-                evidence,
-                ranks=[times.summary.rank for times in run.ranks],
-                steps=run.unlike,
-                impact_ms=impact,
-                cause=cause,
-            )
-        )
+        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name) for one in extra
     ]
+    return evidence
 
 
 def causes_of_unlike(inputs: Inputs) -> dict[str, int]:
@@ -419,29 +464,47 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     growth = _growth(times, unlike)
     least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
+    long = [one for one in extra if one.ms >= least / len(unlike)]
     for cause, pattern in _REGIONS:
-        known = [one for one in extra if pattern.search(one.name) and one.ms >= least / len(unlike)]
-        if known:
-            most = max(known, key=lambda one: one.ms)
-            return cause, (most.name, most.ms)
+        if most := _longest([one for one in long if pattern.search(one.name)]):
+            return cause, most
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
-    first = [one for one in extra if is_first_use(one) and one.ms >= least / len(unlike)]
-    if first:
-        most = max(first, key=lambda one: one.ms)
-        return FIRST_USE, (most.name, most.ms)
+    if most := _longest([one for one in long if is_first_use(one)]):
+        return FIRST_USE, most
     asking = [one for one in extra if allocates(one)]
-    if asking and sum(one.allocating_ms for one in asking) >= least:
-        most = max(asking, key=lambda one: one.ms)
-        return ALLOCATES, (most.name, most.ms)
-    kernels, usual = _kernels(times, unlike)
-    longer = np.mean([step_ms(run, number) for number in unlike]) / run.step_ms - 1
-    if kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual:
+    if sum(one.allocating_ms for one in asking) >= least and (most := _longest(asking)):
+        return ALLOCATES, most
+    if _does_other_work(times, run):
         return "other_work", None
-    if not times.summary.on_gpu:  # what it computes is the host's time too
+    return _grown_most(growth, 2 * least, on_gpu=times.summary.on_gpu), None
+
+
+def _grown_most(growth: dict[str, float], least: float, *, on_gpu: bool) -> str:
+    """The cause behind the bucket that grew most, where that is enough."""
+    if not on_gpu:  # what it computes is the host's time too
         growth["idle_host"] += growth.pop("compute")
     bucket = max(growth, key=lambda name: growth[name])
-    return (CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= 2 * least else "unknown"), None
+    return CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= least else "unknown"
+
+
+def _cause_of_worst(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | None]:
+    """The same of the rank that takes longest for itself: what a trace that is cut off lacks is no cause."""
+    cause, region = _cause(times, run)
+    return ("unknown" if region is None and times.summary.incomplete else cause), region
+
+
+def _does_other_work(times: RankTimes, run: CrossRank) -> bool:
+    """Whether these steps run so many more kernels that this is why they take longer."""
+    kernels, usual = _kernels(times, run.unlike)
+    longer = float(np.mean([step_ms(run, number) for number in run.unlike])) / run.step_ms - 1
+    return kernels >= MORE_WORK * usual and kernels - usual >= _LEAST_PART * longer * usual
+
+
+def _longest(regions: Sequence[ExtraRegion]) -> tuple[str, float] | None:
+    """The name of the one that takes longest, and its ms."""
+    most = max(regions, key=lambda one: one.ms, default=None)
+    return None if most is None else (most.name, most.ms)
 
 
 def _kernels(times: RankTimes, unlike: tuple[int, ...]) -> tuple[float, float]:

@@ -23,21 +23,21 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
-from traceops.core.shared_place import shared_place
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.measure.steps import spells
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import IMPACT_BOUNDS
-from traceops.rules.stragglers_claims import Doubt, LateBehindLoading, Slower
+from traceops.rules.stragglers_claims import Doubt, LateBehindLoading, Slower, shared_place
 from traceops.rules.stragglers_conditions import (
     BURST_PCT,
     CHANCE,
     PROFILED,
     SURE,
     VISIBLE,
+    ComparedRun,
     beyond_doubt,
-    comparable,
+    compared,
     cured_beside,
     for_no_cause,
     in_want_of_a_core,
@@ -68,7 +68,11 @@ SLOW_GROUP = described("late", "TO-S003")
 
 
 def judge_group(
-    run: CrossRank, slowdown: float | None, uncertain: str, waits: CoreWaits | None = None, named: Collection[int] = ()
+    run: ComparedRun,
+    slowdown: float | None,
+    uncertain: str,
+    waits: CoreWaits | None = None,
+    named: Collection[int] = (),
 ) -> Verdict:
     """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none.
 
@@ -76,8 +80,8 @@ def judge_group(
     """
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
-    slow = None if run.replay is None else run.replay.slow_groups
-    if run.replay is None or slow is None:
+    slow = run.replay.slow_groups
+    if slow is None:
         return SLOW_GROUP.verdict(clear=reason("late", "no_group"))
     step, joint = (run.replay.what_if.mean_ns(ns) for ns in (run.replay.stragglers.step_ns, slow.saved))
     if slow.waited < VISIBLE * joint or slow.share < _MOST_OF_WAITING:
@@ -107,9 +111,8 @@ def _has_more_work(group: SlowGroup, waited: float) -> bool:
     return more and 100 * waited >= IMPACT_BOUNDS[0]
 
 
-def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDArray[np.float64]:
+def _in_want_of_cores(run: ComparedRun, group: SlowGroup, waits: CoreWaits) -> NDArray[np.float64]:
     """What the group's median rank, without a GPU, waits for a core in each step beyond the others, ns."""
-    assert run.replay is not None
     steps = run.replay.lateness.steps
     if any(times.summary.on_gpu for times in run.ranks):
         return np.zeros(len(steps))
@@ -118,20 +121,19 @@ def _in_want_of_cores(run: CrossRank, group: SlowGroup, waits: CoreWaits) -> NDA
     return wanted
 
 
-def _late_by_itself(run: CrossRank, group: SlowGroup, wanted: NDArray[np.float64]) -> bool:
+def _late_by_itself(run: ComparedRun, group: SlowGroup, wanted: NDArray[np.float64]) -> bool:
     """Whether a group would be slower with cores enough, in most steps and by so much that it matters."""
-    assert run.replay is not None
     step = run.replay.stragglers.step_ns
     own = group.saved - wanted
     still = group.longer - wanted >= LATE_STEP * median(step)
     return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
 
 
-def _doubt(run: CrossRank, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> Doubt | None:
+def _doubt(run: ComparedRun, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> Doubt | None:
     """Why a group is a remark only, where it is one."""
     told = {run.hosts.get(rank) for rank in (waits.of_rank if waits else ())}
     unknown = any(run.hosts.get(rank) not in told for rank in group.ranks)
-    if group.middle in (run.replay.graph.on_cpu if run.replay else ()) and unknown:
+    if group.middle in run.replay.graph.on_cpu and unknown:
         return Doubt(kind="group_cores")
     if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
         return Doubt(kind="group_profiled")
@@ -149,18 +151,14 @@ def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
 
 
 def _finding(
-    run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: Doubt | None
+    run: ComparedRun, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: Doubt | None
 ) -> Finding:
-    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
-    severity = "warning" if severity == "info" else severity or "info"
-    confidence: Confidence = "high" if group.chance <= SURE and group.cause != "unknown" else "medium"
+    severity, confidence = _graded(group, 100 * saved / step, doubt)
     kind = UNSET if group.compared is None else group.compared.kind
-    if group.cause == "host" and group.middle in (run.replay.graph.on_cpu if run.replay else ()):
+    if group.cause == "host" and group.middle in run.replay.graph.on_cpu:
         kind = "on_cpu"
-    if doubt is not None:
-        severity, confidence = "info", "low"
     place = shared_place(group.ranks, run.hosts)
-    mean = (lambda ns: float(ns.mean())) if run.replay is None else run.replay.what_if.mean_ns
+    mean = run.replay.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
     worst = _worst(group, each)
     shared = kind == "more_work" and not group.beside
@@ -187,17 +185,15 @@ def _finding(
         beside=tuple(group.beside),
         doubt=doubt,
     )
-    kept = Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
-    kept = Fact.SAVED_WITH_THE_OTHERS_TOO if group.beside else kept
     evidence = [
-        Evidence(kept, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
+        Evidence(
+            _saved_fact(group, shared=shared),
+            stored(saved / 1e6),
+            words.unit("ms"),
+            stored(step / 1e6 * IMPACT_BOUNDS[0] / 100),
+        ),
         Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], subject=words.the),
         Evidence(Fact.LONGER_THAN_THE_OTHERS, stored(longer / 1e6), words.unit("ms"), rank=group.middle),
-        *(
-            []
-            if worst is None
-            else [Evidence(Fact.WORST_OF_THEM, stored(max(each) / 1e6), words.unit("ms"), rank=worst)]
-        ),
         Evidence(Fact.THE_OTHERS_WAIT, stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
         Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence(Fact.LATE_STEPS, f"{len(group.late)} of {len(group.longer)}"),
@@ -205,6 +201,8 @@ def _finding(
         *([Evidence(Fact.IN_COMMON, place)] if place else []),
         *grown_evidence(run, group.middle, group.cause, group.peers),
     ]
+    if worst is not None:
+        evidence.insert(3, Evidence(Fact.WORST_OF_THEM, stored(max(each) / 1e6), words.unit("ms"), rank=worst))
     return SLOW_GROUP.finding(
         severity,
         confidence,
@@ -216,6 +214,20 @@ def _finding(
         cause=group.cause,
         computes_longer=kind,
     )
+
+
+def _graded(group: SlowGroup, saved_pct: float, doubt: Doubt | None) -> tuple[Severity, Confidence]:
+    if doubt is not None:
+        return "info", "low"
+    sure = group.chance <= SURE and group.cause != "unknown"
+    return _persistent_severity(saved_pct) or "info", "high" if sure else "medium"
+
+
+def _saved_fact(group: SlowGroup, *, shared: bool) -> Fact:
+    """What its saving is called. shared: it is that of evenly shared work."""
+    if group.beside:
+        return Fact.SAVED_WITH_THE_OTHERS_TOO
+    return Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
 
 
 # Ranks that are late because they wait for a core: cores of their own are the cure.
@@ -233,19 +245,16 @@ class HeldByCores(Struct, frozen=True):
     step_ms: float
 
 
-def held_by_cores(run: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
+def held_by_cores(whole: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
     """Ranks for which the others wait in most steps, and would not if those got a core when they want one, by rank."""
-    if not comparable(run):
-        return {}
-    assert run.replay is not None
-    if run.replay.stragglers.alone is not None or not seen_waiting(run):
+    run = compared(whole)
+    if run is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
         return {}
     held = (_held(run, straggler, waits) for straggler in run.replay.stragglers.found)
     return {one.rank: one for one in held if one is not None}
 
 
-def _held(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> HeldByCores | None:
-    assert run.replay is not None
+def _held(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> HeldByCores | None:
     if not cured_beside(run, straggler):
         straggler = replace(straggler, saved=straggler.alone)
     mean = mean_over(run)
@@ -269,10 +278,10 @@ def _held(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> HeldByCores
 # TO-S001 as a remark: a rank whose device is late, which data loading hides as long as it bounds the step.
 
 
-def behind_loading(rule: Rule, run: CrossRank) -> list[Finding]:
+def behind_loading(rule: Rule, run: ComparedRun) -> list[Finding]:
     """Who would be waited for with batches in time; nobody where loading saves nothing, or where that is chance."""
-    late = None if run.replay is None else run.replay.late_behind_loading
-    if run.replay is None or late is None:
+    late = run.replay.late_behind_loading
+    if late is None:
         return []
     saved_by_loading = run.replay.what_if.saved_ns(NO_LOADING)
     if saved_by_loading is None:
@@ -329,7 +338,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 
 def judge_stragglers(
-    run: CrossRank,
+    whole: CrossRank,
     profiler_slowdown: float | None,
     undisturbed: Undisturbed | None = None,
     waits: CoreWaits | None = None,
@@ -339,44 +348,49 @@ def judge_stragglers(
     undisturbed: the step without the profiler, where it is known. waits: what the ranks waited for a core in the
     recorded steps.
     """
-    if not comparable(run):
-        why = nothing_to_compare(run)
+    run = compared(whole)
+    if run is None:
+        why = nothing_to_compare(whole)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
-    assert run.replay is not None
     if run.replay.stragglers.alone is not None:
         staged = any(run.replay.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles)
         why = reason("late", "stage" if staged else "alone", rank=run.replay.stragglers.alone)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     waits = waits or CoreWaits()
     weighed = [_weighed(one) for one in _late_ranks(run, waits)]
-    persistent, sometimes = list[Finding](), list[Finding]()
-    for one in weighed:
-        if one.severity is not None and one.late.most:
-            straggler, severity = one.late.straggler, one.severity
-            persistent.append(finding_of(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, undisturbed))
-        elif one.severity is not None:
-            straggler, severity = one.late.straggler, one.severity
-            sometimes.append(
-                finding_of(SOMETIMES_LATE, severity, run, straggler, profiler_slowdown, None, sometimes=True)
-            )
+    persistent, sometimes = _named(run, weighed, profiler_slowdown, undisturbed)
     rough = uncertain(run)
     too_few = next((one.too_few for one in reversed(weighed) if one.too_few), rough)
-    if not rough and not persistent and not sometimes:
-        persistent += behind_loading(PERSISTENTLY_LATE, run)
+    alone = not rough and not persistent and not sometimes
+    persistent += behind_loading(PERSISTENTLY_LATE, run) if alone else []
     in_some = _see("in_some_steps", sometimes)
     in_most = _see("in_most_steps", persistent)
-    if not rough and not persistent and not sometimes and (leader := _waited_for(run, waits)) is not None:
+    if alone and not persistent and (leader := _waited_for(run, waits)) is not None:
         persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
-    clear = clear_text(run) + "".join(f"; {one.left_out}" for one in weighed if one.left_out)
+    clear = "; ".join([clear_text(run), *filter(None, (one.left_out for one in weighed))])
     return [
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear),
     ]
 
 
-def _waited_for(run: CrossRank, waits: CoreWaits) -> Straggler | None:
+def _named(
+    run: ComparedRun, weighed: Sequence[_Weighed], slowdown: float | None, undisturbed: Undisturbed | None
+) -> tuple[list[Finding], list[Finding]]:
+    """Findings about ranks that are late in most steps, and in some."""
+    persistent, sometimes = list[Finding](), list[Finding]()
+    for one in weighed:
+        if one.severity is not None and one.late.most:
+            straggler = one.late.straggler
+            persistent.append(finding_of(PERSISTENTLY_LATE, one.severity, run, straggler, slowdown, undisturbed))
+        elif one.severity is not None:
+            straggler = one.late.straggler
+            sometimes.append(finding_of(SOMETIMES_LATE, one.severity, run, straggler, slowdown, None, sometimes=True))
+    return persistent, sometimes
+
+
+def _waited_for(run: ComparedRun, waits: CoreWaits) -> Straggler | None:
     """The rank that the others wait most for, where that is not for its waiting for a core."""
-    assert run.replay is not None
     leader = run.replay.stragglers.leader
     if leader is None or leader.share <= 0.5:
         return None
@@ -391,7 +405,7 @@ class _LateRank(Struct, frozen=True):
     it has a finding of TO-W002.
     """
 
-    run: CrossRank
+    run: ComparedRun
     straggler: Straggler
     step: float
     saved: float
@@ -416,9 +430,8 @@ class _Weighed(Struct, frozen=True):
     too_few: str = ""
 
 
-def _late_ranks(run: CrossRank, waits: CoreWaits) -> Iterator[_LateRank]:
+def _late_ranks(run: ComparedRun, waits: CoreWaits) -> Iterator[_LateRank]:
     """The stragglers; where the replay is only rough, those beyond doubt."""
-    assert run.replay is not None
     held, mean, rough = held_by_cores(run, waits), mean_over(run), uncertain(run)
     step, seen = mean(run.replay.stragglers.step_ns), seen_waiting(run)
     for straggler in run.replay.stragglers.found:
@@ -445,7 +458,6 @@ def _weighed(one: _LateRank) -> _Weighed:
 
 def _late_in_most(one: _LateRank) -> _Weighed:
     run, straggler, rank = one.run, one.straggler, one.straggler.rank
-    assert run.replay is not None
     if for_no_cause(run, straggler):
         return _Weighed(one, left_out=reason("late", "no_cause", rank=rank))
     if without_a_known_core(run, straggler, one.waits):
@@ -487,7 +499,7 @@ def _in_steps(key: str, straggler: Straggler) -> str:
     return reason("late", key, rank=straggler.rank, steps=steps_text(straggler.late_steps))
 
 
-def _few(run: CrossRank, count: int) -> str:
+def _few(run: ComparedRun, count: int) -> str:
     """How many steps there are to judge by, or that there is one window."""
     return run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
 
@@ -499,12 +511,13 @@ def _see(key: str, found: Sequence[Finding]) -> str:
 
 
 def judge_late(
-    run: CrossRank, slowdown: float | None, undisturbed: Undisturbed | None = None, waits: CoreWaits | None = None
+    whole: CrossRank, slowdown: float | None, undisturbed: Undisturbed | None = None, waits: CoreWaits | None = None
 ) -> list[Verdict]:
     """TO-S001 and TO-S002, and TO-S003 for ranks that are late alike. Arguments as there."""
-    single = judge_stragglers(run, slowdown, undisturbed, waits)
-    if not comparable(run):
-        return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(run))]
+    single = judge_stragglers(whole, slowdown, undisturbed, waits)
+    run = compared(whole)
+    if run is None:
+        return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(whole))]
     serious = [found for verdict in single for found in verdict.findings if found.severity != "info"]
     named = {rank for found in serious for rank in found.ranks}
     group = judge_group(run, slowdown, uncertain(run), waits, named)
@@ -512,9 +525,9 @@ def judge_late(
     if not groups:
         unnamed = replace(group, findings=(), clear=reason("late", "single_ranks"))
         return [*single, unnamed if named else group]
-    assert run.replay is not None and run.replay.slow_groups is not None
-    told = set(run.replay.slow_groups.ranks)
-    beside = _late_for_other_reasons(run, run.replay.slow_groups, slowdown, undisturbed)
+    slow = run.replay.slow_groups
+    told = set(slow.ranks if slow else ())
+    beside = _late_for_other_reasons(run, slow, slowdown, undisturbed) if slow else []
     merged = []
     for verdict in single:  # who of those that are late alike comes last is chance
         kept = [one for one in verdict.findings if one.severity != "info" and not told & set(one.ranks)]
@@ -525,10 +538,9 @@ def judge_late(
 
 
 def _late_for_other_reasons(
-    run: CrossRank, slow: SlowGroups, slowdown: float | None, undisturbed: Undisturbed | None
+    run: ComparedRun, slow: SlowGroups, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
     """TO-S001 of ranks that are late beside a group and for another reason than it, with the group cured."""
-    assert run.replay is not None
     mean = mean_over(run)
     late = sorted({*slow.ranks, *far_ranks(run.replay.stragglers.found)})
     step, found = mean(run.replay.stragglers.step_ns), list[Finding]()
@@ -547,15 +559,13 @@ def _persistent_severity(saved_pct: float) -> Severity | None:
     return "warning" if severity == "info" else severity
 
 
-def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
+def _burst_severity(run: ComparedRun, straggler: Straggler) -> Severity | None:
     """By the part of its worst step that a rank costs: in a step that is long for all, being later is no cause."""
-    assert run.replay is not None
     worst = 100 * float((straggler.saved / run.replay.stragglers.step_ns).max())
     mean = 100 * float(straggler.saved.mean()) / float(run.replay.stragglers.step_ns.mean())
     if mean <= 0:
         return None  # its peers are late in other steps: their pace is no cure
     severity = severity_of(worst, *BURST_PCT)
-    assert run.replay is not None
     times = spells([step in straggler.late_steps for step in run.replay.lateness.steps])
     if severity is not None and mean >= IMPACT_BOUNDS[1] and times > 1:
         return "error"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.cross_rank import CrossRank
+from traceops.across.cross_rank import CrossRank, Replay
 from traceops.across.host_difference import grown
 from traceops.across.replay.graph import WORK, Steps
 from traceops.across.replay.late_places import late_places
@@ -38,9 +38,17 @@ _LEFT = 0.2  # of what its cure saves: with less left beside its waits for cores
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
 
 
-def comparable(run: CrossRank) -> bool:
-    """Whether ranks can be compared step by step, by what was measured and by a replay that is near to it."""
-    return run.replay is not None and run.replay.what_if.mean_error <= _MOST_ERROR and ends_fit(run)
+class ComparedRun(CrossRank, frozen=True, kw_only=True):
+    """A run whose ranks can be compared step by step: with a replay that is near to what was measured."""
+
+    replay: Replay
+
+
+def compared(run: CrossRank) -> ComparedRun | None:
+    """The run, where its ranks can be compared; None where they cannot."""
+    if run.replay is None or run.replay.what_if.mean_error > _MOST_ERROR or not ends_fit(run):
+        return None
+    return ComparedRun(**{name: getattr(run, name) for name in run.__struct_fields__})
 
 
 def nothing_to_compare(run: CrossRank) -> str:
@@ -58,20 +66,18 @@ def nothing_to_compare(run: CrossRank) -> str:
     return reason("late", "no_common_step")
 
 
-def uncertain(run: CrossRank) -> str:
+def uncertain(run: ComparedRun) -> str:
     """Why no rank may be cleared and only the plainest be named; empty where everything is explained."""
-    assert run.replay is not None
     if not run.replay.charged.holds:
         return reason("late", "uncharged", pct=f"{run.replay.charged.uncharged_pct:.0f}")
     return "" if run.replay.what_if.holds else nothing_to_compare(run)
 
 
-def beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+def beyond_doubt(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """Whether a rank would be named whoever caused the rest of the waiting, and however far the replay is off.
 
     saved: part of the step.
     """
-    assert run.replay is not None
     if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.replay.what_if.mean_error:
         return False
     if run.replay.charged.holds:
@@ -82,41 +88,41 @@ def beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     return run.replay.charged.least_lead(straggler.share, others) >= _LEAD
 
 
-def late_in_most(straggler: Straggler, run: CrossRank) -> bool:
+def late_in_most(straggler: Straggler, run: ComparedRun) -> bool:
     """Whether it is late in most of the typical steps; what is long for another reason is no evidence of it."""
-    assert run.replay is not None
     typical = set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
     return len(typical & set(straggler.late_steps)) > len(typical) / 2
 
 
-def seen_waiting(run: CrossRank) -> bool:
+def seen_waiting(run: ComparedRun) -> bool:
     """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
-    assert run.replay is not None
     if run.replay.stragglers.joint_ns is None:
         return False
     return _wait_for_late(run, run.replay.stragglers.step_ns - run.replay.stragglers.joint_ns)
 
 
-def seen_in_its_steps(run: CrossRank, straggler: Straggler) -> bool:
+def seen_in_its_steps(run: ComparedRun, straggler: Straggler) -> bool:
     """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
-    assert run.replay is not None and run.replay.stragglers.joint_ns is not None
+    joint = run.replay.stragglers.joint_ns
+    if joint is None:
+        return False
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     near = felt | np.concatenate(([False], felt[:-1]))
-    return _wait_for_late(run, (run.replay.stragglers.step_ns - run.replay.stragglers.joint_ns) * felt, near)
+    return _wait_for_late(run, (run.replay.stragglers.step_ns - joint) * felt, near)
 
 
-def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
+def late_by_turns(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether ranks without a GPU are late now one and now another, as those are that do not always get a core."""
     on_cpu = not any(times.summary.on_gpu for times in run.ranks)
     return on_cpu and straggler.share < _MOST_OF_WAITING
 
 
-def slowed_by_profiler(run: CrossRank, straggler: Straggler) -> bool:
+def slowed_by_profiler(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether a rank's host is late only since it has used up what it was ahead when the window began."""
     return straggler.cause == "host" and straggler.rank in run.hosts_slower
 
 
-def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+def by_one_region(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks
     do alike, nor a host that is a little slower in everything explains it.
 
@@ -130,12 +136,11 @@ def by_one_region(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     )
 
 
-def in_one_place(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """The same of one place of the step, between two collectives: a host that is slower in everything is so in all.
 
     Without a GPU only, as `far_from_all`. saved: by its cure, ns a step.
     """
-    assert run.replay is not None
     if (
         any(times.summary.on_gpu for times in run.ranks)
         or (places := late_places(run.replay.graph, straggler.rank)) is None
@@ -145,26 +150,24 @@ def in_one_place(run: CrossRank, straggler: Straggler, saved: float) -> bool:
     return own >= _TIMES * theirs and own - theirs >= _REGION_SHARE * saved
 
 
-def far_from_all(run: CrossRank, straggler: Straggler) -> bool:
+def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
 
     Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait.
     """
-    assert run.replay is not None
     if any(times.summary.on_gpu for times in run.ranks):
         return False
     return far_beyond(run.replay.graph, straggler.rank, times=_TIMES, but=run.unlike)
 
 
-def plainly_slow(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+def plainly_slow(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
     in_part = by_one_region(run, straggler, saved) or in_one_place(run, straggler, saved)
     return in_part or far_from_all(run, straggler)
 
 
-def operators_pct(run: CrossRank, straggler: Straggler) -> float | None:
+def operators_pct(run: ComparedRun, straggler: Straggler) -> float | None:
     """How much of what a rank without a GPU takes longer than its median peer is in operators, where that is most."""
-    assert run.replay is not None
     found = {other.rank for other in run.replay.stragglers.found}
     peers = [peer for peer in run.replay.graph.peers(straggler.rank) if peer not in found]
     if not peers or straggler.rank not in run.replay.graph.on_cpu:
@@ -175,23 +178,21 @@ def operators_pct(run: CrossRank, straggler: Straggler) -> float | None:
     return 100 * share if share >= _MOST else None
 
 
-def without_a_known_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> bool:
+def without_a_known_core(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> bool:
     """Whether nothing tells how long a rank without a GPU waited for cores, and that may be all that it is late for."""
     if any(times.summary.on_gpu for times in run.ranks) or straggler.cause != "unknown":
         return False
     return straggler.rank not in waits.of_rank and not far_from_all(run, straggler)
 
 
-def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
+def for_no_cause(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
-    assert run.replay is not None
     on_cpu = not any(times.summary.on_gpu for times in run.ranks)
     return on_cpu and straggler.cause == "unknown" and (run.replay.lateness.share(straggler.rank) or 0.0) <= _MOST
 
 
-def in_want_of_a_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) -> Steps:
+def in_want_of_a_core(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> Steps:
     """What a rank without a GPU waits for a core in each step beyond its peers, ns: none of it is its own lateness."""
-    assert run.replay is not None
     if any(times.summary.on_gpu for times in run.ranks):
         return np.zeros(len(run.replay.lateness.steps))
     late = {other.rank for other in run.replay.stragglers.found} | {straggler.rank}
@@ -199,12 +200,11 @@ def in_want_of_a_core(run: CrossRank, straggler: Straggler, waits: CoreWaits) ->
     return beyond_peers(waits, straggler.rank, peers, run.replay.lateness.steps)
 
 
-def late_by_itself(run: CrossRank, straggler: Straggler, own: Steps, *, most: bool) -> bool:
+def late_by_itself(run: ComparedRun, straggler: Straggler, own: Steps, *, most: bool) -> bool:
     """Whether a rank would be late with cores enough. own: what its cure saves in each step without waits for cores.
 
     most: whether it is late in most steps.
     """
-    assert run.replay is not None
     step = run.replay.stragglers.step_ns
     if float(own.mean()) < _LEFT * float(straggler.saved.mean()):
         return False
@@ -221,18 +221,16 @@ def lost_again(straggler: Straggler) -> bool:
     return float(straggler.saved.sum()) < FELT * float(straggler.saved.clip(min=0.0).sum())
 
 
-def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
+def cured_beside(run: ComparedRun, straggler: Straggler) -> list[int]:
     """The other late ranks, cured with this one; none where no cause of theirs is known that could be cured."""
-    assert run.replay is not None
     others = [other for other in run.replay.stragglers.found if other.rank != straggler.rank]
     if all(late_in_most(other, run) and for_no_cause(run, other) for other in others):
         return []
     return [other.rank for other in others]
 
 
-def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
+def _wait_for_late(run: ComparedRun, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
     """Whether in these steps (None: all) the others wait for the late ranks a good part of what is `saved`, ns."""
-    assert run.replay is not None
     late = {straggler.rank for straggler in run.replay.stragglers.found}
     steps = run.replay.lateness.steps
     chosen = np.ones(len(steps), dtype=bool) if among is None else among

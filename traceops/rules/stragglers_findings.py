@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank
 from traceops.across.host_difference import grown, with_cause
 from traceops.across.lateness import CAUSES, least_share
 from traceops.across.loading import slowest_other
@@ -20,7 +19,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, ComputesLonger, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import ROLES, WINDOW, StepWords
@@ -32,6 +31,7 @@ from traceops.rules.stragglers_conditions import (
     PROFILED,
     SURE,
     VISIBLE,
+    ComparedRun,
     cured_beside,
     operators_pct,
     plainly_slow,
@@ -80,31 +80,30 @@ def without_profiler(
 # The numbers behind a late rank's finding.
 
 
-def mean_over(run: CrossRank, *, sometimes: bool = False) -> Callable[[Steps], float]:
+def mean_over(run: ComparedRun, *, sometimes: bool = False) -> Callable[[Steps], float]:
     """What takes the mean of times of steps, ns: over typical steps, but of a rank late `sometimes` over all."""
-    if sometimes or run.replay is None:
+    if sometimes:
         return lambda steps: float(steps.mean())
     return run.replay.what_if.mean_ns
 
 
-def waiting_ms(run: CrossRank, straggler: Straggler, *, sometimes: bool = False) -> float:
+def waiting_ms(run: ComparedRun, straggler: Straggler, *, sometimes: bool = False) -> float:
     """Waiting for this rank, ms a step, mean over the other ranks and the steps that `mean_over` takes."""
-    assert run.replay is not None
     caused = run.replay.lateness.caused[straggler.rank].sum(axis=0)
-    if not sometimes and run.replay is not None:
+    if not sometimes:
         caused = caused[run.replay.what_if.chosen]
     return float(caused.mean()) / 1e6 / max(len(run.ranks) - 1, 1)
 
 
-def saved_by_sharing(run: CrossRank, mean: Callable[[Steps], float]) -> float | None:
+def saved_by_sharing(run: ComparedRun, mean: Callable[[Steps], float]) -> float | None:
     """What even shares of the work save a step, ns; None where the replay shows no gain."""
-    saved = run.replay.what_if.saved_steps(WORK_SHARED) if run.replay is not None else None
+    saved = run.replay.what_if.saved_steps(WORK_SHARED)
     shared = None if saved is None else mean(saved)
     return shared if shared is not None and shared > 0 else None
 
 
 def evidence_of(
-    run: CrossRank, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
+    run: ComparedRun, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
 ) -> list[Evidence]:
     """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them.
 
@@ -158,9 +157,8 @@ def work_evidence(
     return found
 
 
-def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
+def _late_step_evidence(run: ComparedRun, straggler: Straggler) -> list[Evidence]:
     """The mean step that the others lose time in, and what the cure saves there; nothing where they do in all."""
-    assert run.replay is not None
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     if not felt.any() or felt.all():
         return []
@@ -171,7 +169,7 @@ def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
     ]
 
 
-def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
+def grown_evidence(run: ComparedRun, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
     """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms a step."""
     return [
         Evidence(
@@ -187,7 +185,7 @@ def grown_evidence(run: CrossRank, rank: int, cause: str, peers: Sequence[int] =
     ]
 
 
-def of_operators(run: CrossRank, straggler: Straggler) -> tuple[Evidence, ...]:
+def of_operators(run: ComparedRun, straggler: Straggler) -> tuple[Evidence, ...]:
     """That a rank without a GPU takes longer in its operators, as a number; none of others."""
     pct = operators_pct(run, straggler)
     return () if pct is None else (Evidence(Fact.IN_OPERATORS, round(pct, 1), "%", rank=straggler.rank),)
@@ -201,7 +199,7 @@ _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark 
 def finding_of(
     rule: Rule,
     severity: Severity,
-    run: CrossRank,
+    run: ComparedRun,
     straggler: Straggler,
     slowdown: float | None,
     undisturbed: Undisturbed | None,
@@ -214,14 +212,11 @@ def finding_of(
     slowdown: profiled ÷ unprofiled step, None where not known. undisturbed: the step without the profiler, where it is
     known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
     """
-    assert run.replay is not None
     straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
     mean = mean_over(run, sometimes=sometimes)
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
     compared = run.replay.work.get(straggler.rank)
-    longer = UNSET if compared is None else compared.kind
-    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
-        longer = "on_cpu"
+    longer = _computes_longer(run, straggler, compared)
     shared = saved_by_sharing(run, mean) if longer == "more_work" else None
     if shared is not None and not sometimes:
         severity = _no_more(severity, severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS))
@@ -229,53 +224,100 @@ def finding_of(
     doubt: Doubt | None = None
     if straggler.cause in ("host", "unknown"):
         confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
+    doubt = doubt or _of_hosts(run)
     in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
-    cured = late or cured_beside(run, straggler)
-    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
-    if run.hosts_unknown and doubt is None:
-        doubt = Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead")
     approximate = uncertain(run)
-    confidence = "medium" if approximate and confidence == "high" else confidence
-    gain = saved if shared is None else shared
-    ends = None if shared is None else _shared_ends(run, mean)
-    then = None if beside else (step - gain) / 1e6
-    least = run.cures_are_least
+    does = straggler.cause if longer is UNSET else longer
     claim = Late(
         window=run.step_words is WINDOW,
         rank=straggler.rank,
-        does="operators" if in_operators else straggler.cause if longer is UNSET else longer,
+        does="operators" if in_operators else does,
         steps=straggler.late_steps if sometimes else (),
         others=len(run.ranks) - 1,
         role=_role_name(run, straggler.rank),
         way="shared" if shared is not None else longer if longer in ("extra_kernels", "more_calls") else "pace",
-        step=step / 1e6,
-        then=None if least or ends is not None else then,
-        then_least=None if ends is None or least else ends[0] / 1e6,
-        then_most=None if ends is None or least else ends[1] / 1e6,
-        then_or_more=(ends[0] / 1e6 if ends is not None else then) if least else None,
-        saved=gain / 1e6,
-        pct=100 * max(gain if ends is None else step - ends[0], 0.0) / step,
-        pct_least=None if ends is None else 100 * max(step - ends[1], 0.0) / step,
-        beside=beside,
         in_operators=bool(in_operators),
         doubt=doubt,
         approximate=approximate,
         **_waits(run, straggler, sometimes),
+        **_step_then(run, straggler, (step, saved, shared), late, None if shared is None else _shared_ends(run, mean)),
     )
     return rule.finding(
         severity,
-        confidence,
+        "medium" if approximate and confidence == "high" else confidence,
         claim,
         evidence_of(run, straggler, step, saved, sometimes=sometimes, shared=shared is not None)
         + work_evidence(compared, straggler.rank, step, shared, run.step_words)
         + list(in_operators),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
-        impact_ms=stored(gain / 1e6),
+        impact_ms=stored((saved if shared is None else shared) / 1e6),
         cause=straggler.cause,
         computes_longer=longer,
         role=late_in(run, straggler.rank),
     )
+
+
+def _computes_longer(
+    run: ComparedRun, straggler: Straggler, compared: WorkCompared | None
+) -> ComputesLonger | UnsetType:
+    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
+        return "on_cpu"
+    return UNSET if compared is None else compared.kind
+
+
+def _of_hosts(run: ComparedRun) -> Doubt | None:
+    """That what the hosts do without the profiler is not known, where that may change who is late."""
+    return Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead") if run.hosts_unknown else None
+
+
+class _Then(TypedDict):
+    step: float
+    then: float | None
+    then_least: float | None
+    then_most: float | None
+    then_or_more: float | None
+    saved: float
+    pct: float
+    pct_least: float | None
+    beside: tuple[int, ...]
+
+
+def _step_then(
+    run: ComparedRun,
+    straggler: Straggler,
+    means: tuple[float, float, float | None],
+    late: Sequence[int],
+    ends: tuple[float, float] | None,
+) -> _Then:
+    """The step, and what it takes with this rank cured, ms: one number, at least, or between two.
+
+    means: of the step, of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it.
+    ends: the least and the most that the step takes with the work shared evenly, ns.
+    """
+    step, saved, shared = means
+    gain = saved if shared is None else shared
+    cured = late or cured_beside(run, straggler)
+    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
+    found: _Then = {
+        "step": step / 1e6,
+        "then": None if beside else (step - gain) / 1e6,
+        "then_least": None,
+        "then_most": None,
+        "then_or_more": None,
+        "saved": gain / 1e6,
+        "pct": 100 * max(gain, 0.0) / step,
+        "pct_least": None,
+        "beside": beside,
+    }
+    if ends is not None:
+        least, most = ends
+        found |= {"then": None, "then_least": least / 1e6, "then_most": most / 1e6}
+        found |= {"pct": 100 * max(step - least, 0.0) / step, "pct_least": 100 * max(step - most, 0.0) / step}
+    if run.cures_are_least:
+        found |= {"then_or_more": found["then"] if ends is None else found["then_least"]}
+        found |= {"then": None, "then_least": None, "then_most": None}
+    return found
 
 
 def _no_more(severity: Severity, most: Severity | None) -> Severity:
@@ -284,7 +326,7 @@ def _no_more(severity: Severity, most: Severity | None) -> Severity:
 
 
 def _of_host(
-    run: CrossRank,
+    run: ComparedRun,
     straggler: Straggler,
     otherwise: tuple[Confidence, Severity],
     slowdown: float | None,
@@ -292,7 +334,6 @@ def _of_host(
     sometimes: bool,
 ) -> tuple[Confidence, Severity, Doubt | None]:
     """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and why."""
-    assert run.replay is not None
     confidence, severity = otherwise
     if sometimes and not any(times.summary.on_gpu for times in run.ranks):
         return "low", "info", Doubt(kind="shared_cores")
@@ -302,13 +343,13 @@ def _of_host(
     if turns is not None:
         other, then = turns.other, turns.other_steps
         return "low", "info", Doubt(kind="turns", rank=turns.rank, steps=turns.steps, other=other, other_steps=then)
-    unknown = slowdown is None or (slowdown > PROFILED and undisturbed is None)
-    if unknown and (seen := _by_one_region(run, straggler, slowdown)) is not None:
+    if (slowdown is None or (slowdown > PROFILED and undisturbed is None)) and (
+        seen := _by_one_region(run, straggler, slowdown)
+    ) is not None:
         return "medium", seen, None
-    if slowdown is None and run.replay.stragglers.host_share >= _HOST_BOUND:
-        return "medium", "info", Doubt(kind="hosts_bound")
     if slowdown is None:
-        return "medium", severity, None
+        bound = run.replay.stragglers.host_share >= _HOST_BOUND
+        return ("medium", "info", Doubt(kind="hosts_bound")) if bound else ("medium", severity, None)
     if slowdown <= PROFILED and (sometimes or undisturbed is None or waited_for(straggler, undisturbed)):
         return confidence, severity, None
     if undisturbed is not None:
@@ -316,9 +357,8 @@ def _of_host(
     return "low", "info", Doubt(kind="profiled", slowdown=slowdown)
 
 
-def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None) -> Severity | None:
+def _by_one_region(run: ComparedRun, straggler: Straggler, slowdown: float | None) -> Severity | None:
     """Of a host late in one region, or far beyond its peers: what is left if recording stretched that like all else."""
-    assert run.replay is not None
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
     if not plainly_slow(run, straggler, saved):
@@ -328,10 +368,9 @@ def _by_one_region(run: CrossRank, straggler: Straggler, slowdown: float | None)
 
 
 def only_waited_for(
-    rule: Rule, run: CrossRank, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
+    rule: Rule, run: ComparedRun, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
     """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
-    assert run.replay is not None
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)
     waiting = waiting_ms(run, leader) * 1e6
@@ -370,7 +409,7 @@ def only_waited_for(
     ]
 
 
-def _other_loader(run: CrossRank, leader: Straggler, left: float) -> int | None:
+def _other_loader(run: ComparedRun, leader: Straggler, left: float) -> int | None:
     """The rank whose loader is why a fixed rank's step stays as long. left: of the step, ns."""
     slowest = slowest_other(run.loading_ms, [leader.rank])
     if leader.cause != "input" or slowest is None or slowest[1] * 1e6 < _PACED * left:
@@ -387,12 +426,11 @@ class _Waits(TypedDict, total=False):
     hidden: bool
 
 
-def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
+def _waits(run: ComparedRun, straggler: Straggler, sometimes: bool) -> _Waits:
     """Who waits for it, and how long."""
     waiting = waiting_ms(run, straggler, sometimes=sometimes)
     if waiting < 0.01:
         return {"nobody_waits": True}
-    assert run.replay is not None
     others = len(run.ranks) - 1
     if (
         waiting < VISIBLE * mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
@@ -407,15 +445,15 @@ def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> _Waits:
     return {"waiting_on_average": waiting} if sometimes else {"waiting": waiting}
 
 
-def _role_name(run: CrossRank, rank: int) -> str | None:
+def _role_name(run: ComparedRun, rank: int) -> str | None:
     """What the groups are for in which the others first wait for it, where the run has several such."""
     role = late_in(run, rank)
     return None if role is UNSET or not run.roles.several else ROLES[role]
 
 
-def _shared_ends(run: CrossRank, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
+def _shared_ends(run: ComparedRun, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
     """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
-    ends = None if run.replay is None else run.replay.what_if.range_steps(WORK_SHARED)
+    ends = run.replay.what_if.range_steps(WORK_SHARED)
     return None if ends is None else (mean(ends[0]), mean(ends[1]))
 
 
@@ -424,8 +462,7 @@ def steps_text(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) != 1 else ''} {listed}"
 
 
-def clear_text(run: CrossRank) -> str:
-    assert run.replay is not None
+def clear_text(run: ComparedRun) -> str:
     leader = run.replay.stragglers.leader
     if leader is None:
         return reason("late", "nobody")

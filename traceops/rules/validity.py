@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from traceops.across.agreed_steps import ApartInTime, apart_in_time
 from traceops.across.cross_rank import CrossRank
 from traceops.across.roles import reduced_behind_step
@@ -161,20 +163,15 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     steps = min((n for entry in entries if isinstance(n := entry.get("steps"), int)), default=None)
     shorter = None if steps is None else shorter_schedule(manifest.get("schedule"), steps)
     given_way = any(entry.get("status") == "given_way" for entry in entries)
-    too_short = not given_way and shorter is not None and steps is not None
     evidence = [Evidence(Fact.WHOLE_STEPS, 0, "steps", 1)]
-    if too_short and shorter is not None:
+    claim, cause = CutOff(ranks=tuple(ranks) if len(ranks) < count else (), given_way=given_way), None
+    if given_way:
+        cause = "given_way"
+    elif shorter is not None and steps is not None:
+        cause = "too_short"
         evidence.append(Evidence(Fact.STEPS_OF_THE_PROGRAM, steps, "steps", shorter.needed))
-    told = shorter if too_short else None
-    claim = CutOff(
-        ranks=tuple(ranks) if len(ranks) < count else (),
-        given_way=given_way,
-        ended=None if told is None or steps is None else counted(steps),
-        needed=None if told is None else told.needed,
-        active=None if told is None else told.active,
-        flags=None if told is None else told.flags,
-    )
-    cause = "given_way" if given_way else "too_short" if too_short else None
+        needed, active, flags = shorter.needed, shorter.active, shorter.flags
+        claim = replace(claim, ended=counted(steps), needed=needed, active=active, flags=flags)
     return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("warning", "high", claim, evidence, ranks=ranks, cause=cause))
 
 
@@ -293,7 +290,7 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     """TO-V004: gradient synchronisation inside backward where it is promised."""
     training = manifest.get("training")
     promised = training.get("syncs_in_backward") if isinstance(training, dict) else None
-    seen = next((summary.backward.promised_by for summary in ranks if summary.backward.promised_by), "")
+    seen = next(filter(None, (summary.backward.promised_by for summary in ranks)), "")
     if promised is False:
         return NO_SYNC_IN_BACKWARD.clear(reason("validity", "syncs_after", strategy=manifest.get("strategy")))
     if why := _no_promise(ranks, manifest, promised=bool(promised or seen)):
@@ -301,8 +298,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     with_backward = {s.rank: s.backward for s in ranks if s.backward.steps_with_backward}
     if any(backward.steps_synchronised for backward in with_backward.values()):
         return NO_SYNC_IN_BACKWARD.clear(reason("validity", "synchronised"))
-    by_host = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
-    if by_host or any(summary.through_host for summary in ranks):
+    gloo = manifest.get("backend") == "gloo"
+    if any(summary.through_host or (gloo and summary.on_gpu) for summary in ranks):
         return NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "gloo"))
     after = [reduced_behind_step(summary.comm) for summary in ranks]
     if any(after) or None in after:

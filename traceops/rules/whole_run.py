@@ -17,9 +17,9 @@ from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, seve
 from traceops.core.rule import Verdict, described
 from traceops.core.units import percent_text, stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.phases import is_phase
 from traceops.rules.steps import causes_of_unlike
 from traceops.rules.whole_run_claims import BOUNDS, PartOfRank, PartOfRun
+from traceops.rules.whole_run_phases import is_phase
 from traceops.traces.observed import Compilation
 from traceops.traces.run_manifest import step_kinds
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,6 @@ from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import core_wait_ms, waited_for_ms
 from traceops.rules.stragglers import held_by_cores
-from traceops.rules.stragglers_findings import mean_over
 from traceops.rules.whole_run_claims import BOUNDS, HostLonger
 
 HOST_LONGER = described("whole_run", "TO-W003")
@@ -94,15 +93,23 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
         return []
     kept = []
     for one in found:
-        own, peers = ranks.get(one.rank), [times for rank, times in ranks.items() if rank != one.rank]
-        if own is None or not peers or any(times.summary.damage for times in (own, *peers)):
+        beyond = _beyond_peers(one.rank, ranks)
+        if beyond is None:
             continue
-        idle = _idle_ms(own) - statistics.median(_idle_ms(times) for times in peers)
-        waits = own.mean_ms("comm_wait") - statistics.median(times.mean_ms("comm_wait") for times in peers)
+        idle, waits = beyond
         claimed = min(one.more_ms, idle)
         if (waits < 0 or one.rank in late) and claimed >= BOUNDS.longer_pct[0] / 100 * inputs.whole.typical_ms:
             kept.append(replace(one, claimed_ms=claimed))
     return kept
+
+
+def _beyond_peers(rank: int, ranks: Mapping[int, RankTimes]) -> tuple[float, float] | None:
+    """How much longer a device is idle for its host, and waits, than on the median other rank; ms of a step."""
+    own, peers = ranks.get(rank), [times for other, times in ranks.items() if other != rank]
+    if own is None or not peers or any(times.summary.damage for times in (own, *peers)):
+        return None
+    idle = _idle_ms(own) - statistics.median(_idle_ms(times) for times in peers)
+    return idle, own.mean_ms("comm_wait") - statistics.median(times.mean_ms("comm_wait") for times in peers)
 
 
 def _behind_another(one: Longer, run: CrossRank) -> bool:
@@ -146,7 +153,7 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
         return one
     if _others_wait_ms(run, one.rank) < _AS_LONG * one.more_ms:
         return one
-    saved = max(mean_over(run)(late.alone), 0.0) / 1e6
+    saved = max(run.replay.what_if.mean_ns(late.alone), 0.0) / 1e6
     return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, saved))
 
 

@@ -1,4 +1,4 @@
-"""Reads the words that findings are told in: text files in traceops/words, one for each family."""
+"""Reads data that is text: the words of findings, one file for each family, and the patterns of lines of logs."""
 
 from __future__ import annotations
 
@@ -34,4 +34,28 @@ def sections(name: str) -> Mapping[str, Mapping[str, str]]:
             key, _, text = line.partition("=")
             key = key.strip()
             own[key] = text.strip()
+    return found
+
+
+def grammar(room: str) -> Mapping[str, str]:
+    """The patterns of one reader of logs, by name: the sections of hangs/grammar.ini, a line for each alternative."""
+    return {
+        name.partition(".")[2]: "|".join(lines) for name, lines in _grammar().items() if name.startswith(f"{room}.")
+    }
+
+
+def rows(section: str) -> tuple[list[str], ...]:
+    """The lines of one section of hangs/grammar.ini, each in the parts that ' :: ' divides."""
+    return tuple(line.split(" :: ") for line in _grammar()[section])
+
+
+@cache
+def _grammar() -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    own: list[str] = []
+    for line in (_FOLDER.parent / "hangs" / "grammar.ini").read_text(encoding="utf-8").splitlines():
+        if line.startswith("[") and line.endswith("]") and line[1:-1].replace(".", "").isidentifier():
+            own = found.setdefault(line[1:-1], [])
+        elif line and not line.startswith("# "):
+            own.append(line)
     return found

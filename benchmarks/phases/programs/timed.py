@@ -1,6 +1,6 @@
 """What the programs beside this file share: a device, DDP where several ranks run, and the clock of their phases.
 
-The true share of each phase is measured here, by the program itself: `PHASES_TRUTH` names the file that rank 0 writes.
+The true share of each phase is measured here: each rank of the program writes its own to `PHASES_TRUTH`.<rank>.json.
 """
 
 import ast
@@ -90,7 +90,7 @@ def _write(path: str) -> None:
     Path(path).write_text(json.dumps({"rounds_s": rounds_s, "phases_s": _spent, "lines": _lines}))
 
 
-if (_path := os.environ.get("PHASES_TRUTH")) and RANK == 0:
-    atexit.register(_write, _path)
+if _path := os.environ.get("PHASES_TRUTH"):
+    atexit.register(_write, f"{_path}.{RANK}.json")
 if WORLD > 1:
     atexit.register(dist.destroy_process_group)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from traceops.core.errors import reported_codes, signal_name
 from traceops.hangs.readers.steps import seconds_of
+from traceops.words.catalogue import rows
 
 _WORDS = {
     "killed": signal.SIGKILL, "segmentation fault": signal.SIGSEGV, "aborted": signal.SIGABRT, "abort": signal.SIGABRT,
@@ -42,114 +43,7 @@ class _Way(Struct, frozen=True):
 
 
 # '^' and a bound on each repetition: a hostile line costs what a plain one of its length costs.
-_WAYS = (
-    _Way(
-        "exits with return code = ", re.compile(r".*exits with return code = (?P<code>-?\d{1,5})\s{0,8}$"),
-        "DeepSpeed's launcher",
-    ),
-    _Way(
-        "handling exit code: ",
-        re.compile(r".*\bsend_exit\(\):\d{1,5}\] handling exit code: (?P<code>\d{1,3})\s{0,8}$"), "W&B",
-    ),  # its own log
-    _Way("Exit Code:", re.compile(r"\s{0,20}Exit Code:\s{1,20}(?P<code>\d{1,3})\s{0,8}$"), "Kubernetes"),
-    _Way(
-        "command terminated with exit code ",
-        re.compile(r"command terminated with exit code (?P<code>\d{1,3})\s{0,8}$"), "kubectl",
-    ),
-    _Way(
-        " exited with code ", re.compile(r"[\w.-]{1,200} exited with code (?P<code>\d{1,3})\s{0,8}$"),
-        "docker compose",
-    ),
-    _Way(
-        " exited with code ", re.compile(r".{0,80}\bPod: [\w.-]{1,253} exited with code (?P<code>\d{1,3})\b"),
-        "Kubeflow's operator",
-    ),
-    _Way(
-        "] got exitcode: ",
-        re.compile(r".*\b_atexit_cleanup\(\):\d{1,5}\] got exitcode: (?P<code>\d{1,3})\s{0,8}$"), "W&B",
-    ),
-    # 'SIGSEGV(11), PID: 14, Thread 14': TORCH_SHOW_CPP_STACKTRACES of a dying process
-    _Way("), PID: ", re.compile(r"(?P<name>SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "), "torch"),
-    # '*** SIGSEGV received at time=1741 on cpu 63 ***' of Ray and JAX, '*** SIGSEGV (@0x0) received by PID 7 …' of glog
-    _Way(
-        "*** SIG",
-        re.compile(
-            r"(?:.{0,80}\s)?\*\*\* (?P<name>SIG(?:SEGV|ABRT|BUS|ILL|FPE))(?: \(@(?:0x[0-9a-f]{1,16}|\(nil\))\))?"
-            r"(?:, see \S{1,80})? received (?:at time|by PID)"
-        ),
-        "its signal handler",
-    ),
-    # '[node1:374576] Signal: Segmentation fault (11)' below '*** Process received signal ***'
-    _Way(
-        "] Signal: ",
-        re.compile(r"\s{0,8}\[[\w.-]{1,200}:\d{1,10}\] Signal: [A-Z][A-Za-z ]{2,40} \((?P<signal>\d{1,2})\)"),
-        "Open MPI's signal handler",
-    ),
-    # 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'; by the name that a
-    # server or launcher gave its process: 'lmdeploy[3838286]', 'VLLM::EngineCor[7]', 'ray::WorkerDict[8]'
-    _Way(
-        "general protection fault",
-        re.compile(rf".*{_OF_JOB}\[\d{{1,10}}\]:? (?P<segv>general protection fault) "), "the kernel",
-    ),
-    _Way(
-        "segfault at", re.compile(rf".*{_OF_JOB}\[\d{{1,10}}\]:? (?P<segv>segfault at) "),
-        "the kernel",
-    ),
-    # mpirun and horovodrun, below the name of the process; of a mere exit code the program's own lines tell more
-    _Way("Exit code: ", re.compile(r"\s{0,8}Exit code: {1,8}(?P<code>129|1[3-5]\d|16[0-4])\s{0,8}$"), "the launcher"),
-    _Way(
-        "was signaled to shutdown with signal ",
-        re.compile(r".{0,120}Shard process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
-        "text-generation-inference's launcher",
-    ),
-    # SGLang, of a part of its own, behind a time
-    _Way("Exit code: -", re.compile(r"(?:\[[\d :.,-]{4,30}\] )?Exit code: (?P<code>-\d{1,2})\s{0,8}$"), "the launcher"),
-    # PyCharm and its siblings; some people's keyboards have wide brackets
-    _Way("Process finished with exit code ", re.compile(r"Process finished with exit code (?P<code>-?\d{1,10})\b"),
-         "the editor"),
-    _Way(
-        "Process completed with exit code ",
-        re.compile(r"(?:##\[error\]|Error: )?Process completed with exit code (?P<code>\d{1,3})\."),
-        "GitHub's runner",
-    ),
-    # MPICH's launcher (Hydra), Intel's and MVAPICH's
-    _Way("EXIT CODE:", re.compile(r"[=|]\s{1,20}EXIT CODE: (?P<code>\d{1,3})\b"), "mpiexec"),
-    _Way(
-        "TERMINATED WITH THE EXIT STRING: ",
-        re.compile(r".{0,20}APPLICATION TERMINATED WITH THE EXIT STRING: [\w ]{1,60} \(signal (?P<signal>\d{1,2})\)"),
-        "mpiexec",
-    ),
-    _Way(
-        "Command terminated by signal ",
-        re.compile(r"Command terminated by signal (?P<signal>\d{1,2})\s{0,8}$"), "GNU time",
-    ),
-    _Way(
-        "Command exited with non-zero status ",
-        re.compile(r"Command exited with non-zero status (?P<code>\d{1,3})\s{0,8}$"), "GNU time",
-    ),
-    _Way(
-        ": *** [",
-        re.compile(
-            r"make(?:\[\d{1,3}\])?: \*\*\* \[[^\]]{1,400}\] (?:Error (?P<code>\d{1,3})|(?P<name>[A-Z][a-z ]{3,20}))"
-            r"(?: \(core dumped\))?\s{0,8}$"
-        ),
-        "make",
-    ),
-    _Way(
-        " died with <Signals.",
-        re.compile(r"(?:[\w.]{1,100}: )?Command '.{1,4000}' died with <Signals\.(?P<name>SIG[A-Z]{3,6}): "),
-        "Python's subprocess",
-    ),
-    # Its exception is told as what it is, but for what a shell makes of a signal.
-    _Way(
-        " returned non-zero exit status ",
-        re.compile(
-            r"(?:(?:[\w.]{1,100}: )Command '.{1,4000}' returned non-zero exit status (?=1[2-6]\d)"
-            r"|Command '.{1,4000}' returned non-zero exit status )(?P<code>\d{1,3})\.?\s{0,8}$"
-        ),
-        "Python's subprocess",
-    ),
-)  # fmt: skip
+_WAYS = tuple(_Way(needle, re.compile(pattern), who) for who, needle, pattern in rows("launchers.ways"))
 # bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'; of a job
 # '[1]+  Killed                  python train.py'; zsh: 'zsh: killed     python train.py'.
 _SHELLS = (

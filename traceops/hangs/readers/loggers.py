@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from traceops.hangs.readers.steps import sightings
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("loggers")
 
 _SEARCHED = 200
 _LOGGERS_LEVEL = re.compile(r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)")
@@ -20,10 +23,7 @@ _MOMENT = re.compile(r"\d{1,4}(?:[-/.]\d{1,4}){1,2}|\d{1,2}:\d\d(?::\d\d)?(?:[.,
 _DAY = 86_400
 _ENDED_WELL = re.compile(r"\b(?i:finished|completed?|done|success\w{0,6}|saved)\b|(?i:output (?:dir|file|path))")
 # A server that is up: of uvicorn, SGLang, text-generation-inference, Triton's.
-_READY = re.compile(
-    r"\bApplication startup complete\.|\bUvicorn running on |\bfired up and ready to roll\b"
-    r"|\btext_generation_router::server: \S{1,80}: Connected\s{0,8}$|\bStarted HTTPService at "
-)
+_READY = re.compile(_GRAMMAR["ready"])
 _FEWEST = 5  # lines that are no errors, behind the last that is one
 _LATER_S = 60  # who shuts down after an error seldom takes longer
 _NEAR_END = 5  # lines
@@ -93,11 +93,7 @@ def _seconds(head: str) -> int | None:
 
 
 # 'Connection refused, retrying (1/34)', 'out of memory, will retry with batch size 16'; not 'after retrying 5 times'.
-_AGAIN = re.compile(
-    r"(?<!after )(?<!not )(?<!stopped )(?<!without )"
-    r"\b(?:retrying|trying again|will (?:be )?(?:retry|retried|try again))\b",
-    re.IGNORECASE,
-)
+_AGAIN = re.compile(_GRAMMAR["again"], re.IGNORECASE)
 _MOST_RETRIED = 16
 _WENT_ON = 50  # lines of other things: it was tried again with success, or what came of it is told by other lines
 # fairseq's 'WARNING: ran out of memory with exception: …', behind a time or a bar: a batch was left out.

@@ -15,6 +15,9 @@ from traceops.hangs.readers.launchers import IN_PASSING as IN_PASSING
 from traceops.hangs.readers.launchers import NEEDLES as END_NEEDLES
 from traceops.hangs.readers.launchers import ended, in_short, last_words
 from traceops.traces.text_index import Words
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("messages")
 
 _STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 # Which ranks have not come to an operation; old releases say which have.
@@ -89,58 +92,30 @@ def timed_out_rank(body: str) -> int | None:
 # The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
 
 
-OPERATIONS = {  # as torch's watchdog writes them -> as its flight recorder does
-    "BROADCAST": "broadcast",
-    "ALLREDUCE": "all_reduce",
-    "ALLREDUCE_COALESCED": "allreduce_coalesced",
-    "REDUCE": "reduce",
-    "ALLGATHER": "all_gather",
-    "_ALLGATHER_BASE": "_all_gather_base",
-    "ALLGATHER_BASE": "_all_gather_base",
-    "ALLGATHER_COALESCED": "all_gather_into_tensor_coalesced",
+# As torch's watchdog writes them -> as its flight recorder does, of those that differ by more than their case.
+OPERATIONS = {
+    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_BASE": "_all_gather_base", "ALLGATHER_COALESCED": "all_gather_into_tensor_coalesced",
     "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_into_tensor_coalesced",
-    "GATHER": "gather",
-    "SCATTER": "scatter",
-    "REDUCE_SCATTER": "reduce_scatter",
-    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
-    "REDUCE_SCATTER_BASE": "_reduce_scatter_base",
-    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter_tensor_coalesced",
-    "ALLTOALL": "all_to_all",
-    "ALLTOALL_BASE": "all_to_all",
-    "SEND": "send",
-    "RECV": "recv",
+    "REDUCE_SCATTER_BASE": "_reduce_scatter_base", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
     "RECVANYSOURCE": "recv",
-    "BARRIER": "barrier",
-    "COALESCED": "coalesced",
-}
+}  # fmt: skip
 
 # Every pattern starts with a literal and repeats nothing without a bound: a hostile line costs what a plain
 # one of its length costs.
-WORK = re.compile(
-    r"Work[A-Z]{1,5}CCL\((?:SeqNum=(?P<sequence>\d{1,18}), )?OpType=(?P<op>\w{1,40})"
-    r"(?:, TensorShape=\[[^\]]{0,200}\])?"
-    r"(?:, NumelIn=(?P<elements_in>\d{1,18}), NumelOut=(?P<elements_out>\d{1,18}))?"
-    r", Timeout\(ms\)=\d{1,18}\) (?:ran for \d{1,18} milliseconds|timed out in blocking wait)"
-)
+WORK = re.compile(_GRAMMAR["work"])
 STATUS = re.compile(
     r"ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
 )
 # [PG ID 0 PG GUID 0(default_pg) Rank 2]; torch 2.4: [PG 0 (default_pg) Rank 2], 2.3: [PG 0 Rank 2]
-GROUP = re.compile(
-    r"\[PG (?:ID \d{1,9} PG GUID )?(?P<group>[^\s()\]]{1,80}) ?(?:\((?P<description>[^()\]]{0,80})\))? "
-    r"Rank (?P<rank>\d{1,7})\]"
-)
+GROUP = re.compile(_GRAMMAR["group"])
 RANK_IN_GROUP = re.compile(r"\[Rank (\d{1,7})\]")
 # What an exception says of whose it is: 'AssertionError: Rank 3: found NaN', 'aborted on rank 7', 'barrier on rank: 2'.
 RANK_OF_MESSAGE = re.compile(r"(?:Error: Rank |aborted on rank |store based barrier on rank: )(\d{1,7})\b")
 _LOOSE_WORK = re.compile(r"Work[A-Z]{1,5}CCL\([^)]{0,200}?OpType=(?P<op>\w{1,40})")
 _SEQUENCE = re.compile(r"SeqNum=(\d{1,18})")
 _AROUND_RANK = re.compile(r"Mismatched collective detected.{0,80}? rank (\d{1,7})\b")
-_FINGERPRINT = re.compile(
-    r"Rank (?P<rank>\d{1,7}) is running (?:inconsistent )?collective: (?:CollectiveFingerPrint\()?"
-    r"(?:SequenceNumber=(?P<sequence>\d{1,18}),? ?)?(?:OpType=)?(?P<op>[A-Z_]{1,40})"
-    r"(?:, TensorShape=\[(?P<shape>[^\]]{0,400})\])?(?:, TensorDtypes=(?P<dtype>\w{1,40}))?"
-)
+_FINGERPRINT = re.compile(_GRAMMAR["fingerprint"])
 _GLOO_WAIT = re.compile(r"imed out waiting \d{1,18}ms for (?:recv|send) operation")
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9A-Fa-f:.]{1,20}\): \d{1,4}")
 _KILLED = re.compile(r"Killed process (\d{1,10})")

@@ -22,6 +22,9 @@ from traceops.hangs.readers.messages import DIFFERENT
 from traceops.hangs.readers.prefixes import host_prefix, without_prefixes
 from traceops.traces.text_index import Words, blocks_with
 from traceops.traces.text_lines import lines, text_lines
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("nccl")
 
 # What NCCL's RAS tells of communicators, whether it came as text or as JSON.
 
@@ -370,16 +373,8 @@ def _inspector_event(last: int, behind: Sequence[InspectorRank], others: Sequenc
 
 
 _OF_CALLS = Words(b" opCount ", b" nranks ")
-_CALL = re.compile(
-    r"(?P<process>[\w.-]{1,200}:\d{1,10}):\d{1,10} \[(?P<device>\d{1,4})\] NCCL INFO (?P<op>[A-Z]\w{1,40}): "
-    r"opCount (?P<number>[0-9a-f]{1,16}) .{0,200}?\bcount (?P<count>\d{1,18}) datatype (?P<type>\d{1,3}) "
-    r"op \d{1,10} root (?P<root>\d{1,7}) comm (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<nranks>\d{1,7})\]"
-    r"(?:.{0,200}?\bglobalrank (?P<rank>\d{1,7}))?"
-)
-_INIT = re.compile(
-    r"(?P<process>[\w.-]{1,200}:\d{1,10}):\d{1,10} \[\d{1,4}\] .{0,80}?comm (?P<comm>0x[0-9a-f]{1,16}) "
-    r"rank (?P<rank>\d{1,7}) nranks \d{1,7}\b"
-)
+_CALL = re.compile(_GRAMMAR["call"])
+_INIT = re.compile(_GRAMMAR["init"])
 _MESSAGES = ("Send", "Recv")
 _DOES = {"AllReduce": "all-reduces", "AllGather": "all-gathers", "ReduceScatter": "reduce-scatters",
          "Broadcast": "broadcasts", "Reduce": "reduces"}  # fmt: skip

@@ -28,6 +28,8 @@ _PREFIXES = tuple(
         rf"{_TIME} (?:std(?:out|err) [FP] |{_BY_UNIT}|[\w.$-]{{1,100}}/[\w./$\[\]-]{{1,200}} )?",
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_BY_UNIT}",
         rf"{_ANY_TIME}{_OF_REPORT}",
+        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?$",  # of a viewer that shows the time above the line
+        r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z\] ?(?! {0,20}[\da-f]{8} )",  # Buildkite, GitHub's runners
         r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ",  # kubectl logs --prefix
         # stern, pdsh, kubectl in a loop; not NCCL's own host:pid:tid
         r"(?:[\w.-]{1,200}-)?(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?(?!\d{1,10}:\d{1,10} \[)|  ?\| "

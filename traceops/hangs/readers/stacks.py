@@ -15,6 +15,9 @@ from traceops.hangs.readers.prefixes import without_prefixes
 from traceops.traces.source import open_binary
 from traceops.traces.text_index import Words, blocks_with
 from traceops.traces.text_lines import text_head, text_lines
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("stacks")
 
 # One dump of all threads of a process while it is being read, and which of them is the main one.
 
@@ -94,18 +97,10 @@ _PYSPY_THREAD = re.compile(r'^Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([^()]{1,4
 _GDB_THREAD = re.compile(r'^Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]{1,16}) )?\(?LWP (\d{1,10})\)?(?: "(.{0,100})")?\)')
 _GDB_FRAME = re.compile(r"^#\d{1,6} {1,4}(?:0x[0-9a-f]{1,16} in )?(\S.{0,2000})")
 _GDB_ALONE = re.compile(rb"^\s{0,400}#0 {1,4}0x[0-9a-f]{6,16} in ")  # gdb's bt of one thread, and nothing before it
-_STACK_LINE = re.compile(
-    rb"^(?:Current thread|Thread) 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent call first\):"
-    rb'|^Thread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()]{0,20}\)(?:: ".{0,200}")?\s{0,2}$'
-    rb"|^Thread \d{1,9} \((?:Thread 0x[0-9a-f]{1,16} )?\(?LWP ",
-    re.MULTILINE,
-)
+_STACK_LINE = re.compile(_GRAMMAR["stack_line"].encode(), re.MULTILINE)
 # What only a training's log has: a dump inside one belongs to the log's reader.
 # Of a process that went on; behind prefixes.
-_DUMP_IN_LOG = re.compile(
-    rb"\bThread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()\n]{0,20}\)(?:: \".{0,200}\")?\s{0,2}\n"
-    rb"|\bTimeout \(\d[\d:.]{1,20}\)!\s{0,2}\n.{0,200}\bThread 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent"
-)
+_DUMP_IN_LOG = re.compile(_GRAMMAR["dump_in_log"].encode())
 _OF_DUMPS = Words(b"Thread 0x", b" (idle", b" (active")
 _PREFIXED = re.compile(rb"[^\n]{1,200}?(?:Process \d{1,10}: |Thread (?:0x|\d{1,20} \()|Current thread 0x)")
 _RANK_OF_PROCESS = re.compile(rb"(?:--local[_-]rank[= ]|\bRANK=|^# rank )(\d{1,7})\b")
@@ -113,11 +108,7 @@ _OF_PROCESS = 2000  # bytes in which a dump tells whose it is
 _HOLE = re.compile(rb"\0{64,4096}")
 _BEGINNINGS = ("Thread ", "Current thread ", "Process ", "#", "Fatal Python", "Timeout (", "Python v")
 _FATAL = b"Fatal Python error: "
-_LOG_LINE = re.compile(
-    rb"Traceback \(most recent call last\)|ProcessGroup|torch/distributed/(?:run|elastic)|NCCL (?:WARN|INFO)"
-    rb"|^\[rank ?\d{1,7}\]|Warning: |^Fatal Python error: ",
-    re.MULTILINE,
-)
+_LOG_LINE = re.compile(_GRAMMAR["log_line"].encode(), re.MULTILINE)
 
 
 def sniff(path: str) -> str | None:

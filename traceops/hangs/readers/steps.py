@@ -21,7 +21,7 @@ from traceops.traces.text_lines import lines
 Scale = Literal["steps", "bars", "batches", "epochs"]  # what is counted apart
 
 # A step in a line, also behind a colour's escape, or in tqdm's bar. Each begins with few characters: that is fast.
-_STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b[^\d\n\r]{0,12}(\d{1,9})\b")
+_STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b(?!/)[^\d\n\r]{0,12}(\d{1,9})\b")
 _BAR = re.compile(rb"/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)")
 _BAR_WORDS = (b"s/it", b"it/s")  # a block without them holds no bar
 _COUNT = re.compile(rb"(?<!\d)\d{1,9}\Z")

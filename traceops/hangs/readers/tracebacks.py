@@ -11,6 +11,9 @@ from msgspec import Struct, field
 from traceops.hangs.evidence import Frame
 from traceops.hangs.readers.log_events import OpenEvent
 from traceops.hangs.stack_activity import is_own
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("tracebacks")
 
 _START = "Traceback (most recent call last):"
 HEAD_ONLY = f"{_START} …"  # of a traceback of which nothing more is there
@@ -33,17 +36,12 @@ NOT_THE_CAUSE = (
     "RuntimeError: Horovod detected that one or more processes exited",  # horovodrun
 )
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
-_EXCEPTION = re.compile(
-    r"^(?:([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired)(?: \(see above for traceback\))?: ?(?=\S|$)"
-    r"|Exception: (?=\S))"
-)
+_EXCEPTION = re.compile(_GRAMMAR["exception"])
+_AROUND = re.compile(r"^(?:E {3,20})?['\"`]?")  # pytest's mark, the quote of whoever pasted it
 # 'MeanSquaredError: 0.0123' is a metric.
 _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
 # How a traceback ends, whatever the exception is called; 'ERROR:root:…' is another message, 'fire.Fire(train)' code.
-_ENDS = re.compile(
-    r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL):)[^\W\d](?:[\w.]|<locals>){0,300}"
-    r"(?::| \(|$|(?:(?<=Error)|(?<=Exception))\(|\([\w.]{1,200}\): )"
-)
+_ENDS = re.compile(_GRAMMAR["ends"])
 # What torch before 1.5 prints of a CUDA call that failed, before it raises a RuntimeError of the same words.
 _THC = re.compile(r"^THCudaCheck FAIL file=(\S{1,500}) line=(\d{1,9}) error=(\d{1,9}) : (.{1,300})$")
 # The last line of a traceback without a message: 'NotImplementedError'.
@@ -262,6 +260,7 @@ def bare_exception(line: str) -> str | None:
     """The last line of a traceback, which somebody copied without it, or which old torch printed before it."""
     if (check := _THC.match(line)) is not None:
         return f"RuntimeError: cuda runtime error ({check[3]}) : {check[4].strip()} at {check[1]}:{check[2]}"
+    line = _AROUND.sub("", line)
     return line if is_exception(line) and _METRIC.match(line) is None else None
 
 

@@ -10,6 +10,9 @@ from traceops.hangs.evidence import LogKind
 from traceops.hangs.readers.log_events import EventList, says_why
 from traceops.hangs.readers.loggers import Loggers, Retried, only_warned, tries_again
 from traceops.hangs.readers.tracebacks import HEAD_ONLY, Tracebacks, as_of_library
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("trouble")
 
 _SEARCHED = 400
 _MOST = 8
@@ -31,86 +34,33 @@ _CLAUSE = re.compile(
 _CLAUSE_BEGINS = re.compile(r"[.;:!?|>)\]\"-] ?")
 _BARE_WORD = re.compile(r"[^\W\d_]{2,40}")
 # What has not happened, or only may: 'if a worker died', 'restart on failed', '0 tasks failed', 'has not failed'.
-_ONLY_SAID = re.compile(
-    r"\b(?i:if|when|whenever|unless|case|should|would|could|may|might|can|whether|until|after|never|not|no|none"
-    r"|without|avoids?|prevents?|handles?|detects?|ignor\w{1,4}|retr(?:y|ies|ying)|previously|max\w{0,4}|\w{1,10}n't)\b|(?:^|(?<!ank)(?<!orker)(?<!ode)(?<!ask)(?<!PU)\s)0\s"
-)
+_ONLY_SAID = re.compile(_GRAMMAR["only_said"])
 # The level of a line that is not severe says that nothing failed for good.
 _MILD = re.compile(
     r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\b|\b(?:level|severity)\W{1,4}(?:debug|info|warn)|^\[?[IW]\d{3,4} |Warning: "
 )
-_EXIT = re.compile(
-    r"\b(?i:exit(?:ed|s)?|returned|finished|terminated|completed)[ _-]?"
-    r"(?i:(?:with|an?|non-?zero|abnormal|exit|return|status|error)[ _-]){0,4}"
-    r"(?i:code|status)(?: ?[:=]| is| of)?\s{0,12}\(?(?P<code>-?\d{1,5})\b(?![.,]?\d|[%/])"
-)
+_EXIT = re.compile(_GRAMMAR["exit"])
 _ENDS_WELL = ("0", "-0", "130", "-2")  # 2: somebody pressed Ctrl-C
 # Of a benchmark, a test suite, an operator or a search: how many failed, or that none was well.
-_COUNTED = re.compile(
-    r"\b[Ff]ailed (?:requests?|replicas?|tests?|tasks?|pods?|jobs?|ranks?|workers?)\s{0,40}[|:=]\s{0,40}[1-9]\d{0,8}\b"
-    r"|\b[1-9]\d{0,8} (?:\w{1,20} )?(?:requests?|replicas?|replica\(s\)|tests?|tasks?|pods?|jobs?|ranks?|workers?)"
-    r" (?:have |has )?failed\b|^=+ (?:\d{1,6} \w{1,12}, )?[1-9]\d{0,5} failed\b|\bfailed=[1-9]\d{0,5}, Replicas="
-    r"|\bSucc(?:essful|eed|ess) requests?\s{0,40}[|:=]\s{0,40}0(?![.\d])"
-    # Ray Tune: 'Number of trials: 7/7 (1 ERROR, 6 RUNNING)', 'Trial status: 3 TERMINATED | 1 ERROR'.
-    r"|\b(?:Number of trials|Trial status): .{0,80}?\b[1-9]\d{0,8} ERROR\b|\bNumber of errored trials: [1-9]"
-)
-_NAMED = re.compile(
-    r"^(?:\[gw\d{1,4}\] )?(?:\[ {0,2}\d{1,3}%\] )?FAILED \S{1,300}::\S|\bnode down: "  # pytest, of workers too
-    r"|^\S{1,300}\.\w{1,60} FAILED\s{0,8}$"  # the head of torchrun's report
-    # torchrun ends the others; Hydra of MPICH, Intel and MVAPICH; Python's launcher on Windows.
-    r"|\bSending process \d{1,10} closing signal SIG(?:TERM|KILL)\b"
-    r"|\bBAD TERMINATION OF ONE OF YOUR\b|\bfailed to create process\b"
-    # systemd; Slurm's scontrol and sacct.
-    r"|\bMain process exited, code=(?:killed|dumped|exited, status=[1-9])"
-    r"|\bJobState=(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|PREEMPTED|BOOT_FAIL|DEADLINE)\b"
-    r"|\s(?:FAILED|TIMEOUT|NODE_FAIL|OUT_OF_ME\S{0,4})\s{1,20}\d{1,3}:\d{1,3}\s{0,40}$"
-    # Kubernetes, of a pod: a condition, or a row of kubectl get pods.
-    r"|\b(?:CrashLoopBackOff|RunContainerError|CreateContainer(?:Config)?Error"
-    r"|[Bb]ack-?off \d{0,4}\w{0,4} ?restarting failed)\b"
-    r"|\s\d{1,3}/\d{1,3}\s{1,20}(?:\w{1,8}:)?(?:Error|StartError|Evicted|Failed|ContainerStatusUnknown)\s{1,20}\d"
-)
+_COUNTED = re.compile(_GRAMMAR["counted"])
+_NAMED = re.compile(_GRAMMAR["named"])
 # Programs that did not start or ended, in words of their own: MPI, C++, CUDA, Docker, ssh, the linker, Java.
-_ENDED = re.compile(
-    r"\bMPI_ABORT was invoked on rank |\bPrimary job  terminated normally, but "
-    r"|\*\*\* (?:Process received signal \*\*\*|Aborted at \d)|\bpeer process has unexpectedly disconnected\b"
-    r"|\bHorovod has b(?:een shut down\b|$)|\bUser function raise error: "
-    r"|\bOP_REQUIRES failed at \S{1,80} : (?:Unknown|Aborted|Internal|Unavailable|Resource exhausted): "
-    r"|\bC\+\+ exception with desc"
-    r"|\bNCCL INFO transport/\w{1,40}\.cc:\d{1,6} -> [1-6]\b"  # what a send or receive of NCCL returned
-    r"|\bINTERNAL ASSERT FAILED\b|\bCheck failed: |\bnot enough slots available\b|\bunable to reliably start\b"
-    r"|\bFailed to initialize NVML\b|\bTest (?:NCCL )?failure \S{1,60}:\d|\bOCI runtime \w{1,12} failed\b"
-    r"|\bexecutable file not found\b|\b[Ee]xec format error\b|\berror while loading shared libraries: "
-    r"|^Host key verification failed\b|\bPermission denied \(publickey|\bError occurred during initialization of VM\b"
-)
+_ENDED = re.compile(_GRAMMAR["ended"])
 # A few words that end in 'error': '!!!! kernel execution error. (m: 256, error: 13)'.
-_ERROR = re.compile(
-    r"\W{0,8}(?!.{0,60}\b(?i:mean|squared?|absolute|relative|test|valid\w*|train\w*|rounding|word|rate|no|any|each)\b)"
-    r"(?:[A-Za-z][\w-]{0,30} ){1,4}(?i:error|failure)[.!]\s{0,2}(?:\(|$)"
-)
+_ERROR = re.compile(_GRAMMAR["error"])
 # What somebody wrote or a model said, in a chat.
 _CHAT = re.compile(r"\W{0,4}(?i:user|human|assistant|system|prompt|question|answer|instruction|response)\W{0,4}: ")
 # At a log's end only, where the program did not go on: 'bash: torchrun: command not found', 'python: can't open file'.
-_LATE = re.compile(
-    r"-?(?:[\w./+-]{0,100}/)?(?:\w{0,4}sh|env|nohup|exec|python[\d.]{0,5}|torchrun|accelerate|deepspeed|srun|mpirun|[\w-]{1,60}\.sh)"
-    r"(?:\[\d{1,10}\])?: .{0,200}?\b(?:not found|No such file or directory|Permission denied|[Cc]annot (?:execute|open)"
-    r"|can't open file|No module named|[Ff]ailed to run|Operation not permitted)\b"
-    r"|[a-z./][\w./+-]{0,100}: .{0,200}?\b(?:Job exceeds|[Cc]onnection (?:refused|timed out|closed))"
-    r"|Terminated\s{0,4}$|[\w.]{0,100}(?:Error|Exception)\s{0,4}$|Connection to \S{1,200} closed by remote host"
-    r"|(?i:ran out of memory|out of memory|timed out waiting for )"
-)
+_LATE = re.compile(_GRAMMAR["late"])
 _GOES_ON = re.compile(r"\b(?:instead|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? ?back)")
 _NCCL_NOTE = " NCCL INFO "  # connections that close as a job ends
 _AT_END = 10  # lines
-# What passes: a pod that waits for a node or an image, until it starts.
-_WAITS = re.compile(r"\b(?:FailedScheduling|FailedMount|ErrImagePull|ImagePullBackOff|Insufficient nvidia\.com/gpu)\b")
-_STARTS = re.compile(r"\bSuccessfully (?:assigned|pulled)\b|\bStarted container\b")
+# What passes: a pod that waits for a node or an image, until it starts; a rendezvous that failed, until one succeeds.
+_WAITS = re.compile(_GRAMMAR["waits"])
+_STARTS = re.compile(r"\bSuccessfully (?:assigned|pulled)\b|\bStarted container\b|\bRendezvous complete\b")
 # Torch's store at rank 0 is gone: nothing, where the program had come to its end.
 _STORE = re.compile(r"\[c10d\] (?:recv|send)\w{1,24} failed on SocketImpl\(")
-_DONE = re.compile(
-    r"destroy_process_group\(\) was not called|\b100%\||\b(\d{2,9})/\1\b"
-    r"|\b(?i:shutting down|shutdown complete|exiting|all done)\b"
-    r"|\b(?i:train(?:ing)?|run|job|benchmark|evaluation|test(?:ing)?|script)\b.{0,30}\b(?i:completed?|finished|done)\b"
-)
+_DONE = re.compile(_GRAMMAR["done"])
 _OF_LAUNCHER = "torch.distributed.elastic."
 _BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
 # One is in whatever tells of a failure.
@@ -121,7 +71,7 @@ _WORDS = (
     "ContainerE", "nfigError", "fficient nv", "ContainerS", "Started con", "Scheduling", "not found", "o such",
     "No module", "denied", "annot ", "can't", "memory", "unable to", "imed out", "Process received", "slots",
     "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ", " ERROR",
-    " INFO transport/",
+    " INFO transport/", "not renewed", "ous complete",
 )  # fmt: skip
 _DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
 _OF_ALL = re.compile(r"(?<=\d)/\d")
@@ -212,54 +162,19 @@ def _says_failed(head: str) -> bool:
 _SUSPECT_HEAD = 200
 # A line's own level is the first that it names: '[INFO] … [error]' is none. What only holds such a word is no error:
 # 'TEST ERROR: 0.02', '| ERROR | WER |', '--log-level ERROR', 'ERROR RATE'.
-_LEVEL = re.compile(
-    r"\[ ?(?P<bracketed>debug|info|notice|warn|warning|error|fatal|critical)(?=[ \]])"
-    r"|(?:^|(?<=[\s|(\[-]))(?P<level>DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL(?: ERROR)?|CRITICAL)(?=[:|\s\]]|$)"
-    r'|(?:\blevel=|"(?:level|severity)": ?)"?(?P<structured>[A-Za-z]{4,8})\b'
-)
+_LEVEL = re.compile(_GRAMMAR["level"])
 # glog's E0913 23:44:51, TensorFlow's ': E ', NeMo's, TensorRT's, Ray's, CUDA's own '[10:46:15][1401][CUDA][E]'.
-_GLOG = re.compile(
-    r"\[?([A-Z])\d{3,4} \d\d:\d\d:\d\d\.\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: ([A-Z]) "
-    r"|\d\d:\d\d:\d\d\.\d{3,9}: ([A-Z]) {1,8}\d{1,10} \S{1,200}\](?! ?$)"  # XLA's client, with a thread
-    r"|\[NeMo ([A-Z]) |(?:\[[\d/:-]{8,30}\] ?)?\[TRT[\w-]{0,10}\] \[([A-Z])\] "
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]) \d{1,10} \d{1,10}\] "
-    r"|(?:\[[^\]\[]{1,60}\] ?){1,4}\[([A-Z])\] "
-)
+_GLOG = re.compile(_GRAMMAR["glog"])
 # Ascend's EI0006, 'srun: error: ', click's 'Error: ', panics of Go and Rust, Hydra, docker, MPI, glibc.
-_SAID = re.compile(
-    r"(?:\[?[\w.-]{1,40}\]? ?)?E[A-Z]\d{4}: |(?:[\w./-]{1,60}: (?:fatal )?error|Error|error|panic): "
-    r"|(?!.{0,40}\b(?i:mean|squared|absolute|relative|test|validation|train\w*|set|rounding|word|rate|final|best)\b)"
-    r"[A-Z][\w ]{1,40} error: (?=[A-Z](?:\S{0,80} ){4})"  # 'HCCL demo error: In function initDevice(): …'
-    r"|\s{0,8}traceback ?: (?=Signal \d{1,2} \(SIG)"  # torchrun's report without its lines on the rank
-    r"|thread '[^']{1,60}' panicked at |Error executing job with |(?:docker: )?Error response from daemon"
-    r"|\*\*\* (?:An error occurred in MPI_|stack smashing)|(?:free|malloc|realloc|munmap_chunk)\(\): "
-    r"|[\w./-]{1,200}: (?:line \d{1,7}: )?(?=fork: retry: )"
-    r"|double free or corruption|corrupted (?:size|double-linked)|[^\s:]{1,60}: .{1,120}: Assertion `"
-)
-_ANYWHERE = re.compile(
-    r"\bUnhandled exception\b|: ABORT\s{0,8}$|\bNVRM: .{0,60}\b(?:RmInitAdapter|rm_init_adapter)\b.{0,60} failed\b"
-    # The kernel's own watchdogs: a core, or a process that waits for a disk or a driver.
-    r"|\bBUG: soft lockup - CPU#|\bINFO: task \S{1,80}:\d{1,10} blocked for more than \d"
-    r"|\*ERROR\* ring \S{1,40} timeout\b"
-    r"|\bSegmentation fault from GPU at 0x"  # Intel's driver
-    r"|\b(?:amdgpu|habanalabs|i915|xe)(?: [\w:.]{1,20})?: (?:[\w ]{1,40}: )?error\b"
-    # The stack of what torch's watchdog of collectives raised, without the words before it.
-    r"|\bException raised from \w{1,60} at \S{1,150}ProcessGroup[A-Z]{1,5}CCL\.cpp:"
-    r"|\bframe #\d{1,3}: c10d::ProcessGroup[A-Z]{1,5}CCL::Work[A-Z]{1,5}CCL::(?:checkTimeout|handleException)\("
-)
+_SAID = re.compile(_GRAMMAR["said"])
+_ANYWHERE = re.compile(_GRAMMAR["anywhere"])
 # What Kineto could not record; no job ends by that. 'ERROR:2026-11-24 00:21:36 53:53 DeviceProperties.cpp:56] …'
 _KINETO = re.compile(r"[A-Z]{4,7}:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d{1,10}:\d{1,10} \w{1,80}\.(?:cpp|h):\d{1,6}\]")
 # A traceback that rich drew in a box, or one of IPython, whose last lines may be missing.
-_DRAWN = re.compile(
-    r"│ \S.{0,150}:\d{1,7} in [\w<>]{1,60}\s|╭─{1,150} Traceback \(most recent call last\)"
-    r"|(?:[A-Za-z_][\w.]{0,100}?)?(?: {2,100})?Traceback \(most recent call last\)\s{0,4}$"
-)
+_DRAWN = re.compile(_GRAMMAR["drawn"])
 # Lines of one traceback, each with a level in front, or drawn: the first of them is enough.
 _PIECE = re.compile(r'\] {3,40}\S|\] \s{0,4}File "|\^{4}|^[│╭]')
-_PIECE_FRAME = re.compile(
-    r'\] {0,8}File "(?P<file>[^"]{1,200}", line \d{1,9}), in (?P<name>[\w<>.]{1,100})'
-    r"|│ (?P<of>\S.{0,150}?:\d{1,9}) in (?P<named>[\w<>.]{1,100})\s"
-)
+_PIECE_FRAME = re.compile(_GRAMMAR["piece_frame"])
 _HEAD = "Traceback (most recent call last):"
 # IPython's, whose head names the exception; below each frame it shows the code.
 _OF_CELL = re.compile(r"(?:([A-Za-z_][\w.]{0,100}) {2,100})?Traceback \(most recent call last\)\s{0,4}$")
@@ -271,38 +186,19 @@ _STORE_SILENT = re.compile(r"\bwaitForInput: socket SocketImpl\(.{0,120} timed o
 _SEVERE = frozenset(("error", "fatal", "critical"))
 # One is in whatever _LEVEL and _ANYWHERE find that is severe.
 _SEVERE_WORDS = (
-    "rror",
-    "ERROR",
-    "fatal",
-    "FATAL",
-    "critical",
-    "CRITICAL",
-    "ABORT",
-    "Unhandled",
-    "NVRM",
-    "lockup",
-    "blocked for",
-    "ProcessGroup",
-    "fault from GPU",
-)
+    "rror", "ERROR", "fatal", "FATAL", "critical", "CRITICAL", "ABORT", "Unhandled", "NVRM",
+    "lockup", "blocked for", "ProcessGroup", "fault from GPU",
+)  # fmt: skip
 _ASIDE = re.compile(r"\[[^\]]{0,80}\]|\([^)]{0,80}\)|[\w.-]{0,40}[\d.:/][\w.:/-]{0,40}")  # times, places, names
 _SETTING = re.compile(r"(?:level|verbosity|severity|threshold)\W{0,40}(?:to\W{1,4})?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"(?:[\s:|)\]-]|\[[^\]]{0,80}\]){0,40}")
 # A number, or what stands in the place of one, or other levels; not '404 Client Error' or '3 nodes are down'.
-_VALUE = re.compile(
-    r"[-+]?(?!(?!0 )\d{1,18} {1,4}[A-Za-z]{2,40} {1,4}[A-Za-z])"
-    r"\d{1,18}(?:[.,]\d{1,18})?(?:[eE][-+]?\d{1,3})?\s{0,4}%?(?:[\s,;|)/=]|$)"
-    r"|(?i:nan|inf|none|no|n/a|ok)\s{0,4}(?:[,;|)/]|$)"
-    r"|(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b"
-)
+_VALUE = re.compile(_GRAMMAR["value"])
 _NAME_GOES_ON = re.compile(r"[ -](?:rates?|counts?|counters?|levels?|bars?)\b", re.IGNORECASE)
 _DIGIT = re.compile(r"\d")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 # Errors by name of which a program says that it goes on, or that healthy programs print.
-_HANDLED = re.compile(
-    r"\b(?:(?<!fork: )[Rr]etry(?:ing)?|[Ii]gnor(?:ed|ing)|going to /tmp instead|skipping fork)\b"
-    r"|\btype='\w{1,40}',? param=.{1,60},? code=4\d\d\b"  # an OpenAI-compatible server refused a request
-)
+_HANDLED = re.compile(_GRAMMAR["handled"])
 # A level, a time and a place, and no message behind them: '09-23 10:49:22 worker.py:226]'.
 _NO_MESSAGE = re.compile(r"[\s\d:,.-]{0,40}[\w./-]{1,80}\.(?:py|cc|cpp):\d{1,6}\]\s{0,8}$")
 _HARMLESS = (
@@ -420,10 +316,7 @@ def _is_message(after: str) -> bool:
 
 # Python's resource tracker outlives the process whose shared memory and semaphores it counts.
 _GONE = "resource_tracker: There appear to be "
-_BAR = re.compile(
-    r"(?P<name>[^\r|%]{0,80}?)\s{0,4}(?:\d{1,3}%[^\r]{0,200})?"
-    r"(?<!\d)(?P<done>\d{1,9})/(?P<of>\d{1,9}) \[[^\]\r]{1,100}\]\s{0,4}$"
-)
+_BAR = re.compile(_GRAMMAR["bar"])
 _BEFORE = 400  # characters in which the bar stands
 _BAR_AT_END = 3  # lines
 

@@ -18,6 +18,9 @@ from traceops.hangs.readers.tracebacks import Tracebacks
 from traceops.hangs.readers.whole_lines import last_blocks
 from traceops.traces.text_index import Words, blocks_with, indexed
 from traceops.traces.text_lines import lines, text_lines
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("went_on")
 
 # Of Hugging Face's Trainer, of Lightning, and of a logger.
 TRAINED = (
@@ -373,10 +376,7 @@ def _answered(path: str, close: Mapping[int, int]) -> set[int]:
 
 
 # SGLang: "SIGTERM received. … Draining requests and shutting down"; vLLM: "[shutdown] API server: shutdown triggered".
-_ASKED = re.compile(
-    r"\bSIG(?:TERM|INT) received\b.{0,120}\bshutting down\b|\bReceived SIG(?:TERM|INT)\b.{0,120}\bshutting down\b"
-    r"|\[shutdown\] .{0,60}\b(?:shutdown triggered|received signal=SIG(?:TERM|INT))\b"
-)
+_ASKED = re.compile(_GRAMMAR["asked"])
 _STOP_WORDS = ("shutting down", "[shutdown] ")
 _TO_STOP = Words(*(word.encode() for word in _STOP_WORDS))
 _SEARCHED = 400
@@ -418,11 +418,7 @@ _DID_COME = re.compile(r" (?:was |signal )?(?:detected|received|caught|raised)\b
 _NEXT = re.compile(r" ?[^\w\s]|\s{0,8}$")  # an exception's message, or the next sentence
 # DeepSpeed's 'Main process received SIGINT, exiting', torchrun's 'Received Signals.SIGINT death signal' and '… got
 # signal: 2', 'Sending process 7 closing signal SIGINT'; srun's and mpirun's own words.
-_SIGNAL = re.compile(
-    r"\b(?:[Rr]eceived|[Gg]ot|[Cc]aught)(?: (?:an?|the|signal)){0,2}:? (?:Signals\.)?SIGINT\b(?! handler)"
-    r"|\bSIGINT (?:was )?(?:received|caught)\b|\bReceived 2 death signal\b|\bclosing signal SIGINT\b"
-    r"|\b[Gg]ot signal: 2(?!\d)|^(?:\^C)?srun: sending Ctrl-C to \S|^(?:\^C)?mpi(?:run|exec): killing job\b"
-)
+_SIGNAL = re.compile(_GRAMMAR["signal"])
 _ONLY_SAID = re.compile(r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b")
 _SEARCHED = 400
 _OF_INTERRUPT = Words(b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
@@ -474,11 +470,7 @@ def _is_label(word: str) -> bool:
 
 _OF = re.compile(rb"\A[^\n\r]{0,40}?(?<!\d)(?:\d{1,9}\s{0,2}(?:/|of)|/)\s{0,8}(\d{1,9})\b")
 _SKIPPED = re.compile(rb"\bstep=(\d{1,9}), skipped=(\d{1,9})\b")  # DeepSpeed
-_LOSS = re.compile(
-    rb"(?<![\w.])[\"']?(?:train[_ ]|lm )?loss[\"']?\s{0,2}[:=]\s{0,2}"
-    rb"(-?\d{1,9}\.?\d{0,12}(?:[eE][-+]?\d{1,3})?|nan|inf)(?![\w.])",
-    re.IGNORECASE,
-)
+_LOSS = re.compile(_GRAMMAR["loss"].encode(), re.IGNORECASE)
 _FEWEST_SKIPPED = 50  # steps
 _SHARE_SKIPPED = 0.5
 _SAME = 10  # losses in a row that are 0 or NaN

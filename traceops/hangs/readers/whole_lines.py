@@ -15,6 +15,9 @@ from traceops.hangs.readers.messages import BY_RANK, RANK_LINE, WORK
 from traceops.hangs.readers.prefixes import LearnedPrefixes, common_prefix, host_prefix, plain, without_prefixes
 from traceops.traces.text_index import Block, Words, edge_blocks, indexed
 from traceops.traces.text_lines import lines, words_in
+from traceops.words.catalogue import grammar
+
+_GRAMMAR = grammar("whole_lines")
 
 _NARROWEST, _WIDEST = 50, 400  # characters
 _FRAME = re.compile(r"\s{0,40}File \"")
@@ -22,11 +25,7 @@ _WHOLE = re.compile(r"\s{0,40}File \"[^\"]{1,4096}\", line \d{1,9}(?:, in .{1,40
 _TO_NAME = re.compile(r"\s{0,40}File \"[^\"]{1,4096}\", line \d{1,9}, in \S{1,400}$")
 _MOST_OF_FRAME = 4  # lines
 # What begins a line, and continues none.
-_BEGINS = re.compile(
-    r"\s{0,40}(?:File \"|Traceback \(most|During handling of |The above exception |\^{3}|~{3}|={5}|-{5}|\*{5})"
-    r"|\[(?:rank|default|trainer)\d|\[?[EWIF]\d{3,4} \d\d:|\[?\d{4}-\d\d-\d\d[ T]|[\w.-]{1,99}:\d{1,9}:\d{1,9} \["
-    r"|(?:srun|slurmstepd|terminate called|Fatal Python error)\b|[\w.]{0,99}(?:Error|Exception|Interrupt|Warning): "
-)
+_BEGINS = re.compile(_GRAMMAR["begins"])
 
 
 class _Wrap(NamedTuple):
@@ -112,18 +111,12 @@ _MEMORY_WORDS = ("iB", "memory", "unallocated", "PyTorch", "capac", "PYTORCH", "
 # The message broken before it says how much: '… CUDA out of memory.', or by a narrow terminal within these words.
 _MEMORY_TO_COME = re.compile(r"(?:CUDA|HIP|XPU) out(?: of(?: memory\.(?: Tried(?: to)?)?)?)?\s{0,8}$")
 # How its sentences begin, on lines of their own behind whatever a logger puts there.
-_MEMORY_SENTENCE = re.compile(
-    r"Tried to allocate |GPU \d{1,4} has a total |Process \d{1,10} has |Including non-PyTorch |Of the allocated memory "
-    r"|If reserved but unallocated |See documentation for Memory "
-)
+_MEMORY_SENTENCE = re.compile(_GRAMMAR["memory_sentence"])
 _MOST_OF_MEMORY = 16  # lines; each process on the GPU has a sentence
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line; or goes on there, '… because of the following error:'.
-_TO_COME = re.compile(
-    r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$"
-    r"|^[A-Za-z_][\w.]{0,200}(?:Error|Exception): .{1,400}:\s{0,8}$"
-)
+_TO_COME = re.compile(_GRAMMAR["to_come"])
 # VS Code's debugger: the exception's name, its message in the next line.
 _IN_EDITOR = re.compile(
     r"^(?:Exception has occurred|发生异常): ([A-Za-z_][\w.]{0,200})(?:\s{1,8}\(note: .{0,200}\))?\s{0,8}$"

@@ -19,7 +19,7 @@ from traceops.render.report.coverage import check_of
 from traceops.render.report.figures import Figure, laid_out
 from traceops.report.inventory import ComputeRows, LossRow, OperatorRow
 from traceops.report.model import Report
-from traceops.rules.compute import LOW_PCT, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
+from traceops.rules.compute import BOUNDS, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
 
 _MOST_PLACES = 12  # whose operators unfold
 _MOST_OPERATORS = 40
@@ -89,7 +89,7 @@ def kernels_sentence(report: Report) -> str:
     efficiency = efficiency_of(report)
     if efficiency is not None:
         compute = report.compute
-        if compute and compute.losses and efficiency >= LOW_PCT:  # it is of the types and shapes that ran
+        if compute and compute.losses and efficiency >= BOUNDS.attainable_pct:  # it is of the types and shapes that ran
             saved, busy = ms_text(compute.losses[0].device_ms), ms_text(compute.busy_ms)
             of = f"Kernels run at {efficiency:.0f} % of the speed that their types and shapes attain"
             return f"{of}; the fix in the findings saves {saved} of {busy} ms."
@@ -101,7 +101,7 @@ def kernels_sentence(report: Report) -> str:
 
 def _where_slow(report: Report, efficiency: float) -> str:
     """Which operators take most of the time that slow kernels lose."""
-    if report.compute is UNSET or efficiency >= LOW_PCT:
+    if report.compute is UNSET or efficiency >= BOUNDS.attainable_pct:
         return ""
     known = [
         (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from traceops.core.claims import first_phrase
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Table, table_of
@@ -16,6 +18,7 @@ from traceops.report.model import Report
 from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB = 1 << 30
+said = partial(first_phrase, "gpu_memory")
 _MOST_LINES = 8  # ranks that have a line in the figure
 _PALER = ("#a9c3dd", "#f9c795", "#acd3a6", "#d8bcd0", "#bbdad8", "#f6e6a3", "#d0bdb3", "#dcd6d4")
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
@@ -29,28 +32,16 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
     blocks: list[Block] = []
     if rows.ranks:
         most = max(rows.ranks, key=lambda row: row.peak_bytes or 0)
-        of = "" if most.capacity_bytes is None else f" of {gib_text(most.capacity_bytes)}"
+        capacity = None if most.capacity_bytes is None else gib_text(most.capacity_bytes)
         if most.peak_bytes:
-            blocks.append(text(f"Tensors held {gib_text(most.peak_bytes)}{of} at the most, on rank {most.rank}."))
+            peak = gib_text(most.peak_bytes)
+            blocks.append(text(said("run", "most", peak=peak, capacity_bytes=capacity, rank=most.rank)))
         blocks.append(TableBlock(_table(rows.ranks), "narrow"))
     if rows.steps:
-        blocks.append(
-            Chart(
-                "memory-steps",
-                "Lines: what tensors held at the ends of steps, and what torch had reserved (paler), GiB, by rank",
-                steps_figure(rows.steps),
-            )
-        )
+        blocks.append(Chart("memory-steps", said("run", "steps_chart"), steps_figure(rows.steps)))
     if rows.over_time is not None:
-        blocks += [
-            text(_peak_text(rows.over_time)),
-            Chart(
-                "memory-over-time",
-                "Lines, one upon the other: what each line of the program held on that rank, GiB, over the last "
-                "allocations before its snapshot; the mark is the peak",
-                over_time_figure(rows.over_time),
-            ),
-        ]
+        chart = Chart("memory-over-time", said("run", "over_time_chart"), over_time_figure(rows.over_time))
+        blocks += [text(_peak_text(rows.over_time)), chart]
     if rows.recorded is not None:
         from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
 
@@ -58,12 +49,7 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
             text(recorded_headline(rows.recorded)),
             TableBlock(kinds_table(rows.recorded), "narrow"),
             TableBlock(makers_table(rows.recorded), "narrow"),
-            Chart(
-                "memory-in-step",
-                "Lines, one upon the other: what tensors held on that rank over that step, GiB, by when it was made "
-                "and freed",
-                in_step_figure(rows.recorded.in_step),
-            ),
+            Chart("memory-in-step", said("run", "in_step_chart"), in_step_figure(rows.recorded.in_step)),
         ]
     return Section("memory", "GPU memory", tuple(blocks), "Memory")
 
@@ -112,7 +98,7 @@ def _peak_text(rows: MemoryOverTime) -> str:
     held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
     names = [f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)]
     told = ", ".join([gib_text(sum(rows.held_bytes[at])), *names])
-    return f"The peak of rank {rows.rank} in its snapshot: {told}."
+    return said("run", "peak", rank=rows.rank, held=told)
 
 
 def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
-from traceops.core.claims import phrases
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.words import STEP, WINDOW, StepWords
 from traceops.render.document import Block, Section
 
@@ -71,14 +71,14 @@ def term_of(kind: Any) -> BucketTerm:
     return TERMS.get(key) or BucketTerm("Other", "#444444", "")
 
 
-def said(section: str, part: str, words: StepWords = STEP, **facts: Any) -> str:
+def said(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
     """A text of words/page.ini: those of its sentences whose facts are known."""
     return " ".join(filter(None, phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)))
 
 
-def first_said(section: str, part: str, words: StepWords = STEP, **facts: Any) -> str:
+def first_said(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
     """The first of the sentences whose facts are known; '' without any."""
-    return next(iter(phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)), "")
+    return first_phrase("page", section, part, window=words is WINDOW, noun=words.noun, **facts)
 
 
 def section_of(id: str, blocks: Sequence[Block], words: StepWords = STEP, **facts: Any) -> Section:

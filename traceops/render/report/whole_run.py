@@ -167,13 +167,14 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
     That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
     part = "all-steps-of-run"
+    rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
     told = [
         first_said(
             part, "occasion", cause=CAUSES.get(one.cause, one.cause), share=one.share_pct, times=one.times,
             more=one.more_ms, once=one.times <= 1,
         )
         for one in rows.occasions
-        if one.share_pct >= 1 and one.cause != "unknown"
+        if one.share_pct >= 1 and one.cause != "unknown" and not (rounds and one.cause in ("host", "inference"))
     ]  # fmt: skip
     waits = any(one.rule == MACHINE.id and one.cause == "shared_cores" for one in report.findings)
     told += [
@@ -182,14 +183,15 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
             rule=MACHINE.id if waits else "",
         )
         for one in rows.occasions
-        if _is_open(one) and report.summary.step_kinds is None
+        if _is_open(one) and report.summary.step_kinds is None and rounds is None
     ]  # fmt: skip
     slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
     return said(
         part, "sentence", steps=rows.steps, by_turns=rows.typical_ms if rows.input_by_turns else None,
         typical_ms=rows.typical_ms, before=rows.before_ms if slowed else None, behind=rows.behind_ms,
         longer_times=much_longer(rows.typical_ms, report.summary.step_time_ms.typical),
-        odd=rows.steps - rows.typical_steps - rows.start_steps or None, occasions="; ".join(told),
+        odd=None if rounds else rows.steps - rows.typical_steps - rows.start_steps or None, occasions="; ".join(told),
+        round_steps=rounds and rounds.steps, round_ms=rounds and rounds.ms,
         left_out=rows.skipped_steps or None, every=rows.steps + rows.recorded_steps + 1,  # the first is not timed
         **_own_profiler(rows), **_ended(rows),
     )  # fmt: skip

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TextIO
+from typing import Any, TextIO
 from urllib.parse import quote
 
 from msgspec import structs
 
+from traceops.core.claims import phrases
 from traceops.core.file_formats import FORMATS
-from traceops.core.units import UNKNOWN, fixed_text, ms_text, number_text, size_text
+from traceops.core.findings import SEVERITIES, Severity
+from traceops.core.units import UNKNOWN, number_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import Cell, Column, Table, build_table, size
+from traceops.render.cells import Cell, Column, Table, size, table_of
 from traceops.render.document import (
     Block,
     Code,
@@ -38,6 +40,7 @@ from traceops.render.writers.markdown import table as lines_of
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.write import json_text
 from traceops.runs.row import RunRow, RunsDocument
+from traceops.words.catalogue import texts
 
 # What several runs say in a sentence.
 
@@ -46,36 +49,49 @@ _ALIKE = 1.02  # runs that differ by less have no order: one capture each says n
 
 
 def runs_verdict(rows: Sequence[RunRow]) -> Headline:
-    """Which run gets most done, if one does, and how many could not be analysed."""
+    """The run with the worst finding, which run gets most done, and how many could not be analysed."""
     usable = [row for row in rows if not row.problem]
-    failed = len(rows) - len(usable)
-    more = f" {failed} of {len(rows)} runs {'has' if failed == 1 else 'have'} no report." if failed else ""
     if not usable:
-        return Headline("error", f"None of {len(rows)} runs can be analysed.")
-    return Headline("warning" if failed else "info", f"{_fastest(usable)}{more}")
+        return Headline("error", phrases("runs", "runs", "verdict", none=True, count=len(rows))[0])
+    ill = [row for row in sickest_first(usable) if _badness(row)]
+    failed = len(rows) - len(usable)
+    said = phrases(
+        "runs", "runs", "verdict", count=len(rows), failed=failed or None, fastest=_fastest(usable),
+        ill=len(ill) if len(ill) > 1 else None, of_ill=len(rows), sick=ill[0].name if ill else "",
+        verdict=ill[0].verdict if ill else "",
+    )  # fmt: skip
+    level = worst_severity(ill[0]) if ill else "info"
+    return Headline("warning" if failed and level == "info" else level, " ".join(said))
+
+
+def worst_severity(row: RunRow) -> Severity:
+    """Of its findings; 'info' without any."""
+    return max((one.severity for one in row.findings), key=SEVERITIES.index, default="info")
+
+
+def _badness(row: RunRow) -> int:
+    return SEVERITIES.index(worst_severity(row))
+
+
+def sickest_first(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Runs by their worst finding, in their order where that is alike."""
+    return sorted(rows, key=lambda row: -_badness(row))
 
 
 def _fastest(rows: Sequence[RunRow]) -> str:
-    """Compared by what is known of all: samples a second, or the step where no run tells its samples."""
-    rates = [row.samples_per_s for row in rows]
-    if all(rate is not None for rate in rates) and len(rows) > 1:
-        ordered = sorted(rows, key=lambda row: -(row.samples_per_s or 0.0))
-        best, second = ordered[0], ordered[1]
-        ratio = (best.samples_per_s or 0.0) / (second.samples_per_s or 1.0)
-        said = f"{number_text(best.samples_per_s or 0.0)} samples/s"
-        if ratio < _ALIKE:
-            return f"{best.name} and {second.name} are equally fast within 2 %: {said}."
-        return f"{best.name} is fastest with {said}, {100 * (ratio - 1):.0f} % more than {second.name}."
+    """Compared by what is known of all: samples per second, or the step where not every run has its samples."""
+    facts: dict[str, Any] = {"unknown": True}
     steps = sorted((row for row in rows if row.step_ms), key=lambda row: row.step_ms or 0.0)
-    if not steps:
-        return f"{len(rows)} runs; of none is the time of a step known."
-    first, last = steps[0], steps[-1]
-    if first is last:
-        return f"{first.name}: a step takes {ms_text(first.step_ms or 0.0)} ms."
-    return (
-        f"A step takes from {ms_text(first.step_ms or 0.0)} ms ({first.name}) to {ms_text(last.step_ms or 0.0)} ms "
-        f"({last.name}); not every run tells its samples a step, so throughput is not compared."
-    )
+    if len(rows) > 1 and all(row.samples_per_s is not None for row in rows):
+        best, second, *_ = sorted(rows, key=lambda row: -(row.samples_per_s or 0.0))
+        ratio = (best.samples_per_s or 0.0) / (second.samples_per_s or 1.0)
+        facts = {"best": best.name, "rate": number_text(best.samples_per_s or 0.0), "more_pct": 100 * (ratio - 1)}
+        facts["second" if ratio < _ALIKE else "slower"] = second.name
+    elif steps:
+        first, last = steps[0], steps[-1]
+        facts = {"first": first.name, "last": last.name, "least": first.step_ms, "most": last.step_ms}
+        facts |= {"only": first.name} if first is last else {}
+    return phrases("runs", "runs", "fastest", count=len(rows), **facts)[0]
 
 
 # Several runs as tables: the figures of each, and the ledgers of their steps side by side.
@@ -87,44 +103,33 @@ _MOST_RULES = 4
 
 def figures_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
     """A row a run that has a report. `linked`: its name leads to the report's page."""
-    columns = [
-        Column("name", "Run", number=False, make=lambda row: name_cell(row, linked)),
-        Column("ranks", "Ranks", decimals=0),
-        Column("hosts", "Hosts", decimals=0),
-        Column(
-            "step_ms", "Step, ms", "without the profiler where such steps were timed, else as recorded (marked *)",
-            make=_step_cell,
+    shown = sickest_first([row for row in rows if not row.problem])
+    cells = {
+        "name": lambda row: name_cell(row, linked),
+        "step_ms": _step_cell,
+        "compute": _compute_cell,
+        "collective_bytes": lambda row: size(row.collective_bytes),
+        "peak_memory_bytes": lambda row: size(row.peak_memory_bytes),
+        "findings": lambda row: Cell(
+            findings_text(row), ", ".join(f"{one.rule} {one.severity}" for one in row.findings)
         ),
-        Column("samples_per_s", "Samples/s", "of all ranks together"),
-        Column("tokens_per_s", "Tokens/s", "of all ranks together"),
-        Column("mfu_pct", "MFU, %", "model FLOPs a second over the devices' dense peak", decimals=1),
-        Column("compute", "Compute, %", "of the recorded step", decimals=1, make=_compute_cell),
-        Column("overlap_pct", "Overlap, %", "communication with computation beside it", decimals=1),
-        Column("exposed_comm_ms", "Exposed comm., ms", "communication that nothing hides, waiting included"),
-        Column("collective_bytes", "Traffic a step", "bytes in collectives of the average rank", make=_traffic_cell),
-        Column("peak_memory_bytes", "Peak memory", "of the rank that has most", make=_memory_cell),
-        Column("findings", "Findings", number=False, make=_findings_cell),
-    ]  # fmt: skip
-    shown = [row for row in rows if not row.problem]
-    always = ("name", "step_ms", "compute", "findings")
-    kept = [column for column in columns if column.key in always or _known(shown, column.key)]
-    kept = [column for column in kept if column.key != "hosts" or any((row.hosts or 1) > 1 for row in shown)]
-    note = "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in shown) else ""
-    return build_table("Runs", kept, shown, note=note)
+    }
+    note = texts("runs", "runs")["profiled"] if any(row.step_profiled for row in shown) else ""
+    alone = () if any((row.hosts or 1) > 1 for row in shown) else ("hosts",)
+    return table_of("runs", shown, make=cells, without=alone, note=note)
 
 
 def ledger_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
     """Where the recorded step of each run goes: a bar as long as its step, and the buckets in ms."""
-    shown = [row for row in rows if row.recorded_step_ms]
+    shown = sickest_first([row for row in rows if row.recorded_step_ms])
     longest = max((row.recorded_step_ms or 0.0 for row in shown), default=0.0)
-    used = [bucket for bucket in BUCKETS if any(row.ledger_ms.of(bucket) for row in shown)]
     columns = [
-        Column("name", "Run", number=False, make=lambda row: name_cell(row, linked)),
-        Column("bar", "Step", number=False, make=lambda row: _bar(row, longest), css="ledger"),
-        Column("recorded_step_ms", "ms", "the typical recorded step"),
-        *(Column(bucket, TERMS[bucket].label, TERMS[bucket].definition, make=_bucket_cell(bucket)) for bucket in used),
+        Column(bucket, TERMS[bucket].label, TERMS[bucket].definition, make=_bucket_cell(bucket))
+        for bucket in BUCKETS
+        if any(row.ledger_ms.of(bucket) for row in shown)
     ]
-    return build_table("Ledgers of the steps, ms: medians over ranks", columns, shown)
+    cells = {"name": lambda row: name_cell(row, linked), "bar": lambda row: _bar(row, longest)}
+    return table_of("run_ledgers", shown, make=cells, columns=columns)
 
 
 def name_cell(row: RunRow, linked: bool) -> Cell:
@@ -142,10 +147,6 @@ def findings_text(row: RunRow) -> str:
     return ", ".join(said[:_MOST_RULES]) + (f" and {more} more" if more > 0 else "") if said else "none"
 
 
-def _known(rows: Sequence[RunRow], key: str) -> bool:
-    return any(getattr(row, key) is not None for row in rows)
-
-
 def _step_cell(row: RunRow) -> Cell:
     if row.step_ms is None:
         return Cell(UNKNOWN, "not known", "unknown")
@@ -155,18 +156,6 @@ def _step_cell(row: RunRow) -> Cell:
 def _compute_cell(row: RunRow) -> Cell:
     compute, step = row.ledger_ms.compute, row.recorded_step_ms
     return Cell(UNKNOWN, "not known", "unknown") if compute is None or not step else Cell(f"{100 * compute / step:.1f}")
-
-
-def _traffic_cell(row: RunRow) -> Cell:
-    return size(row.collective_bytes)
-
-
-def _memory_cell(row: RunRow) -> Cell:
-    return size(row.peak_memory_bytes)
-
-
-def _findings_cell(row: RunRow) -> Cell:
-    return Cell(findings_text(row), ", ".join(f"{one.rule} {one.severity}" for one in row.findings))
 
 
 def _bucket_cell(bucket: str) -> Callable[[RunRow], Cell]:
@@ -237,7 +226,7 @@ def sections(rows: Sequence[RunRow], *, linked: bool) -> list[Section]:
     made = [Section("runs", "Runs", (TableBlock(figures_table(rows, linked=linked)),))]
     if used:
         terms = Terms(tuple(Term(TERMS[b].label, TERMS[b].definition, b, TERMS[b].colour) for b in used))
-        about = soft("Bars are as long as the recorded step, so that steps and what fills them compare by eye.")
+        about = soft(texts("runs", "runs")["ledgers"])
         made.append(
             Section("ledger", "Where the steps go", (TableBlock(ledger_table(rows, linked=linked)), about, terms))
         )
@@ -292,7 +281,7 @@ def describe_summary(rows: Sequence[RunRow], written: Path) -> list[Block]:
     said = runs_verdict(rows)
     return [
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
-        *table_of(rows),
+        *([TableBlock(figures_table(rows, linked=False))] if any(not row.problem for row in rows) else []),
         *(
             text(f"{MARK['error']} {row.name}: {row.problem}", look="level-error", indent=(0, 2))
             for row in rows
@@ -300,47 +289,3 @@ def describe_summary(rows: Sequence[RunRow], written: Path) -> list[Block]:
         ),
         Code((f"Runs: {written}",), look=""),
     ]
-
-
-def table_of(rows: Sequence[RunRow]) -> list[Block]:
-    """The figures of the runs that have a report; columns that nobody knows are left out."""
-    usable = [row for row in rows if not row.problem]
-    if not usable:
-        return []
-    columns: list[tuple[str, list[str]]] = [
-        ("run", [row.name for row in usable]),
-        ("ranks", [_whole(row.ranks) for row in usable]),
-        ("step ms", [_number(row.step_ms) + ("*" if row.step_profiled else "") for row in usable]),
-        ("samples/s", [_number(row.samples_per_s) for row in usable]),
-        ("tokens/s", [_number(row.tokens_per_s) for row in usable]),
-        ("MFU %", [fixed_text(row.mfu_pct, 1) for row in usable]),
-        ("compute %", [_compute(row) for row in usable]),
-        ("overlap %", [fixed_text(row.overlap_pct, 1) for row in usable]),
-        ("exposed ms", [_number(row.exposed_comm_ms) for row in usable]),
-        ("traffic", [_size(row.collective_bytes) for row in usable]),
-        ("memory", [_size(row.peak_memory_bytes) for row in usable]),
-        ("findings", [findings_text(row) for row in usable]),
-    ]
-    unknown = fixed_text(None, 0)
-    kept = [(label, cells) for label, cells in columns if any(cell != unknown for cell in cells)]
-    heads = tuple(Column(label, label, number=label not in ("run", "findings")) for label, _ in kept)
-    body = tuple(tuple(Cell(cells[place]) for _, cells in kept) for place in range(len(usable)))
-    note = "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in usable) else ""
-    return [TableBlock(Table("", heads, body, note=note))]
-
-
-def _number(value: float | None) -> str:
-    return fixed_text(None, 0) if value is None else number_text(value)
-
-
-def _whole(value: int | None) -> str:
-    return fixed_text(None, 0) if value is None else str(value)
-
-
-def _size(value: float | None) -> str:
-    return fixed_text(None, 0) if value is None else size_text(value)
-
-
-def _compute(row: RunRow) -> str:
-    compute, step = row.ledger_ms.compute, row.recorded_step_ms
-    return fixed_text(None if compute is None or not step else 100 * compute / step, 1)

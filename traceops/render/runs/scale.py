@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 from msgspec.structs import replace
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
-from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.core.claims import phrases
+from traceops.core.units import fixed_text, number_text
 from traceops.core.words import ROLES
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, items, soft, spans, text
@@ -22,13 +23,9 @@ from traceops.render.writers.markdown import prose
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.write import json_text
 from traceops.runs.scale import LostPart, PredictionRow, ScaleDocument, SizeRow
+from traceops.words.catalogue import texts
 
 FILES = ("scale.html", "scale.json", "scale.csv", "scale.md")
-_KINDS = {
-    "weak": "Weak scaling: the batch of a rank stays",
-    "strong": "Strong scaling: the batch of all ranks stays",
-    "mixed": "Neither weak nor strong scaling",
-}
 _BY = {
     "replay": "replay of the measured steps with larger groups, on links like those measured",
     "trend": "the trend of the measured sizes",
@@ -75,10 +72,7 @@ def describe(found: ScaleDocument) -> Document:
         if row.lost:
             lost += [text(f"{lost_text(row)}."), _named(f"Where the rest goes, {row.ranks} ranks", lost_table(row))]
     if lost:
-        about = (
-            "A recorded step of the average rank against the smallest size's, for as much work of a rank. The parts of "
-            "a size add up to all that is lost; what takes less than there has a minus."
-        )
+        about = texts("runs", "scale")["about"]
         made.append(Section("lost", "Where the rest goes", (*lost, soft(about))))
     if found.predictions:
         said = [f"{by}: {meant}" for by, meant in _BY.items() if any(row.by == by for row in found.predictions)]
@@ -103,22 +97,17 @@ def describe(found: ScaleDocument) -> Document:
 def verdict(found: ScaleDocument) -> Headline:
     """How well the largest size does, what most of the rest is, and which size is the best value."""
     first, last = found.sizes[0], found.sizes[-1]
-    said = (
-        f"{_KINDS[found.scaling]}. {last.ranks} ranks get {last.speedup:.2f} times as much done as {first.ranks}: "
-        f"{last.efficiency_pct:.0f} % efficiency{_interval(last)}."
-    )
     worst = next((part for part in last.lost if part.pct is not None and part.pct > 0), None)
+    lost: dict[str, Any] = {}
     if worst is not None and worst.pct is not None and (last.lost_ms or 0.0) > 0:
-        if worst.pct <= 100.0:
-            said += f" Most of what is lost is {_part(worst)} ({worst.pct:.0f} %)."
-        else:
-            said += (
-                f" Recorded steps lose {ms_text(last.lost_ms or 0.0)} ms: {_part(worst)} takes {ms_text(worst.ms)} ms "
-                "more, and other parts take less."
-            )
-    best = f"{found.best_value} rank{'s' if found.best_value > 1 else ''}"
-    said += f" Fewest rank-hours a sample: {best}; most samples a second: {found.fastest}."
-    return Headline("info", said)
+        more = {"part_pct": worst.pct} if worst.pct <= 100.0 else {"lost": last.lost_ms, "part_ms": worst.ms}
+        lost = {"part": _part(worst), **more}
+    said = phrases(
+        "runs", "scale", "verdict", scaling=texts("runs", "scale")[f"kind.{found.scaling}"], ranks=last.ranks,
+        speedup=last.speedup, base=first.ranks, efficiency=last.efficiency_pct, low=last.low_pct, high=last.high_pct,
+        best=found.best_value, fastest=found.fastest, **lost,
+    )  # fmt: skip
+    return Headline("info", " ".join(said))
 
 
 def sizes_table(found: ScaleDocument) -> Table:
@@ -143,7 +132,9 @@ def sizes_table(found: ScaleDocument) -> Table:
 def lost_text(row: SizeRow) -> str:
     """'4 ranks lose 12.3 ms a recorded step'."""
     lost = row.lost_ms or 0.0
-    return f"{row.ranks} ranks {'lose' if lost >= 0 else 'save'} {ms_text(abs(lost))} ms of a recorded step"
+    return phrases(
+        "runs", "scale", "lost", ranks=row.ranks, lost=lost if lost >= 0 else None, saved=-lost if lost < 0 else None
+    )[0]
 
 
 def lost_table(row: SizeRow) -> Table:
@@ -183,12 +174,6 @@ def _error(row: PredictionRow) -> str:
 def _part(part: LostPart) -> str:
     name = BUCKET_WORDS[part.bucket].metric
     return name if part.role is None else f"{name} ({ROLES[part.role]})"
-
-
-def _interval(row: SizeRow) -> str:
-    return (
-        "" if row.low_pct is None or row.high_pct is None else f" ({row.low_pct:.0f} to {row.high_pct:.0f} % at 95 %)"
-    )
 
 
 def _number(value: float | None) -> str:

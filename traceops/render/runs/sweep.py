@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from msgspec import structs
 
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
+from traceops.core.claims import phrases
 from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
@@ -68,30 +69,22 @@ def describe(found: SweepDocument) -> Document:
 
 def verdict(found: SweepDocument) -> Headline:
     """The best combination, how far ahead it is, and what failed."""
-    failed = [point for point in found.points if point.failed]
-    more = f" {len(failed)} of {len(found.points)} combinations failed." if failed else ""
-    more += "" if found.complete else " The time was up before all was trained."
     best = next((point for point in found.points if point.label == found.best), None)
-    if best is None:
-        return Headline("error", f"None of {len(found.points)} combinations finished.{more if not failed else ''}")
-    done = (
-        f"{number_text(best.samples_per_s or 0)} samples/s"
-        if found.by_samples
-        else f"{ms_text(best.step_ms or 0)} ms per step"
-    )
     other = next((point for point in found.points if point.label == found.against), None)
-    if other is None:
-        return Headline("warning" if failed else "info", f"{best.label}: {done}.{more}")
-    if found.told_apart is False:
-        ahead = f"; {other.label} is not told apart from it by these trainings"
-    else:
+    failed = sum(bool(point.failed) for point in found.points)
+    facts: dict[str, Any] = {"count": len(found.points), "failures": failed or None, "incomplete": not found.complete}
+    if best is None:
+        return Headline("error", phrases("runs", "sweep", "verdict", none=True, **facts)[0])
+    done = {"rate": number_text(best.samples_per_s or 0)} if found.by_samples else {"step": best.step_ms or 0.0}
+    facts |= {"best": best.label, "done": phrases("runs", "sweep", "done", **done)[0]}
+    if other is not None:
         behind = other.behind_pct or 0.0  # of the rate: the step's time is as much shorter
-        more_pct = 100 / (1 - behind / 100) - 100
-        ahead = f", {f'{more_pct:.1f} % more' if found.by_samples else f'{behind:.1f} % less'} than {other.label}"
-        ahead += "" if found.told_apart else ", one training each" if best.trained == other.trained == 1 else ""
-    if not found.by_samples:
-        more = f" No samples are told: steps are compared as if all held as many.{more}"
-    return Headline("warning" if failed else "info", f"{best.label} is best: {done}{ahead}.{more}")
+        facts |= {"same": other.label} if found.told_apart is False else {"other": other.label}
+        facts |= {"more_pct": 100 / (1 - behind / 100) - 100} if found.by_samples else {"less_pct": behind}
+        facts |= {"once": not found.told_apart and best.trained == other.trained == 1}
+        facts |= {"no_samples": not found.by_samples}
+    said = phrases("runs", "sweep", "verdict" if other is not None else "alone", **facts)
+    return Headline("warning" if failed else "info", said[0])
 
 
 def why_text(found: SweepDocument) -> str:
@@ -102,7 +95,7 @@ def why_text(found: SweepDocument) -> str:
     less = ", ".join(f"{ms_text(ms)} ms less {name}" for ms, name in differences if ms > 0)
     more = ", ".join(f"{ms_text(-ms)} ms more {name}" for ms, name in differences if ms <= 0)
     said = f"{less}; but {more}" if less and more else less or more
-    return f"Against {found.against} its recorded steps have{', for as many samples,' * found.by_samples} {said}."
+    return phrases("runs", "sweep", "why", alike=found.by_samples, against=found.against, differences=said)[0]
 
 
 def ranked(found: SweepDocument) -> list[PointRow]:

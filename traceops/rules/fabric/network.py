@@ -63,33 +63,36 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     log = fabric.log
     if log is None or not (log.networks or log.communicators or log.plugin_failures):
         return SOCKETS.not_evaluated(reason("fabric", "no_log"))
-    over_sockets = [talk for talk in talked if is_socket(talk)]
-    fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
-    seen = _Seen(
-        log,
-        talked,
-        over_sockets,
-        [talk for talk in over_sockets if not talk.inside],
-        fast,
-        asked_for_sockets(log),
-        not fast and any(names_all_nics(machine, log) for machine in fabric.machines),
-    )
+    seen = _seen(fabric, log, talked)
+    over_sockets = seen.over_sockets
     if not over_sockets and not log.plugin_failures:
         unknown = why_not_told(log)
         return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
     if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and _only_devices(log):
         return SOCKETS.not_evaluated(reason("fabric", "one_device"))
+    return SOCKETS.verdict(_finding(fabric, seen, known))
+
+
+def _seen(fabric: Fabric, log: NcclLog, talked: Sequence[Talk]) -> _Seen:
+    over_sockets = [talk for talk in talked if is_socket(talk)]
+    between = [talk for talk in over_sockets if not talk.inside]
+    fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
+    nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
+    return _Seen(log, talked, over_sockets, between, fast, asked_for_sockets(log), nothing_faster)
+
+
+def _finding(fabric: Fabric, seen: _Seen, known: Circumstances) -> Finding:
+    log, over_sockets = seen.log, seen.over_sockets
     severity, claim = _without_plugin(seen) if log.plugin_failures else _over_sockets(seen, known.slow)
     inside_too = bool(seen.between) and len(seen.between) < len(over_sockets)
     if inside_too:
         severity = at_least("warning", severity)
-    settings = (*claim.settings, *set_to(seen.asked_for))
     costs = bool(over_sockets) and severity != "info"
     pairs = len({members(talk) for talk in over_sockets})
-    finding = SOCKETS.finding(
+    return SOCKETS.finding(
         severity,
         "medium" if severity == "info" else "high",
-        replace(claim, inside_too=inside_too, settings=settings),
+        replace(claim, inside_too=inside_too, settings=(*claim.settings, *set_to(seen.asked_for))),
         [
             *([Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs)] if pairs else []),
             *quoted(log.plugin_failures, Fact.NCCL),
@@ -100,7 +103,6 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
         impact_ms=known.lost_ms if costs else None,
     )
-    return SOCKETS.verdict(finding)
 
 
 def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:

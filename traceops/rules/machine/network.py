@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from traceops.core.rule import JudgedBy, described
@@ -56,17 +56,22 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
     look = partial(looked, host, "interfaces", numbers=numbers, taken=[_words(one) for one in taken])
     if not taken:
         return look("none")
-    default = next((one for one in interfaces if one.default and one.usable), None)
-    first = taken[0]
+    first, default, faster = taken[0], *_better(interfaces)
     inside = [one for one in taken if one is not default and not one.physical and _BRIDGES.match(one.name)]
     if default is not None and first in inside:
         return look("stays_inside", first=first.name, right=default.name)
     if default is not None and inside:
         return look("also_virtual", virtual=[one.name for one in inside], right=default.name)
-    faster = max((one for one in interfaces if one.usable and one.mbits), key=lambda one: one.mbits or 0, default=None)
     if not rdma and faster and first.mbits and (faster.mbits or 0) >= _FAR_SLOWER * first.mbits:
         return look("faster", right=faster.name, speed=_speed(faster))
     return look("fine")
+
+
+def _better(interfaces: Sequence[Interface]) -> tuple[Interface | None, Interface | None]:
+    """The interface of the default route, and the fastest one."""
+    usable = [one for one in interfaces if one.usable]
+    default = next((one for one in usable if one.default), None)
+    return default, max((one for one in usable if one.mbits), key=lambda one: one.mbits or 0, default=None)
 
 
 def _words(interface: Interface) -> str:
@@ -131,23 +136,27 @@ def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
         for port in one.ports:
             siblings[(one.kind, port.layer)].append((one, port))
     in_use = {_card(one) for one in devices if one.active}
-    looks = []
-    for (_, layer), ports in siblings.items():
-        infiniband = layer == "InfiniBand"
-        up = [(one, port) for one, port in ports if port.state == "ACTIVE"]
-        down = [(one, port) for one, port in ports if port.state != "ACTIVE"]
-        if up and down:
-            level: Level | None = "warning" if infiniband and {_card(one) for one, _ in down} - in_use else None
-            names = [f"{one.name}:{port.number}" for one, port in down]
-            looks.append(
-                looked(host, "rdma", "ports_down", level=level, ports=names, up=len(up), first=down[0][0].name)
-            )
-        best = max((port.gbits or 0 for _, port in up), default=0)
-        slow = [f"{one.name} {port.gbits:g}" for one, port in up if port.gbits and port.gbits < best]
-        if slow:
-            level = "warning" if infiniband else None
-            looks.append(looked(host, "rdma", "port_speed", level=level, ports=slow, best=best))
-    return looks
+    return [
+        look
+        for (_, layer), ports in siblings.items()
+        for look in _alike_ports(ports, in_use, host, infiniband=layer == "InfiniBand")
+    ]
+
+
+def _alike_ports(
+    ports: Sequence[tuple[Rdma, Port]], in_use: set[str], host: str, *, infiniband: bool
+) -> Iterator[Look]:
+    """Of ports of one model, those that are down or slower. in_use: cards with a port that is up."""
+    up = [(one, port) for one, port in ports if port.state == "ACTIVE"]
+    down = [(one, port) for one, port in ports if port.state != "ACTIVE"]
+    if up and down:
+        level: Level | None = "warning" if infiniband and {_card(one) for one, _ in down} - in_use else None
+        names = [f"{one.name}:{port.number}" for one, port in down]
+        yield looked(host, "rdma", "ports_down", level=level, ports=names, up=len(up), first=down[0][0].name)
+    best = max((port.gbits or 0 for _, port in up), default=0)
+    slow = [f"{one.name} {port.gbits:g}" for one, port in up if port.gbits and port.gbits < best]
+    if slow:
+        yield looked(host, "rdma", "port_speed", level="warning" if infiniband else None, ports=slow, best=best)
 
 
 def _card(one: Rdma) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.phases import Phase, Rounds
 from traceops.across.run_steps import Occasion
@@ -73,7 +74,6 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if rounds is None or (rounds.steps == 1 and not rounds.stages and outside_pct(rounds) < BOUNDS.phases_pct[0]):
         return [PHASES.clear(reason("whole_run", "no_phases", timed=int(inputs.whole.timed.sum())))]
     outside = [one for one in rounds.phases if _is_outside(one)]
-    longest = outside[0] if outside else None
     claim = LoopPhases(
         round_steps=rounds.steps,
         round_ms=rounds.ms,
@@ -81,11 +81,13 @@ def judge(inputs: Inputs) -> list[Verdict]:
         several=rounds.steps > 1,
         phases=tuple(_told(one) for one in rounds.phases),
         stages=tuple(StageOfRun(one.first, one.ms, one.pct) for one in rounds.stages),
-        place=None if longest is None else longest.place.said,
-        pct=None if longest is None else longest.pct,
-        most=None if longest is None or longest.most is None else longest.most.said,
         outside=outside_pct(rounds) if len(outside) > 1 else None,
     )
+    cause = "stages" if rounds.stages else None
+    if outside:
+        longest, most = outside[0], outside[0].most
+        place, in_most = longest.place.said, None if most is None else most.said
+        claim, cause = replace(claim, place=place, pct=longest.pct, most=in_most), longest.does
     evidence = [Evidence(Fact.ROUND, stored(rounds.ms), f"ms, {rounds.steps} steps, {rounds.count} times")]
     evidence += [
         Evidence(Fact.IN_PHASE, stored(one.ms), "ms a round", subject=one.place.said, file=one.place.file,
@@ -101,7 +103,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
                 evidence,
                 ranks=inputs.whole.ranks,
                 impact_ms=stored(sum(one.ms for one in outside) / rounds.steps) if outside else None,
-                cause="stages" if rounds.stages and not outside else (longest.does if longest is not None else None),
+                cause=cause,
             )
         )
     ]
@@ -113,7 +115,8 @@ def is_phase(one: Occasion, rounds: Rounds | None) -> bool:
         return False
     if one.place is None:
         return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
-    return one.cause in ("host", "inference") and rounds.holds(one.place)
+    most = outside_pct(rounds) >= BOUNDS.phases_pct[1]  # else it may be an evaluation, and TO-W001 the more severe rule
+    return (one.cause == "host" or (one.cause == "inference" and most)) and rounds.holds(one.place)
 
 
 def _told(one: Phase) -> LoopPhase:
