@@ -98,7 +98,10 @@ def true_shares(truth: dict[str, Any]) -> dict[str, float]:
 
 
 def _inside(phase: dict[str, Any], lines: list[list[Any]]) -> bool:
-    return any(Path(phase["file"]).name == file and first <= phase["line"] <= last for file, first, last in lines)
+    return any(
+        Path(phase["place"]["file"]).name == file and first <= phase["place"]["line"] <= last
+        for file, first, last in lines
+    )
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from traceops.compare import CompareConfig, ComparedCapture, compare
 from traceops.compare.model import Comparison, metric_of
+from traceops.compare.sentence import headline
 from traceops.compare.statistics import (
     detectable_pct,
     estimate,
@@ -213,6 +214,20 @@ def test_a_loaded_machine_is_no_regression() -> None:
     """Head meets other work: its steps take three times as long, and differ by as much among each other."""
     result = compare([trained(15.0, 2.0, 1)], [trained(43.0, 35.0, 2)])
     assert verdict(result)[1] == "inconclusive"
+
+
+def test_a_run_that_waits_for_cores_decides_nothing_alone() -> None:
+    """Equal launches on a machine with 24 processes for two cores: 28.7 and 71.9 ms, 67 and 86 % of it waiting."""
+    waits = [{"machine": [{"rank": 0, "host": "a", "waited_pct": pct}]} for pct in (67.0, 86.0)]
+    busy, quiet = ([trained(28.7, 9.0, 1, **row), trained(71.9, 9.0, 2, **row)] for row in (waits[1], {}))
+    assert verdict(compare([busy[0]], [busy[1]]))[1] == "inconclusive"
+    assert verdict(compare([quiet[0]], [quiet[1]]))[1] == "regression"
+
+
+@pytest.mark.parametrize("change_pct", [0.0, 3.0, 40.0, -40.0])
+def test_a_headline_has_at_most_90_characters(change_pct: float) -> None:
+    short, details = headline(compare([trained(20.0, 1.0, 1)], [trained(20.0 * (1 + change_pct / 100), 1.0, 2)]))
+    assert len(short) <= 90 and "%" in short and details
 
 
 def test_two_captures_a_side_are_no_less_certain_than_one() -> None:

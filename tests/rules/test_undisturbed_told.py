@@ -55,7 +55,7 @@ def text_of(report):
 def test_the_three_steps_are_one_line(told):
     assert (
         "Undisturbed: a step takes 20.0 ms without recording, 20.5 ms in the light window, "
-        f"{told.undisturbed.recorded_ms:.1f} ms as recorded." in text_of(told)
+        f"{told.undisturbed.recorded_ms:.1f} ms with the profiler." in text_of(told)
     )
     assert "the device computes for 13.0, transfers for 5.50, is idle for 1.50 ms (medians over ranks)" in text_of(told)
 

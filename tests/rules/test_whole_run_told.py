@@ -186,7 +186,7 @@ def test_input_that_comes_late_in_every_few_steps_is_told_as_the_mean(tmp_path):
     assert report.whole_run.input_by_turns and not report.whole_run.occasions
     assert not found(report, "TO-W001")
     told = terminal_of(report, tmp_path)
-    assert "199 steps without the profiler, every few of which wait for input: one takes 39." in told
+    assert "199 steps without the profiler, and one in a few waits for input: a step takes 39." in told
 
 
 @pytest.mark.parametrize(("late_ms", "severity"), [(1600.0, "error"), (400.0, "warning")])

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from traceops.across.run_steps import Floats, Mask, WholeRun
 from traceops.core.arrays import median
-from traceops.measure.host_places import CodePlace, own_overhead, place_of, stack_purposes, trains, waits
+from traceops.core.units import ms_text, percent_text
+from traceops.measure.host_places import CodePlace, Unit, own_overhead, place_of, stack_purposes, trains, waits
 from traceops.traces.observed import Observed, SampledFrame
 
 _LONGEST = 64  # steps of a round
@@ -53,6 +54,9 @@ class Phase(Struct, frozen=True):
     most: CodePlace | None = None
     waits: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.place.said} {percent_text(self.pct)}"
+
 
 class Stage(Struct, frozen=True):
     """Steps from `first` on that take `ms` each, pct of the run in all."""
@@ -60,6 +64,9 @@ class Stage(Struct, frozen=True):
     first: int
     ms: float
     pct: float
+
+    def __str__(self) -> str:
+        return f"{ms_text(self.ms)} ms from step {self.first} on"
 
 
 class Rounds(Struct, frozen=True):
@@ -190,18 +197,22 @@ def _off(steps: Floats) -> float:
 
 
 class _Part(Struct, frozen=True):
-    """A line of the loop, or a function of the program that it calls: where its samples are, by stack and place."""
+    """A line of the loop, or a function of the program that it calls: the stacks whose samples are there."""
 
     line: int
-    place: CodePlace
-    called: bool
+    called: Unit | None
+    stacks: list[int]
     trains: bool
-    does: str | None
     no_grad: bool
-    us: NDArray[np.float64]  # by place in the round
-    waits: float
-    innermost: dict[CodePlace, float]
-    lines: dict[CodePlace, float]
+
+
+class _Loop(Struct, frozen=True):
+    """Samples of a rank by stack and place in the round, µs. paths: the program's own frames; depth: of the loop."""
+
+    one: Observed
+    us: Floats
+    paths: dict[int, list[tuple[int, CodePlace]]]
+    depth: int
 
 
 def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: Floats) -> list[Phase]:
@@ -214,112 +225,92 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     us, places = np.zeros((len(one.stacks), len(profile))), (rows[:, 0] - numbers[0]) % len(profile)
     np.add.at(us, (rows[:, 1], places), rows[:, 2].astype(np.float64))
     total = us.sum(axis=0)
-    looks = np.bincount(places, minlength=len(profile))
-    parts = _merged(_parts(one, us), len(profile))
-    enough = looks >= _LEAST_OF_POSITION  # the others' samples are taken together
+    enough = np.bincount(places, minlength=len(profile)) >= _LEAST_OF_POSITION  # the others' are taken together
     together = np.full(len(profile), True) if not total[~enough].any() else ~enough
     pooled = np.where(enough, total, max(total[together].sum(), 1.0))
+    loop, parts = _parts(one, us)
+    purposes = [one.what for one in stack_purposes(one)]
     found = []
-    for own in parts:
-        spent = np.sum([part.us for part in own], axis=0)
+    for own in _merged(parts, us):
+        spent = us[[stack for part in own for stack in part.stacks]].sum(axis=0)
         ms = float((np.where(enough, spent, spent[together].sum()) / pooled * profile).sum())
-        found.append(_phase(own, ms, 100 * ms / float(profile.sum())))
+        found.append(_phase(loop, own, ms, 100 * ms / float(profile.sum()), purposes))
     return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
 
 
-def _phase(own: Sequence[_Part], ms: float, pct: float) -> Phase:
+def _phase(loop: _Loop, own: Sequence[_Part], ms: float, pct: float, purposes: Sequence[str | None]) -> Phase:
     """Lines that are one phase, as one."""
-    lines, innermost, does = Counter[CodePlace](), Counter[CodePlace](), Counter[str]()
+    lines, inner, units, does = Counter[CodePlace](), Counter[CodePlace](), Counter[Unit](), Counter[str | None]()
+    waiting = 0.0
     for part in own:
-        lines.update(part.lines)
-        innermost.update(part.innermost)
-        does.update({part.does: float(part.us.sum())} if part.does else {})
-    place = max(lines, key=lambda line: (line.line > 0, lines[line]))
-    units: Counter[tuple[str, str, int]] = Counter()
-    for inner, spent in innermost.items():
-        units[inner.unit] += spent
-    unit, spent = units.most_common(1)[0]
-    of_unit = (inner for inner in innermost if inner.unit == unit)
-    deepest = max(of_unit, key=lambda inner: (inner.line > 0, innermost[inner]))
-    named = does.most_common(1)
-    total = sum(innermost.values())
+        for stack in part.stacks:
+            us, path = loop.us[stack].sum(), loop.paths[stack]
+            lines[path[loop.depth + (part.called is not None)][1]] += us
+            inner[path[-1][1]] += us
+            units[path[-1][1].unit] += us
+            does[purposes[stack]] += us
+            waiting += us * waits(loop.one, stack)
+    total = sum(units.values())
+    place = max(lines, key=lambda one: (one.line > 0, lines[one]))
+    unit, most = units.most_common(1)[0]
+    deepest = max((one for one in inner if one.unit == unit), key=lambda one: (one.line > 0, inner[one]))
+    what, named = does.most_common(1)[0]
     return Phase(
         place,
         ms,
         pct,
         any(part.trains for part in own),
-        named[0][0] if named and named[0][1] > total / 2 else None,
-        deepest if unit != place.unit and spent > total / 2 else None,
-        not own[0].called and sum(part.waits for part in own) > total / 2,
+        what if named > total / 2 else None,
+        deepest if unit != place.unit and most > total / 2 else None,
+        own[0].called is None and waiting > total / 2,
     )
 
 
-def _merged(parts: Sequence[_Part], period: int) -> list[list[_Part]]:
+def _merged(parts: Sequence[_Part], us: Floats) -> list[list[_Part]]:
     """Parts that are one phase: a function, neighbouring lines of the loop itself, and all its lines that train.
 
     Nothing is said of a loop in which nothing trains.
     """
 
     def kind(part: _Part) -> tuple[object, ...]:
-        once = period > 1 and float(part.us.max()) > _SELDOM * float(part.us.sum())
-        return (part.place.unit, True, once) if part.called else (False, part.no_grad, once)
+        own = us[part.stacks].sum(axis=0)
+        once = len(own) > 1 and float(own.max()) > _SELDOM * float(own.sum())
+        return (part.called, part.called is not None or part.no_grad, once)
 
     groups: list[list[_Part]] = []
     training: dict[tuple[object, ...], list[_Part]] = {}
     for what, neighbours in groupby(sorted(parts, key=lambda part: part.line), key=kind):
         own = list(neighbours)
-        trains = any(part.trains for part in own)
-        if not trains or what not in training:
+        trained = any(part.trains for part in own)
+        if not trained or what not in training:
             groups.append(own)
-            training.update({what: own} if trains else {})
+            training.update({what: own} if trained else {})
         else:
             training[what].extend(own)
     return groups if training else []
 
 
-def _parts(one: Observed, us: NDArray[np.float64]) -> list[_Part]:
-    """What each line of the loop takes, and each function of the program that it calls."""
+def _parts(one: Observed, us: Floats) -> tuple[_Loop, list[_Part]]:
+    """What is in each line of the loop, and in each function of the program that it calls."""
     weight = us.sum(axis=1)
     paths = {
         stack: [(number, place) for number in one.stacks[stack] if (place := place_of(one, number)) is not None]
         for stack in np.flatnonzero(weight).tolist()
     }
     depth, inside = _loop(paths, weight)
-    purposes = stack_purposes(one)
-    waiting = {stack: waits(one, stack) for stack in inside}
-    groups: dict[tuple[int, tuple[str, str, int] | None], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, Unit | None], list[int]] = defaultdict(list)
     for stack in inside:
         path = paths[stack]
         calls = len(path) > depth + 1 and not _by_module(one, stack, path[depth])
         groups[path[depth][1].line, path[depth + 1][1].unit if calls else None].append(stack)
     found = []
     for (line, unit), stacks in groups.items():
-        called = unit is not None and not all(waiting[stack] for stack in stacks)
-        lines, innermost, does = Counter[CodePlace](), Counter[CodePlace](), Counter[str]()
-        for stack in stacks:
-            lines[paths[stack][depth + called][1]] += weight[stack]
-            innermost[paths[stack][-1][1]] += weight[stack]
-            if (what := purposes[stack].what) is not None:
-                does[what] += weight[stack]
-        own = float(weight[stacks].sum())
-        named = does.most_common(1)
+        called = None if all(waits(one, stack) for stack in stacks) else unit
         free = any(one.frames[paths[stack][depth][0]].no_grad for stack in stacks)
         frames = [one.frames[number] for stack in stacks for number in one.stacks[stack]]
-        found.append(
-            _Part(
-                line,
-                lines.most_common(1)[0][0],
-                called,
-                any(_trains(frame, free or called) for frame in frames),
-                named[0][0] if named and named[0][1] > own / 2 else None,
-                free,
-                us[stacks].sum(axis=0),
-                sum(float(weight[stack]) for stack in stacks if waiting[stack]),
-                dict(innermost),
-                dict(lines),
-            )
-        )
-    return found
+        trained = any(_trains(frame, free or called is not None) for frame in frames)
+        found.append(_Part(line, called, stacks, trained, free))
+    return _Loop(one, us, paths, depth), found
 
 
 def _trains(frame: SampledFrame, other: bool) -> bool:

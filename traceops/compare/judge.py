@@ -88,10 +88,11 @@ _APART = 3.0
 _FEW_APART_PCT = 50.0
 
 
-def apart(base: Sequence[Float], head: Sequence[Float], *, on_gpus: bool) -> StepBound | None:
+def apart(base: Sequence[Float], head: Sequence[Float], *, on_gpus: bool, waited: float = 0.0) -> StepBound | None:
     """Every step of one side takes longer than any of the other, by more than launches of one code differ.
 
-    base, head: steps of each capture, ms. Single steps that something held up are left out.
+    base, head: steps of each capture, ms. Single steps that something held up are left out. waited: percent of the time
+    in which a rank waits for a core, which differs from launch to launch.
     """
     series = [[np.delete(own, far_from_median(own)) for own in side if len(own)] for side in (base, head)]
     if not all(series):
@@ -105,7 +106,7 @@ def apart(base: Sequence[Float], head: Sequence[Float], *, on_gpus: bool) -> Ste
     longer = max(float(np.median(own)) for side in series for own in side)
     least_pct = _FEW_APART_PCT
     if steps >= _MANY_STEPS:
-        least_pct = 100 * _APART * max(spread(own) for side in series for own in side) / longer
+        least_pct = max(100 * _APART * max(spread(own) for side in series for own in side) / longer, 2 * waited)
     return bound if abs(bound.pct) >= least_pct * (1.0 if bound.pct > 0 else bound.most_ms / bound.least_ms) else None
 
 
@@ -164,10 +165,14 @@ def launch_noise_pct(
     if any(len(own) < _MANY_STEPS for side in sides for own in side):
         return None
     step = float(np.mean([np.median(own) for own in sides[0]]))
-    rows = [row for capture in (*base, *head) if capture.report.whole_run for row in capture.report.whole_run.machine]
-    waited = max((row.waited_pct or 0.0 for row in rows), default=0.0)
     of_steps = 100 * _OF_STEPS * max(spread(own) for side in sides for own in side) / step
-    return max(LAUNCH_NOISE_PCT[device], of_steps, waited)
+    return max(LAUNCH_NOISE_PCT[device], of_steps, waited_pct((*base, *head)))
+
+
+def waited_pct(captures: Sequence[ComparedCapture]) -> float:
+    """For how much of its time the main thread that waits most for a core does so."""
+    rows = [row for capture in captures if capture.report.whole_run for row in capture.report.whole_run.machine]
+    return max((row.waited_pct or 0.0 for row in rows), default=0.0)
 
 
 def measure(

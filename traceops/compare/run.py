@@ -27,6 +27,7 @@ from traceops.compare.judge import (
     overall,
     reason_for_more,
     step_bound,
+    waited_pct,
 )
 from traceops.compare.metrics import MIN_STEPS, Metric, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, Explanation, MetricChange, NotJudged, Side, StepPoint, metric_of
@@ -173,7 +174,7 @@ def _bound(
     if open_:
         return step_bound(base, head) if all(one.of_profiler for one in open_) else None
     timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
-    return apart(*timed, on_gpus=not on_cpu)
+    return apart(*timed, on_gpus=not on_cpu, waited=waited_pct((*base, *head)) if on_cpu else 0.0)
 
 
 def _regression(row: MetricChange, held: Explanation | None, explanations: Sequence[Explanation]) -> Finding:

@@ -18,20 +18,47 @@ _TWICE = 2.0  # base's step: what nearly no profiler costs
 _FAR = 4.0  # limits, beyond which few steps are told first as what they look like
 
 
+def headline(comparison: Comparison) -> tuple[str, str]:
+    """The verdict in 90 characters, and how sure it is and why: the same as `sentence`, in two parts."""
+    step = metric_of(comparison.metrics, "step_time")
+    parts = _parts(comparison)
+    main = next((row for row in comparison.metrics if row.outcome == comparison.verdict), step)
+    if step is not None and step.outcome == comparison.verdict:
+        main = step
+    first = parts[0].partition(":")[0]
+    if main is None or main.base is None or main.head is None or ":" not in parts[0]:
+        return parts[0], " ".join(filter(None, parts[1:]))
+    pct = f" ({_change(main)})" if main.change_pct is not None else _bound_text(main).removeprefix(" as recorded")
+    short = f"{first}: {main.label} {_value(main, main.base)} → {_value(main, main.head)}{pct}"
+    if comparison.verdict == "inconclusive":
+        kept = [_upper(parts[0].removeprefix(f"{first}: ")), *parts[1:]]
+        return short, " ".join(filter(None, kept))
+    low, high, noise = main.low_pct, main.high_pct, comparison.launch_noise_pct
+    certain = f"{_upper(main.reason)}." if _certain(main) else ""
+    if low is not None and high is not None:
+        certain = said("interval", pct=100 * comparison.confidence, low=_signed(low), high=_signed(high))
+        if noise is not None and main.p is not None:
+            certain += f", {said('assumed', noise=round(noise, 1))}"
+        certain += "."
+    return short, " ".join(filter(None, [certain, *parts[1:]]))
+
+
 def sentence(comparison: Comparison) -> str:
     """Slower or not, by how much, how sure, and why: plain text."""
+    return " ".join(part for part in _parts(comparison) if part)
+
+
+def _parts(comparison: Comparison) -> list[str]:
     step = metric_of(comparison.metrics, "step_time")
     if comparison.verdict == "regression":
-        parts = _regression(comparison, step)
-    elif comparison.verdict == "improvement":
-        parts = _improvement(comparison, step)
-    elif step is None or step.base is None or step.head is None:
-        parts = [said("step_unknown")]
-    elif comparison.verdict == "inconclusive":
-        parts = _inconclusive(comparison, step)
-    else:
-        parts = _no_regression(comparison, step)
-    return " ".join(part for part in parts if part)
+        return _regression(comparison, step)
+    if comparison.verdict == "improvement":
+        return _improvement(comparison, step)
+    if step is None or step.base is None or step.head is None:
+        return [said("step_unknown")]
+    if comparison.verdict == "inconclusive":
+        return _inconclusive(comparison, step)
+    return _no_regression(comparison, step)
 
 
 def _improvement(comparison: Comparison, step: MetricChange | None) -> list[str]:
@@ -80,7 +107,7 @@ def _regression(comparison: Comparison, step: MetricChange | None) -> list[str]:
     else:
         why = _why(comparison, step) if main is step else _because(reason_for_more(main, comparison.explanations))
     noise = comparison.launch_noise_pct
-    assumed = "" if noise is None or main.p is None else said("assumed", noise=noise)
+    assumed = "" if noise is None or main.p is None else said("assumed", noise=round(noise, 1))
     certain = f"{_certain(main)}{f', {assumed}' if assumed else ''}"
     return [
         f"{said('regression', label=main.label, values=values_text(main))}{certain}.",

@@ -19,9 +19,9 @@ def rules_markdown() -> str:
         "Generated from `traceops/words/`, which also holds the advice for each cause, by",
         "`python -m traceops.rules.docs > docs/rules.md`; edit there.",
         "",
-        "Severity (`error`, `warning`, `info`) says how much it matters, confidence (`high`, `medium`, `low`) how",
-        "sure the claim is. A rule that could not be judged on the traces at hand is `not_evaluated`, with the",
-        "reason, in the report's `checks`; it is never shown as clear. A finding holds the advice for its cause.",
+        "Severity says how much it matters, confidence how sure the claim is. A rule that could not be judged is",
+        "`not_evaluated`, with the reason, in the report's `checks`; it is never shown as clear. A finding holds the",
+        "advice for its cause.",
         "",
     ]
     for family in FAMILIES:
@@ -38,13 +38,13 @@ def _rule(rule: Rule) -> Iterator[str]:
         return
     yield from (rule.fires, "", f"Fix: {rule.advice}", "")
     if rule.by_cause:
-        yield from (f"Other advice for the causes {', '.join(f'`{cause}`' for cause, _ in rule.by_cause)}.", "")
+        yield from (f"By cause: {', '.join(f'`{cause}`' for cause, _ in rule.by_cause)}.", "")
 
 
 def _bounds(family: Family) -> Iterator[str]:
     """From where on the rules of a family find something: a line a bound."""
     if family.bounds:
-        yield from (f"Bounds of {family.prefix}:", "")
+        yield from ("Bounds:", "")
     for bounds in family.bounds:
         for name, value in asdict(bounds).items():
             values = ", ".join(f"{one:.3g}" for one in (value if isinstance(value, tuple) else (value,)))

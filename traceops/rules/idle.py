@@ -16,7 +16,7 @@ from traceops.core.arrays import mean_ms
 from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
-from traceops.core.rule import Rule, Verdict, described
+from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.rules.compute import of_launches
@@ -204,7 +204,6 @@ BLOCKED_ON_DEVICE = described("idle", "TO-I003")
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
 CAPTURED, THROUGH_HOST, NO_DEVICE = (reason("idle", key) for key in ("captured", "through_host", "no_gpu_activity"))
-_UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -294,7 +293,7 @@ def _not_found(
         hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
         if hidden is not None:
             return kind.rule.verdict(hidden)
-    if (unknown := unknown_pct(judged)) > _UNKNOWN_PCT:
+    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
         return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
     most = max(one.pct for one in idle)
     numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
@@ -338,15 +337,27 @@ def _saved_ms(run: CrossRank, kind: IdleJudgement) -> float | None:
     return None if saved is None else max(saved, 0.0) / 1e6
 
 
+class IdleBounds(Bounds, frozen=True):
+    """Percent of the step, as words/idle.ini says."""
+
+    words = "idle"
+
+    host_pct: tuple[float, float, float] = (10.0, 20.0, 40.0)
+    input_pct: tuple[float, float, float] = (5.0, 10.0, 30.0)
+    sync_pct: tuple[float, float, float] = (1.0, 3.0, 15.0)
+    unknown_pct: float = 10.0
+
+
+BOUNDS = IdleBounds()
 _JUDGEMENTS: tuple[IdleJudgement, ...] = (
-    IdleJudgement(HOST_BOUND, "idle_host", (10.0, 20.0, 40.0), "host", True, HOST_IN_TIME, HostBound),
+    IdleJudgement(HOST_BOUND, "idle_host", BOUNDS.host_pct, "host", True, HOST_IN_TIME, HostBound),
     IdleJudgement(
-        INPUT_BOUND, "idle_input", (5.0, 10.0, 30.0), "input", False, NO_LOADING, InputBound, True, loading_evidence
+        INPUT_BOUND, "idle_input", BOUNDS.input_pct, "input", False, NO_LOADING, InputBound, True, loading_evidence
     ),
     IdleJudgement(
         BLOCKED_ON_DEVICE,
         "idle_sync",
-        (1.0, 3.0, 15.0),
+        BOUNDS.sync_pct,
         "host",
         True,
         HOST_IN_TIME,

@@ -34,6 +34,7 @@ from traceops.rules.fabric import judge as fabric
 from traceops.rules.fabric.claims import BOUNDS as FABRIC_BOUNDS
 from traceops.rules.inputs import Inputs
 from traceops.rules.named_lines import with_lines, with_stacks
+from traceops.rules.stragglers_conditions import BOUNDS as LATE_BOUNDS
 from traceops.rules.validity_claims import BOUNDS as VALIDITY_BOUNDS
 from traceops.rules.whole_run_claims import BOUNDS as BOUNDS_OF_RUN
 
@@ -43,7 +44,7 @@ class Family(Struct, frozen=True):
 
     judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded
     steps alone. of_run: on all of its steps, few of which the profiler made long. stated: its rules, or what loads
-    them: no run needs the many of the machine. bounds: from where on it finds something.
+    them: no run needs the many of the machine. limits: from where on it finds something, in the same way.
     """
 
     prefix: str
@@ -53,18 +54,29 @@ class Family(Struct, frozen=True):
     of_steps: bool = False
     of_recorded: bool = False
     of_run: bool = False
-    bounds: tuple[Bounds, ...] = ()
+    limits: tuple[Bounds, ...] | Callable[[], tuple[Bounds, ...]] = ()
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """In the order of their ids."""
         return self.stated() if callable(self.stated) else self.stated
 
+    @property
+    def bounds(self) -> tuple[Bounds, ...]:
+        """From where on it finds something."""
+        return self.limits() if callable(self.limits) else self.limits
+
 
 def _of_the_machine() -> tuple[Rule, ...]:
     from traceops.rules.machine import judge
 
     return judge.RULES
+
+
+def _bounds_of_the_machine() -> tuple[Bounds, ...]:
+    from traceops.rules.machine.looks import BOUNDS
+
+    return (BOUNDS,)
 
 
 WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *whole_run_phases.RULES)
@@ -98,16 +110,20 @@ def judge_links(inputs: Inputs) -> list[Verdict]:
 
 FAMILIES: tuple[Family, ...] = (
     Family(
-        "TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces, bounds=(VALIDITY_BOUNDS,)
+        "TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces, limits=(VALIDITY_BOUNDS,)
     ),
-    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True),
     Family(
-        "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, bounds=(pipeline.BOUNDS,)
+        "TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True, limits=(LATE_BOUNDS,)
     ),
-    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True, bounds=(steps.BOUNDS,)),
-    Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, bounds=(BOUNDS_OF_RUN,)),
-    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, bounds=(overlap.BOUNDS,)),
-    Family("TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, bounds=(idle_copies.BOUNDS,)),
+    Family(
+        "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, limits=(pipeline.BOUNDS,)
+    ),
+    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True, limits=(steps.BOUNDS,)),
+    Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, limits=(BOUNDS_OF_RUN,)),
+    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, limits=(overlap.BOUNDS,)),
+    Family(
+        "TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, limits=(idle.BOUNDS, idle_copies.BOUNDS)
+    ),
     Family(
         "TO-K",
         "kernel efficiency",
@@ -115,14 +131,14 @@ FAMILIES: tuple[Family, ...] = (
         compute.judge,
         of_steps=True,
         of_recorded=True,
-        bounds=(compute.BOUNDS,),
+        limits=(compute.BOUNDS,),
     ),
-    Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, bounds=(bandwidth.BOUNDS,)),
-    Family("TO-P", "GPU links", fabric.RULES, fabric.judge, bounds=(FABRIC_BOUNDS,)),
+    Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, limits=(bandwidth.BOUNDS,)),
+    Family("TO-P", "GPU links", fabric.RULES, fabric.judge, limits=(FABRIC_BOUNDS,)),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
     Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
-    Family("TO-D", "machine setup", _of_the_machine),
-    Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, bounds=(memory.BOUNDS,)),
+    Family("TO-D", "machine setup", _of_the_machine, limits=_bounds_of_the_machine),
+    Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, limits=(memory.BOUNDS,)),
     Family("TO-R", "regressions", regression.RULES),
 )
 RULES: tuple[Rule, ...]  # all

@@ -14,15 +14,26 @@ from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.work import far_beyond, own_time
 from traceops.core.arrays import median
 from traceops.core.claims import reason
+from traceops.core.rule import Bounds
 from traceops.rules.inputs import why_incomplete
 from traceops.rules.shared import IMPACT_BOUNDS, ends_fit
 
 # Bounds that TO-S001 to TO-S003 share: a single late rank is judged as a group of them is.
 
 
-BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
-CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
-SURE = 0.05  # chance up to which a finding has high confidence
+class LateBounds(Bounds, frozen=True):
+    """Percent of the step, and chances, as words/late.ini says; two ranks of three steps have at least 1 in 10."""
+
+    words = "late"
+
+    impact_pct: tuple[float, float] = IMPACT_BOUNDS
+    burst_pct: tuple[float, float] = (10.0, 25.0)
+    chance: float = 0.12
+    sure: float = 0.05
+
+
+BOUNDS = LateBounds()
+BURST_PCT, CHANCE, SURE = BOUNDS.burst_pct, BOUNDS.chance, BOUNDS.sure
 VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
 FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too

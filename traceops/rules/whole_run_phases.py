@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.across.phases import Phase, Rounds
+from traceops.across.phases import Phase, Rounds, Stage
 from traceops.across.run_steps import Occasion
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Verdict, described
-from traceops.core.units import ms_text, percent_text, stored
+from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
 from traceops.rules.whole_run_claims import BOUNDS
 
 PHASES = described("whole_run", "TO-W004")
 RULES = (PHASES,)
-
-
-class LoopPhase(Struct, frozen=True):
-    """A phase of the loop: place as it is shown, with its file and line. ms: a round; pct: of the round."""
-
-    place: str
-    file: str
-    line: int
-    ms: float
-    pct: float
-    trains: bool
-    does: str | None = None
-    most: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.place} {percent_text(self.pct)}"
-
-
-class StageOfRun(Struct, frozen=True):
-    """Steps from `first` on that take `ms` each, pct of the run in all."""
-
-    first: int
-    ms: float
-    pct: float
-
-    def __str__(self) -> str:
-        return f"{ms_text(self.ms)} ms from step {self.first} on"
 
 
 class LoopPhases(Claim, frozen=True, kw_only=True):
@@ -58,8 +30,8 @@ class LoopPhases(Claim, frozen=True, kw_only=True):
     round_ms: float
     rounds: int
     several: bool
-    phases: tuple[LoopPhase, ...]
-    stages: tuple[StageOfRun, ...]
+    phases: tuple[Phase, ...]
+    stages: tuple[Stage, ...]
     place: str | None = None
     pct: float | None = None
     most: str | None = None
@@ -79,8 +51,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
         round_ms=rounds.ms,
         rounds=rounds.count,
         several=rounds.steps > 1,
-        phases=tuple(_told(one) for one in rounds.phases),
-        stages=tuple(StageOfRun(one.first, one.ms, one.pct) for one in rounds.stages),
+        phases=rounds.phases,
+        stages=rounds.stages,
         outside=outside_pct(rounds) if len(outside) > 1 else None,
     )
     cause = "stages" if rounds.stages else None
@@ -117,12 +89,6 @@ def is_phase(one: Occasion, rounds: Rounds | None) -> bool:
         return one.cause == "unknown" and all(rounds.is_long(step) for step in one.steps)
     most = outside_pct(rounds) >= BOUNDS.phases_pct[1]  # else it may be an evaluation, and TO-W001 the more severe rule
     return (one.cause == "host" or (one.cause == "inference" and most)) and rounds.holds(one.place)
-
-
-def _told(one: Phase) -> LoopPhase:
-    place = one.place
-    most = None if one.most is None else one.most.said
-    return LoopPhase(place.said, place.file, place.line, stored(one.ms), stored(one.pct), one.trains, one.does, most)
 
 
 def _is_outside(one: Phase) -> bool:

@@ -117,7 +117,8 @@ def test_the_verdict_stands_first_and_only_what_decides_is_not_folded() -> None:
     text = render_markdown(sample_comparison(hostile="plain"))
     overview, _, folded = text.partition("<details>")
     lines = overview.splitlines()
-    assert lines[:2] == ["<!-- traceops-compare -->", "**❌ Step time regressed by 5.2 %. plain**"]
+    assert lines[:2] == ["<!-- traceops-compare -->", "**❌ Regression: step time 60.11 ms → 63.24 ms (+5.2 %)**"]
+    assert "95 % interval: +3.9 to +6.6 %" in overview
     assert "| step time | 60.11 ms | 63.24 ms | +5.2 % | +3.9 to +6.6 % | ❌ regression (limit 5 %) |" in lines
     assert "- **+2.10 ms:** 1 new kernel: plain" in lines
     assert overview.count("\n- **+") + overview.count("\n- **-") == 3 and len(tables(parsed(overview))) == 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from traceops.compare.model import Change, ChangeKind, Comparison, Explanation, MetricChange, Side, metric_of
+from traceops.compare.sentence import headline
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import one_line
 from traceops.core.units import UNKNOWN
@@ -258,7 +259,7 @@ def describe(comparison: Comparison) -> Document:
         title=f"{base} → {head}",
         heading=spans(Span(base, "name"), " → ", Span(head, "name")),
         command="traceops compare",
-        verdict=Headline(text.VERDICT_LEVEL[comparison.verdict], comparison.sentence),
+        verdict=Headline(text.VERDICT_LEVEL[comparison.verdict], headline(comparison)[0]),
         intro=tuple(_intro(comparison)),
         sections=tuple(section for section in made if section is not None),
         footer="all numbers are in compare.json, compare_metrics.csv and compare_changes.csv beside this page",
@@ -267,7 +268,8 @@ def describe(comparison: Comparison) -> Document:
 
 
 def _intro(comparison: Comparison) -> list[Block]:
-    blocks: list[Block] = []
+    details = headline(comparison)[1]
+    blocks: list[Block] = [paragraph(details)] if details else []
     if comparison.refusals:
         lines = [paragraph(bold("Compared although they differ:"), f" {why}") for why in comparison.refusals]
         blocks.append(items(lines, "refusals"))

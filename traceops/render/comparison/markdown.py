@@ -17,6 +17,7 @@ from traceops.compare.model import (
     MetricOutcome,
     OutlierStep,
 )
+from traceops.compare.sentence import headline
 from traceops.core.findings import Finding
 from traceops.core.text import one_line
 from traceops.render.comparison import text
@@ -62,7 +63,8 @@ def render_markdown(comparison: Comparison, *, name: str = "", limit: int = LIMI
 
 
 def _overview(comparison: Comparison) -> list[str]:
-    lines = [f"**{VERDICT_MARK[comparison.verdict]} {prose(comparison.sentence)}**", ""]
+    short, details = headline(comparison)
+    lines = [f"**{VERDICT_MARK[comparison.verdict]} {prose(short)}**", *(["", prose(details)] if details else []), ""]
     for refusal in comparison.refusals[:_MOST_REMARKS]:
         lines += [f"⚠️ **Compared although they differ:** {prose(refusal, 300)}", ""]
     shown = _most_telling(comparison)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from traceops.compare.model import Change, Comparison, MetricChange
+from traceops.compare.sentence import headline
 from traceops.core.findings import Finding
 from traceops.core.text import one_line, short_name
 from traceops.render.cells import Cell, Column, Table
@@ -34,7 +35,10 @@ def print_comparison(comparison: Comparison, file: TextIO, written: Path | None)
 def describe_summary(comparison: Comparison, written: Path | None = None) -> list[Block]:
     """What the terminal says of a comparison; `written` is where all of it lies."""
     level = text.VERDICT_LEVEL[comparison.verdict]
-    blocks: list[Block] = [_line(f"{MARK[level]} {comparison.sentence}", f"level-{level}", limit=_MOST_OF_VERDICT)]
+    short, details = headline(comparison)
+    blocks: list[Block] = [_line(f"{MARK[level]} {short}", f"level-{level}", limit=_MOST_OF_VERDICT)]
+    if details:
+        blocks.append(_line(details, "soft", (2, 2), limit=_MOST_OF_VERDICT))
     for refusal in comparison.refusals:
         blocks.append(_line(f"{MARK['warning']} Compared although they differ: {refusal}", "level-warning"))
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):

@@ -14,7 +14,7 @@ from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import Level, Look
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.xids import DriverFailure, DriverLog, Xid
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.looks import BOUNDS, looked
 from traceops.words.catalogue import texts
 
 MEMORY = described("machine", "TO-D001", JudgedBy.DOCTOR)
@@ -24,9 +24,6 @@ RULES = (MEMORY, CLOCKS, POWER)
 _REASONS = texts("looks", "slowed")
 _HARDWARE = "hw_slowdown"  # said beside each of its own reasons too
 _CAPPED = texts("looks", "lowered")
-_NEAR_C = 3  # degrees from where a GPU slows itself down
-_LESS_POWER = 0.9
-_REPLAYS = 1000
 
 
 def some_gpus(
@@ -70,7 +67,7 @@ def memory_looks(gpus: Sequence[SmiGpu], host: str, *, watched: bool) -> list[Lo
     looks = [look for key, shown in tables for look in some_gpus(gpus, shown, host, "gpu_memory", key)]
     sound = watched and not looks
     replays = some_gpus(
-        gpus, lambda gpu: f"{gpu.replays} replays" if gpu.replays >= _REPLAYS else "", host, "gpu_link", "replays"
+        gpus, lambda gpu: f"{gpu.replays} replays" if gpu.replays >= BOUNDS.replays else "", host, "gpu_link", "replays"
     )
     if sound:
         replays.append(looked(host, "gpu_memory", "sound" if all(gpu.ecc for gpu in gpus) else "unknown"))
@@ -135,28 +132,28 @@ def _capped(gpu: SmiGpu) -> str:
     has by default were set by no one.
     """
     draw, limit = gpu.power_draw, gpu.power_limit
-    below = draw is not None and limit is not None and draw < _LESS_POWER * limit
+    below = draw is not None and limit is not None and draw < BOUNDS.power * limit
     usual = {"sw_power_cap": not gpu.idle or below, "applications_clocks_setting": gpu.own_clocks}
     return ", ".join(_CAPPED[r] for r in gpu.reasons if r in _CAPPED and not usual.get(r))
 
 
 def _weaker(gpu: SmiGpu, gpus: Sequence[SmiGpu]) -> str:
     most = max(other.power_limit or 0 for other in gpus if other.name == gpu.name)
-    low = gpu.power_limit is not None and gpu.power_limit < _LESS_POWER * most
+    low = gpu.power_limit is not None and gpu.power_limit < BOUNDS.power * most
     return f"{gpu.power_limit:g} W, siblings {most:g} W" if low else ""
 
 
 def _limited(gpu: SmiGpu) -> str:
     if gpu.power_limit is None or gpu.default_power_limit is None:
         return ""
-    low = gpu.power_limit < _LESS_POWER * gpu.default_power_limit
+    low = gpu.power_limit < BOUNDS.power * gpu.default_power_limit
     return f"{gpu.power_limit:g} of {gpu.default_power_limit:g} W" if low else ""
 
 
 def _hot(gpu: SmiGpu) -> str:
     if gpu.tlimit is not None:
-        return f"{gpu.temperature} °C, {gpu.tlimit} below its limit" if gpu.tlimit <= _NEAR_C else ""
-    near = gpu.slowdown_at and gpu.temperature and gpu.temperature >= gpu.slowdown_at - _NEAR_C
+        return f"{gpu.temperature} °C, {gpu.tlimit} below its limit" if gpu.tlimit <= BOUNDS.near_c else ""
+    near = gpu.slowdown_at and gpu.temperature and gpu.temperature >= gpu.slowdown_at - BOUNDS.near_c
     return f"{gpu.temperature} °C, slows down at {gpu.slowdown_at}" if near else ""
 
 
@@ -168,9 +165,6 @@ OTHERS = described("machine", "TO-D009", JudgedBy.DOCTOR)
 UNLIKE_GPUS = described("machine", "TO-D010", JudgedBy.DOCTOR)
 GPUS_RULES = (COMPUTE_MODE, MIG, PERSISTENCE, ECC_OFF, OTHERS, UNLIKE_GPUS)
 _MPS = "nvidia-cuda-mps-server"
-_OTHERS_MIB = 1024  # more than a context, Xorg or a monitor holds
-_OTHERS_SHARE = 0.2
-_BUSY_PCT = 50
 _GIB = 1024
 
 
@@ -228,7 +222,7 @@ def _exclusive(gpu: SmiGpu) -> str:
 
 def _used(gpu: SmiGpu) -> str:
     """What programs of others use: they take memory and time, and make what is measured here too low."""
-    if (gpu.used or 0) < _OTHERS_MIB and (gpu.utilization or 0) < _BUSY_PCT:
+    if (gpu.used or 0) < BOUNDS.others_gib * _GIB and (gpu.utilization or 0) < BOUNDS.busy_pct:
         return ""
     compute = [one for one in gpu.processes if "C" in one.kind]
     by = ", ".join(f"{one.name.rpartition('/')[2]} (pid {one.pid})" for one in compute[:3])
@@ -237,7 +231,7 @@ def _used(gpu: SmiGpu) -> str:
 
 
 def _heavily_used(gpu: SmiGpu) -> bool:
-    return (gpu.used or 0) > _OTHERS_SHARE * (gpu.memory or 1 << 30) or (gpu.utilization or 0) >= _BUSY_PCT
+    return (gpu.used or 0) > BOUNDS.others_share * (gpu.memory or 1 << 30) or (gpu.utilization or 0) >= BOUNDS.busy_pct
 
 
 XID = described("machine", "TO-D002", JudgedBy.DOCTOR)

@@ -11,7 +11,7 @@ from traceops.core.units import memory_text
 from traceops.machine.files import listed
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import Cpus, Limits, Near
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.looks import BOUNDS, looked
 
 CORES = described("machine", "TO-D305", JudgedBy.DOCTOR)
 NUMA = described("machine", "TO-D306", JudgedBy.DOCTOR)
@@ -58,13 +58,8 @@ LOCKED_MEMORY = described("machine", "TO-D302", JudgedBy.DOCTOR)
 FEW_FILES_OR_TASKS = described("machine", "TO-D303", JudgedBy.DOCTOR)
 CGROUP_MEMORY = described("machine", "TO-D304", JudgedBy.DOCTOR)
 LIMITS_RULES = (LOCKED_MEMORY, FEW_FILES_OR_TASKS, CGROUP_MEMORY)
-_GIB = 1 << 30
-_DOCKER_SHM = 64 << 20
-_SMALL_SHM = 1 << 30
-_FEW_FILES, _VERY_FEW_FILES = 4096, 256
-_FEW_PROCESSES = 1024
-_LITTLE_LOCKED = _GIB
-_SMALL_MEMORY = 4 * _GIB
+_GIB, _MIB = 1 << 30, 1 << 20
+_SMALL_SHM, _DOCKER_SHM = (mib * _MIB for mib in BOUNDS.shm_mib)
 
 
 def judge_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Look, ...]:
@@ -94,12 +89,12 @@ def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
     }  # fmt: skip
     look = partial(looked, host, "limits", numbers=numbers)
     looks = []
-    if rdma and limits.memlock is not None and limits.memlock < _LITTLE_LOCKED and not limits.may_lock:
+    if rdma and limits.memlock is not None and limits.memlock < BOUNDS.locked_gib * _GIB and not limits.may_lock:
         looks.append(look("locked", memory=memory_text(limits.memlock)))
-    if limits.files is not None and limits.files < _FEW_FILES:
-        looks.append(look("very_few_files" if limits.files < _VERY_FEW_FILES else "few_files", files=limits.files))
+    if limits.files is not None and limits.files < BOUNDS.files[0]:
+        looks.append(look("very_few_files" if limits.files < BOUNDS.files[1] else "few_files", files=limits.files))
     fewest = min((one for one in (limits.processes, limits.tasks) if one is not None), default=None)
-    if fewest is not None and fewest < _FEW_PROCESSES:
+    if fewest is not None and fewest < BOUNDS.tasks:
         looks.append(look("few_tasks", tasks=fewest))
     if not looks:
         lock = "unlimited" if limits.memlock is None or limits.may_lock else memory_text(limits.memlock)
@@ -116,6 +111,6 @@ def _of_cgroups(limits: Limits, gpus: int, host: str) -> list[Look]:
         f"{limits.tasks} tasks" if limits.tasks else "",
     ]
     found = ", ".join(part for part in parts if part) or "none"
-    if limits.memory is not None and limits.memory < _SMALL_MEMORY * max(gpus, 1):
+    if limits.memory is not None and limits.memory < BOUNDS.memory_gib * _GIB * max(gpus, 1):
         return [looked(host, "cgroup", "little_memory", numbers, level=None if gpus else "note", found=found)]
     return [looked(host, "cgroup", "fine", numbers, found=found)]

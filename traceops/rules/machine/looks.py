@@ -6,8 +6,31 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from traceops.core.claims import Facts, filled
+from traceops.core.rule import Bounds
 from traceops.machine.look import Level, Look
 from traceops.words.catalogue import sections
+
+
+class MachineBounds(Bounds, frozen=True):
+    """From where on a machine's settings and limits are named, as words/machine.ini says."""
+
+    words = "machine"
+
+    near_c: int = 3
+    power: float = 0.9
+    replays: int = 1000
+    others_gib: float = 1.0
+    others_share: float = 0.2
+    busy_pct: int = 50
+    interface: float = 4.0
+    shm_mib: tuple[int, int] = (1024, 64)
+    locked_gib: float = 1.0
+    files: tuple[int, int] = (4096, 256)
+    tasks: int = 1024
+    memory_gib: float = 4.0
+
+
+BOUNDS = MachineBounds()
 
 
 def looked(

@@ -12,7 +12,7 @@ from traceops.fabric.model import Pcie
 from traceops.machine.look import Level, Look
 from traceops.machine.network import Interface, Plugin, Port, Rdma, taken_by_nccl, v2_index
 from traceops.machine.platform import PlatformFacts
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.looks import BOUNDS, looked
 
 INTERFACES = described("machine", "TO-D201", JudgedBy.DOCTOR)
 BOND = described("machine", "TO-D202", JudgedBy.DOCTOR)
@@ -20,7 +20,6 @@ RULES = (INTERFACES, BOND)
 _BRIDGES = re.compile(
     r"(docker|br-|virbr|veth|cni|flannel|cali|cilium|podman|lxc|lxd|kube|tap|tun|wg|tailscale|zt|dummy|nerdctl)"
 )
-_FAR_SLOWER = 4.0
 
 
 def judge_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> tuple[Look, ...]:
@@ -62,7 +61,7 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
         return look("stays_inside", first=first.name, right=default.name)
     if default is not None and inside:
         return look("also_virtual", virtual=[one.name for one in inside], right=default.name)
-    if not rdma and faster and first.mbits and (faster.mbits or 0) >= _FAR_SLOWER * first.mbits:
+    if not rdma and faster and first.mbits and (faster.mbits or 0) >= BOUNDS.interface * first.mbits:
         return look("faster", right=faster.name, speed=_speed(faster))
     return look("fine")
 
