@@ -205,14 +205,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slice", default="0/1", metavar="K/N", help="every Nth case, from the Kth on")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with the text in their name")
+    parser.add_argument("--file", default="", metavar="NAME", help="cases of cases/NAME.toml")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N signals more, at random moments")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--list", action="store_true", help="only print the names")
     args = parser.parse_args()
     kth, of = map(int, args.slice.split("/"))
     cases = load()
-    chosen = [one for one in (*cases, *at_random_moments(cases, args.random, args.seed)) if args.only in one.name]
-    chosen = chosen[kth::of]
+    every = (*cases, *at_random_moments(cases, args.random, args.seed))
+    chosen = [one for one in every if args.only in one.name and args.file in ("", one.file)][kth::of]
     if args.list:
         print(*(f"{one.way:8}{one.name}" for one in chosen), sep="\n")
         return 0

@@ -37,6 +37,7 @@ class Case:
     any_moment: bool = False
     ignore: tuple[str, ...] = ()
     listed: str = ""
+    file: str = ""  # it stands in
 
     @property
     def signal_number(self) -> int:
@@ -45,17 +46,23 @@ class Case:
         return int(getattr(signal, name)) + int(more or 0)
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """What the file holds."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    table: dict[str, Any] = tomllib.loads(path.read_text())
+    return table
+
+
 def load() -> list[Case]:
     """All cases, in the order of the files' names.
 
     Raises ValueError for a field or a beginning that does not exist, and for a name that two cases have.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     cases: dict[str, Case] = {}
-    tables = {path.name: tomllib.loads(path.read_text()) for path in sorted(HERE.glob("*.toml"))}
+    tables = {path.name: read_toml(path) for path in sorted(HERE.glob("*.toml"))}
     begins = {name: text for table in tables.values() for name, text in table.get("begins", {}).items()}
     known = {one.name for one in fields(Case)}
     for file, table in tables.items():
@@ -63,6 +70,7 @@ def load() -> list[Case]:
             unknown = (row.keys() - known) | set(row.get("begins", "").split()) - begins.keys()
             if unknown:
                 raise ValueError(f"{file}: {row.get('name')}: unknown: {', '.join(sorted(unknown))}")
+            row["file"] = file.removesuffix(".toml")
             values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
             case = Case(**values)
             before = "".join(begins[name] for name in case.begins.split())

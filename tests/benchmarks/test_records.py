@@ -20,6 +20,7 @@ from benchmarks.field.inputs import INPUTS
 from benchmarks.field.score import Scored, files_of, first_sentence, markdown, score, totals, verdict
 from benchmarks.figures import BEGIN, END, PAGE, Figure, block, commits_since, measured_at, replaced
 from benchmarks.gpu_traces.truth import EXPECTED
+from benchmarks.harm import sizes
 from benchmarks.harm.__main__ import Outcome, run
 from benchmarks.harm.cases import Case, at_random_moments
 from benchmarks.harm.cases import load as load_programs
@@ -164,12 +165,26 @@ def test_a_program_is_the_same_under_the_capture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("C's exit in a window", 9), ("os.fork in a window", 0), ("a program that is not there", 2)]
+    ("name", "code", "stdout"),
+    [
+        ("C's exit in a window", 9, b"out\n"),
+        ("os.fork in a window", 0, None),
+        ("a program that is not there", 2, b""),
+        ("a dispatch mode of its own", 0, b"400\n"),
+    ],
 )
-def test_an_end_that_was_another_under_the_capture(name: str, code: int) -> None:
+def test_an_end_that_was_another_under_the_capture(name: str, code: int, stdout: bytes | None) -> None:
     [case] = [case for case in load_programs() if case.name == name]
     ended = run(case, traced=True)
     assert ended.code == code and b"Traceback" not in ended.stderr
+    assert stdout in (None, ended.stdout)
+
+
+def test_sizes_are_many_and_a_trace_of_many_steps_takes_no_more_memory_than_it_may() -> None:
+    cases = {case[0]: case for case in sizes.cases()}
+    assert len(cases) >= 80
+    problem, figures = sizes.measured(*cases["trace steps"], 1_000_000)
+    assert figures["code"] in (0, 1) and "memory" not in problem
 
 
 def test_every_difference_is_named() -> None:

@@ -193,3 +193,13 @@ def test_a_folder_that_cannot_be_made_costs_the_capture_only(python, tmp_path):
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("traceops:")]
     assert len(said) == 1 and "the capture ended early: Not a directory while it was set up, in step 0" in said[0]
+
+
+def test_an_error_that_cannot_say_itself_has_its_name():
+    from traceops.capture.guard import describe
+
+    class Odd(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    assert describe(Odd()) == "Odd" and describe(ValueError(" x ")) == "ValueError: x"

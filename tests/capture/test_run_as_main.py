@@ -5,12 +5,14 @@ import importlib.util
 import py_compile
 import subprocess
 import sys
+import traceback
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from started import environment
 
-from traceops.capture import run_as_main
+from traceops.capture import run_as_main, script
 from traceops.capture.after_import import when_loaded
 from traceops.capture.guard import Guard
 from traceops.capture.settings import ENV, CaptureSettings, from_environment, keep_to_this_process
@@ -163,3 +165,29 @@ _LIGHT = "import sys; assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)
 )
 def test_capture_is_callable_in_every_import_order_and_light(program):
     subprocess.run([sys.executable, "-c", f"{program}; {_LIGHT}"], check=True)
+
+
+def through_ours(work):
+    names = {"work": work}
+    exec(compile("def call():\n    work()", str(Path(script.__file__).with_name("steps.py")), "exec"), names)
+    names["call"]()
+
+
+def test_an_uncaught_error_is_shown_without_our_frames_unless_it_is_ours():
+    def inner():
+        raise ValueError("inner")
+
+    def outer():
+        try:
+            through_ours(inner)
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+
+    with pytest.raises(RuntimeError) as raised:
+        through_ours(outer)
+    shown = "".join(traceback.format_exception(script._own_traceback(raised.value)))
+    assert "in inner" in shown and "in outer" in shown and "steps.py" not in shown
+    with pytest.raises(ZeroDivisionError) as raised:
+        through_ours(lambda: exec(compile("1 / 0", script.__file__, "exec")))
+    shown = "".join(traceback.format_exception(script._own_traceback(raised.value)))
+    assert "script.py" in shown and "steps.py" not in shown

@@ -100,7 +100,10 @@ def raised_by_a_handler(error: BaseException) -> bool:
 
 def describe(error: BaseException) -> str:
     """The last line of the error's traceback, which names it."""
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # of the program's own class
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

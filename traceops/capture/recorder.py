@@ -197,7 +197,7 @@ class Recorder:
         session = profile(activities=activities, schedule=action, on_trace_ready=self._recorded, **self._options)
         session.step_num = step  # the ProfilerStep# in the trace is the step's number in the training
         try:
-            with _without_remark(), native_threads_are_ours():
+            with _without_remark(), native_threads_are_ours(), _without_dispatch_modes():
                 session.start()
                 self._profile = session
             contained(_exit_in_c.open, self.abandon)
@@ -219,7 +219,7 @@ class Recorder:
         if not self._in_own_thread:
             self.abandon()
             raise OtherThread
-        with self._last_stop():
+        with self._last_stop(), _without_dispatch_modes():
             self._profile.step()
         if self._ended:
             self.close()
@@ -262,7 +262,8 @@ class Recorder:
             self._scope.close()
         finally:  # once only: Kineto crashes where a session is stopped again that stopped half-way
             try:
-                session.stop()
+                with _without_dispatch_modes():
+                    session.stop()
             except BaseException:
                 contained(_end_kineto)
                 raise
@@ -332,6 +333,16 @@ def _end_session() -> None:
     import torch
 
     torch._C._autograd._disable_profiler()
+
+
+def _without_dispatch_modes() -> AbstractContextManager[Any]:
+    """Inside the block no TorchDispatchMode of the program's sees operators: the profiler marks steps with some."""
+    from torch.utils import _python_dispatch
+
+    modes = getattr(_python_dispatch, "_get_current_dispatch_mode_stack", None)
+    if modes is None or not modes():
+        return nullcontext()
+    return _python_dispatch._disable_current_modes()
 
 
 @contextmanager

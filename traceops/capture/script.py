@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from traceops.capture import run_as_main as _program
 from traceops.capture.folder import record_exit
 from traceops.capture.guard import contained, describe, is_peer_failure, say
 from traceops.capture.pipes import print_to_launcher
@@ -25,7 +24,7 @@ from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
 
-_HERE = (__file__, _program.__file__, str(Path(__file__).with_name("as_script.py")))
+_HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -120,11 +119,29 @@ def _exit_code(leaving: SystemExit) -> int:
 
 
 def _own_traceback(error: BaseException) -> BaseException:
-    """`error` as Python itself would show it: without our frames."""
-    frame: TracebackType | None = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename in _HERE:
-        frame = frame.tb_next
-    return error.with_traceback(frame)
+    """`error`, and those that led to it, as Python itself would show them: without our frames.
+
+    Where the last frames are ours, the error is too, and they stay.
+    """
+    one: BaseException | None = error
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        frames, trace = [], one.__traceback__
+        while trace is not None:
+            frames.append(trace)
+            trace = trace.tb_next
+        raised = next((i for i in range(len(frames), 0, -1) if not _is_ours(frames[i - 1])), 0)
+        kept = [frame for i, frame in enumerate(frames) if not _is_ours(frame) or i >= raised > 0]
+        for frame, following in zip(kept, [*kept[1:], None], strict=True):
+            frame.tb_next = following
+        one.__traceback__ = kept[0] if kept else None
+        one = one.__cause__ or one.__context__
+    return error
+
+
+def _is_ours(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(_HERE)
 
 
 def _record_imports(folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, uniques
 from traceops.measure.nesting import Nesting, begin_inside, find_nesting
 from traceops.traces.model import Events
 
@@ -210,7 +210,7 @@ class HostRows(Struct, frozen=True, dict=True):
 
 def _together(some: Int, others: Int) -> Int:
     """Rows of either, in file order as both are."""
-    return np.union1d(some, others) if len(some) and len(others) else others if len(others) else some
+    return uniques(some, others) if len(some) and len(others) else others if len(others) else some
 
 
 @lru_cache(maxsize=16)

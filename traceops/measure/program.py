@@ -257,10 +257,16 @@ def _host(
     )
 
 
+_PAINTED_AT_ONCE = 512  # steps: a step takes 60 kB meanwhile
+
+
 def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
     """For each step the code of what most of each of its cells went to."""
-    cells = np.linspace(steps.edges[:-1], steps.edges[1:], PAINTED + 1).T.astype(np.int64, order="C")
+    painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
     sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
-    spent = np.diff([part.covered_before(cells) for part in sets], axis=2)
-    painted: NDArray[np.uint8] = np.argmax(spent, axis=0).astype(np.uint8)
+    for first in range(0, len(steps), _PAINTED_AT_ONCE):
+        edges = steps.edges[first : first + _PAINTED_AT_ONCE + 1]
+        cells = np.linspace(edges[:-1], edges[1:], PAINTED + 1).T.astype(np.int64, order="C")
+        spent = np.diff([part.covered_before(cells) for part in sets], axis=2)
+        painted[first : first + _PAINTED_AT_ONCE] = np.argmax(spent, axis=0)
     return painted

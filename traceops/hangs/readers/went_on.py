@@ -177,15 +177,19 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
         seen = seen or bool(found)
         if open_windows:
             furthest = _furthest(found)
+            ends = {
+                service: max(completed_at(block, service) or -1, _exited_well(block, service) or -1)
+                for service in {window.service for window in open_windows}
+            }
             for window in open_windows:
                 near = window.is_near(begin)
                 for sight in found if near else furthest:
                     if window.service is not None and not sight.head.startswith(window.service + b" "):
                         continue  # another service goes on, whatever happens to this one
                     window.take(sight, begin if not near else begin + sight.place, number, block)
-                for end in (completed_at(block, window.service), _exited_well(block, window.service)):
-                    if end is not None and begin + end > window.offset:
-                        window.went_on(number + block.count(b"\n", 0, end))
+                end = ends[window.service]
+                if begin + end > window.offset and window.went_on_at is None and end >= 0:
+                    window.went_on(number + block.count(b"\n", 0, end))
     return windows, last
 
 

@@ -1,0 +1,123 @@
+"""CPU time and memory of files that are made to take long: ``python -m benchmarks.harm.sizes``.
+
+Each case is one text, or one event of a trace, over and over until the file has so many MB (`--mb`). It may take 10 s
+of CPU time for each 10 MB, after the 10 s that every command has, and 300 MB and ten times its size of memory. `{i}`
+in a text counts, `{r}` is a rank of eight, `{c}` is a letter. 1 where a command takes more, or ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bz2
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ROOT
+from benchmarks.harm.cases import read_toml
+
+TABLE = Path(__file__).with_name("sizes.toml")
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data, ".gz": gzip.compress, ".xz": lambda data: lzma.compress(data, preset=1), ".bz2": bz2.compress
+}  # fmt: skip
+_FIRST_S, _PER_10_MB_S = 10.0, 10.0
+_FIRST_MB, _TIMES = 300, 10
+_EXIT_CODES = (0, 1, 2, 3, 4)
+
+
+def cases() -> Iterator[tuple[str, str, list[str], str]]:
+    """Name, text, command and the file's name of each."""
+    tables = read_toml(TABLE)
+    for kind, command, file in (
+        ("log", ["diagnose"], "train.log"),
+        ("packed", ["diagnose"], "train.log"),
+        ("stack", ["diagnose"], "pyspy_rank_0.txt"),
+        ("fabric", ["doctor", "--from"], "nccl.log"),
+        ("trace", ["analyze", "--jobs", "1"], "rank_0.pt.trace.json"),
+    ):
+        for name, text in tables.get(kind, {}).items():
+            for end in PACKED if kind == "packed" else [""]:
+                yield f"{kind} {name}{end}", text, command, file + end
+
+
+def filled(text: str, size: int) -> bytes:
+    """The text so often that it has the size."""
+    parts: list[str] = []
+    made = 0
+    for i in count():
+        part = text.replace("{i}", str(i)).replace("{r}", str(i % 8)).replace("{c}", chr(97 + i % 26))
+        parts.append(part)
+        made += len(part)
+        if made >= size:
+            return "".join(parts).encode()
+    raise AssertionError
+
+
+def trace(text: str, size: int) -> bytes:
+    """A trace of two steps around the events."""
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": 500_000}
+    steps = [json.dumps({**mark, "name": f"ProfilerStep#{n}", "ts": 1_000_000 + 500_000 * n}) for n in (1, 2)]
+    events = filled(text.strip() + ",\n", size).decode()
+    return ('{"traceEvents": [\n' + events + ",\n".join(steps) + "]}").encode()
+
+
+def measured(name: str, text: str, command: list[str], file: str, size: int) -> tuple[str, dict[str, Any]]:
+    """What is wrong, and the figures."""
+    with tempfile.TemporaryDirectory() as place:
+        given = Path(place, "given", file)
+        given.parent.mkdir()
+        plain = trace(text, size) if name.startswith("trace") else filled(text, size)
+        given.write_bytes(PACKED["" if given.suffix not in PACKED else given.suffix](plain))
+        words = [sys.executable, "-m", "traceops", *command, str(given.parent if "--from" not in command else given)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEOPS_CACHE": "off"}
+        out = str(Path(place, "out"))
+        process = subprocess.Popen([*words, "-o", out], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert process.stdout is not None
+        said = process.stdout.read().decode(errors="replace")
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    figures = {
+        "mb": round(len(plain) / 1e6, 2), "cpu_s": round(used.ru_utime + used.ru_stime, 2),
+        "memory_mb": used.ru_maxrss // 1024, "code": process.returncode,
+    }  # fmt: skip
+    problems = []
+    if figures["cpu_s"] > _FIRST_S + _PER_10_MB_S * len(plain) / 1e7:
+        problems.append("too long")
+    if figures["memory_mb"] > _FIRST_MB + _TIMES * len(plain) / 1e6:
+        problems.append("too much memory")
+    if process.returncode not in _EXIT_CODES or "please report" in said:
+        problems.append(f"ended with {process.returncode}: {said[-300:]}")
+    return "; ".join(problems), figures
+
+
+def main() -> int:
+    """Measure them and say which is over a bound."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=float, default=2.0)
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--slice", default="0/1", metavar="K/N")
+    args = parser.parse_args()
+    kth, of = map(int, args.slice.split("/"))
+    chosen = [case for case in cases() if args.only in case[0]][kth::of]
+    wrong, longest, most = 0, 0.0, 0
+    for name, text, command, file in chosen:
+        problem, figures = measured(name, text, command, file, int(args.mb * 1e6))
+        wrong += bool(problem)
+        longest, most = max(longest, figures["cpu_s"]), max(most, figures["memory_mb"])
+        print(
+            f"{name:44} {figures['mb']:6} MB {figures['cpu_s']:7} s {figures['memory_mb']:5} MB  {problem}", flush=True
+        )
+    print(f"{len(chosen)} sizes, {wrong} over a bound; longest {longest} s, most memory {most} MB")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
