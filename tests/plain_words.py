@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _TICS = (
-    r"tells?|told",  # reports, shows, says
+    r"(?<!close to )tells?|told",  # reports, shows, says
     r"(?:is|are) seen to",
     r"nobody|hardly",
     r"(?:its|their) peers'?",  # the other ranks

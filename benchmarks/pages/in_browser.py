@@ -6,7 +6,9 @@
     python -m benchmarks.pages.in_browser --pages A.html B.html # these pages instead
     python -m benchmarks.pages.in_browser --keep OUT --shots OUT/shots
 
-Needs playwright and Chromium. 'proof' is the pixel at which the aligned steps begin on a window of 1280 × 800, 'ms' the
+Needs playwright and Chromium; axe.min.js is in axe-core (npm) and axe-playwright-python (PyPI).
+
+'proof' is the pixel at which the aligned steps begin on a window of 1280 × 800, 'ms' the
 browser's own time until the page can be used (domContentLoaded), which means something on a quiet machine only. 'CPU
 ms' is what the page's thread worked until it was loaded, the least of three times: load on the machine changes it
 little.

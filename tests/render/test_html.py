@@ -36,7 +36,7 @@ from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
 from traceops.render.history.html import render_history_html
 from traceops.render.report.card import card_of
-from traceops.render.report.html import render_html
+from traceops.render.report.html import describe, render_html
 from traceops.render.writers.html import environment, plotly_js, plotly_js_source, script_json
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
@@ -171,6 +171,16 @@ def test_1024_ranks_stay_a_page() -> None:
     assert {"ledger", "distribution"} <= set(charts)
     assert "Of 1024 ranks, those whose steps differ by less than 5 % are one row" in page.text()
     assert f"rank {LATE}" in charts["ledger"]["data"][0]["y"]
+
+
+def test_sections_that_prove_the_card_are_open_and_the_others_say_their_number_in_a_line() -> None:
+    sections = {one.id: one for one in describe(sample_report()).sections}
+    assert sections["findings"].brief is None
+    folded = {id: one for id, one in sections.items() if one.brief is not None}
+    assert {id for id, one in folded.items() if one.open} == {"timeline", "idle"}
+    assert not folded["definitions"].open and not folded["kernels"].open
+    assert re.fullmatch(r"\d+ fired, \d+ clear, \d+ not evaluated", folded["checks"].brief or "")
+    assert (folded["timeline"].brief or "").endswith(f"{len(sample_report().ranks)} ranks")
 
 
 def test_every_chart_has_its_place_and_every_link_its_section(page: Page) -> None:

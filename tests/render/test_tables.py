@@ -70,10 +70,10 @@ def test_each_column_of_numbers_has_a_unit_or_is_a_count(ddp: Report) -> None:
         "Size",
         "Value",
         "Fires from",
-        "Its peers",
+        "Other ranks",
         "rank",
     }
-    counts |= {"Most on rank", "On rank", "Last rank", "In step", "Calls a step", "stream", "Ranks", "Groups"}
+    counts |= {"Most on rank", "On rank", "Last rank", "In step", "Calls per step", "stream", "Ranks", "Groups"}
     counts |= {"Slowest rank", "Last comes rank", "idle_time_ratio"}
     tables = [block.table for block in describe(ddp).all_blocks if isinstance(block, TableBlock)]
     missing = {

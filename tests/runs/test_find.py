@@ -8,12 +8,16 @@ import os
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
+from msgspec.structs import replace
 from run_folders import failed_run, run_of
 
 from traceops.cli import main
 from traceops.core.errors import InputError
+from traceops.render.runs.files import figures_table, runs_verdict
 from traceops.runs.find import find_runs, natural
+from traceops.runs.row import FindingCount, RunsDocument
 from traceops.schemas import schema_path
 
 
@@ -124,6 +128,16 @@ def test_the_page_says_who_is_fastest_and_leads_to_the_reports(profile: Path) ->
     assert page.count("<script") == 1 and "<script>// Tables:" in page
     rows = list(csv.DictReader((profile / "reports" / "runs.csv").open()))
     assert [row["name"] for row in rows] == ["fast", "oom", "slow"] and rows[0]["compute_ms"]
+
+
+def test_the_run_that_has_a_problem_leads(profile: Path) -> None:
+    read = msgspec.json.decode((profile / "reports" / "runs.json").read_bytes(), type=RunsDocument)
+    found = {"slow": (FindingCount(rule="TO-S001", severity="error", count=1),)}
+    rows = [replace(row, findings=found.get(row.name, ()), verdict="Rank 1 is late.") for row in read.runs]
+    said = runs_verdict(rows)
+    assert said.level == "error"
+    assert said.sentence.startswith("slow: Rank 1 is late. fast is fastest with ")
+    assert [row[0].text for row in figures_table(rows, linked=False).rows] == ["slow", "fast"]
 
 
 def test_terminal_names_every_run_and_strict_counts_the_bad_one(profile, monkeypatch, capsys) -> None:

@@ -154,14 +154,16 @@ class _LastMembers:
     def __init__(self, graph: StepGraph, matching: MatchedCollectives) -> None:
         self._graph = graph
         self._collectives = [matching.collectives[kind] for kind in graph.kind]
-        self._last = [collective.last_rank for collective in self._collectives]
+        self._last = [
+            None if collective.last_rank is None else next(one for one in members if one[0] == collective.last_rank)
+            for collective, members in zip(self._collectives, graph.members, strict=True)
+        ]
 
     def __call__(self, number: int, rank: int) -> tuple[int, int] | None:
         """The last one as (rank, node); None where nobody waits for all others."""
         members = self._graph.members[number]
         if self._graph.needs[number] is None:
-            last = self._last[number]
-            return None if last is None else next(member for member in members if member[0] == last)
+            return self._last[number]
         waits = dict(zip(members, self._collectives[number].wait_ns, strict=True))
         return min(self._graph.needed_by(number, rank), key=lambda member: waits[member])
 

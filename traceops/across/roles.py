@@ -280,7 +280,11 @@ def find_roles(
 ) -> Roles:
     """What each group is for [docs/metrics.md, roles]: by its name, else by what it does, else unknown."""
     computed = _computed(ranks)
-    moved: dict[_Group, dict[int, Moved]] = defaultdict(dict)
+    moved: dict[_Group, dict[int, Moved]] = {}
+    moved_of: dict[int, dict[int, Moved]] = {}  # the same by the identity of the key in `same`
+    # By the identity of a group's ranks, which may be a thousand: each tuple is hashed once, not at every event of it.
+    same: dict[_Group, _Group] = {}
+    seen: dict[tuple[int, str], tuple[Ranks, _Group]] = {}  # holds the ranks, so that identities last
     group_at: dict[int, list[_Group | None]] = {}
     for summary in ranks:
         default, names = only_group(summary, world), _Descriptions(summary)
@@ -297,9 +301,14 @@ def find_roles(
             if args is None and role_of_kernel(comm.name[position]) != "unknown":
                 own.append(None)
                 continue
-            key = (group, names.of(args, group))
+            described = (id(group), names.of(args, group))
+            if described not in seen:
+                key = same.setdefault((group, described[1]), (group, described[1]))
+                seen[described] = group, key
+                moved_of.setdefault(id(key), moved.setdefault(key, {}))
+            key = seen[described][1]
             own.append(key)
-            of_rank = moved[key]
+            of_rank = moved_of[id(key)]
             known = of_rank.get(summary.rank)
             if known is None:
                 known = of_rank[summary.rank] = Moved(max(len(summary.step_numbers), 1), computed)
@@ -310,9 +319,10 @@ def find_roles(
         group_at[summary.rank] = own
     told = _agreed({key: _told(key, by_rank) for key, by_rank in moved.items()})
     at_messages = _messages(matching, pipelines, {summary.rank: summary for summary in ranks})
+    told_of = {id(same[key]): kinds for key, kinds in told.items()}
     of_event = {
         summary.rank: tuple(
-            _of_event(summary, position, key, told, at_messages.get((summary.rank, position)), computed)
+            _of_event(summary, position, key, told_of, at_messages.get((summary.rank, position)), computed)
             for position, key in enumerate(group_at[summary.rank])
         )
         for summary in ranks
@@ -416,14 +426,15 @@ def _of_event(
     summary: RankSummary,
     position: int,
     key: _Group | None,
-    told: Mapping[_Group, Mapping[OperationKind, _Told]],
+    told_of: Mapping[int, Mapping[OperationKind, _Told]],
     messages: _Told | None,
     computed: Computed,
 ) -> Role:
+    """The role of one event. told_of: by the identity of its group."""
     role: Role = "unknown"
-    if key is not None and key in told:
+    if (told := told_of.get(id(key))) is not None and key is not None:
         args = summary.comm.args[position]
-        role = told[key][kind_of(args.op if args is not None else summary.comm.name[position])][0]
+        role = told[kind_of(args.op if args is not None else summary.comm.name[position])][0]
     elif key is not None:
         role = role_of_name(key[1])
     if role == "unknown" and messages is not None:

@@ -57,7 +57,6 @@ def conclude(
     one = of_one_run(usable, rank_hosts(found, usable), found.manifest)
     usable, other_steps = with_same_steps(one.ranks, recorded_steps(found.manifest, found.root))
     usable = with_agreed_steps(usable, world_size(found, one.ranks))
-    found = replace(found, problems=(*problems, *one.left_out), doubts=(*found.doubts, *one.doubts))
     fabric = run_fabric(found.root, evidence)
     seen = observed_run(found, usable)
     paces = loader_paces(usable, seen.whole)
@@ -70,11 +69,17 @@ def conclude(
         hang, no_hang = None, f"the evidence of a hang: {odd_value_text(error)}"
     steps = numbered_steps(usable)
     on_gpu = any(summary.on_gpu for summary in usable)
-    found = replace(found, manifest=of_own_window(found.manifest, steps, seen.whole, on_gpu=on_gpu))
+    found = replace(
+        found,
+        manifest=of_own_window(found.manifest, steps, seen.whole, on_gpu=on_gpu),
+        problems=(*problems, *one.left_out),
+        doubts=(*found.doubts, *one.doubts),
+        notes=(*found.notes, *seen.notes),
+    )
     plain = plain_step(seen.whole, found.manifest, on_gpu=on_gpu)
     own_ms = without_profiler_ms(found.manifest, steps, seen.whole, plain)
     undisturbed, light_notes = undisturbed_run(found, run, plain)
-    found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
+    found = replace(found, notes=(*found.notes, *light_notes))
     first_ms = found.manifest.get("unprofiled_step_ms")
     run = _at_pace(run, (own_ms, first_ms, None if undisturbed is None else undisturbed.step_ms))
     known = Inputs(

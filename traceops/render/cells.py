@@ -191,7 +191,7 @@ def sizes_apart(sizes: Sequence[int | None]) -> Callable[[int | None], Cell]:
 def name(text: str, limit: int = 72) -> Cell:
     """A kernel or operator, shortened where it is long; the whole name unfolds."""
     short = short_name(text, limit)
-    return Cell(short, text, "name", text if short != text else "")
+    return Cell(short, text if short != text else "", "name", text if short != text else "")
 
 
 def word(value: Any) -> Cell:

@@ -39,7 +39,7 @@ _REFERENCE_SOURCES = {
     "table": ("table", "what NCCL reaches over this GPU's NVLink inside one host"),
     "siblings": ("best sibling", "the best group of the same kind in this run"),
 }
-FEW_RUNS = 400  # of the timeline where a script draws it in full
+FEW_RUNS = 200  # of the timeline where a script draws it in full
 
 
 def lateness_table(report: Report) -> Table | None:
