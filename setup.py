@@ -25,6 +25,7 @@ setup(
             "across/*/*.pyi",
             "capture/*/*.pyi",
             "schemas/*.json",
+            "schemas/*.md",
             "hangs/*.ini",
             "hangs/*.json",
             "machine/*.ini",
