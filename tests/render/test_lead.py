@@ -208,7 +208,8 @@ def test_low_confidence_is_said() -> None:
 
 def test_unknown_numbers_are_left_out() -> None:
     card = card_of(make_report([straggler(waits=None)], steps=False, late=FOUR, checks=[FIRED]))
-    assert (card.headline, card.now_ms, card.fixed_ms) == ("Rank 2's GPU computes longer", None, None)
+    assert card.headline.startswith("Rank 2's GPU computes longer")
+    assert (card.now_ms, card.fixed_ms) == (None, None)
 
 
 @pytest.mark.parametrize("findings", [[], [make_finding("TO-I001", ranks=(0,))]])

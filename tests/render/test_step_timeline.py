@@ -181,6 +181,7 @@ def test_a_browser_draws_it_and_tells_what_the_trace_says(browser: Any, tmp_path
     tab.keyboard.press("Enter")
     assert tab.inner_text(".step-said").splitlines()[1] == "gemm"
     tab.keyboard.press("Escape")
+    canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
     box = canvas.bounding_box()
     tab.mouse.move(box["x"] + 170, box["y"] + 5)  # from the time axis down: every row
     tab.mouse.down()
