@@ -158,7 +158,8 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
         return "not_recorded" if entered is None else "not_called"
     if member.finished(group, sequence):
         return None
-    assert member.head is not None  # it has this very operation pending
+    if member.head is None:  # records that contradict each other: entered, not finished, and nothing is pending
+        return "not_recorded"
     return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else "earlier"
 
 

@@ -15,12 +15,19 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.rules.compute import of_launches
-from traceops.rules.idle_claims import BlockedOnDevice, HiddenLoading, HostBound, InputBound, WorkersNeeded
+from traceops.rules.idle_claims import (
+    BlockedOnDevice,
+    HiddenLoading,
+    HostBound,
+    InputBound,
+    OutsideTorch,
+    WorkersNeeded,
+)
 from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched
 from traceops.rules.idle_time import (
     Idle,
@@ -215,6 +222,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
 def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Verdict:
     """behind: what ranks would wait for input if no rank were late."""
     judged, why = _judgeable(kind, inputs)
+    if why == NO_DEVICE and kind.rule is HOST_BOUND and inputs.run.world == len(inputs.run.ranks) == 1:
+        return outside_torch(inputs)
     if why:
         return kind.rule.not_evaluated(why)
     share = host_share(judged)
@@ -245,6 +254,39 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         severity = "info"
     found = finding_of(kind, severity, inputs, idle, saved, damaged=bool(judged[0].summary.damage))
     return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
+
+
+def outside_torch(inputs: Inputs) -> Verdict:
+    """TO-I001 of one rank on the CPU: its main thread is outside torch's operators, and does not load or wait.
+
+    What the profiler makes longer, and what the thread waits for a core, is no work of the program.
+    """
+    (times,) = inputs.run.ranks
+    step = times.step_ms if inputs.unprofiled_ms is None else min(times.step_ms, inputs.unprofiled_ms)
+    if not step:
+        return HOST_BOUND.not_evaluated(reason("idle", "no_step"))
+    spent = max(times.mean_ms("idle_host") - (times.step_ms - step), 0.0)
+    waited = [use.waited_pct for use in inputs.machine if use.waited_pct is not None]
+    spent = max(spent - max(waited, default=0.0) / 100 * step, 0.0)
+    pct, words = 100 * spent / step, inputs.run.step_words
+    severity = severity_of(pct, *BOUNDS.host_pct)
+    if severity is None:
+        numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.host_pct[0], "window": words is WINDOW, "spared": ""}
+        return HOST_BOUND.clear(reason("idle", "little", **numbers))
+    rank = times.summary.rank
+    found = HOST_BOUND.finding(
+        severity if inputs.unprofiled_ms is not None else min(severity, "warning", key=SEVERITIES.index),
+        "high" if inputs.unprofiled_ms is not None else "medium",
+        OutsideTorch(window=words is WINDOW, rank=rank, ms=stored(spent), step=stored(step), pct=stored(pct)),
+        (
+            Evidence(Fact.BUCKET, stored(spent), words.unit("ms"), rank=rank, subject="idle_host"),
+            Evidence(Fact.STEP, stored(step), "ms"),
+        ),
+        ranks=[rank],
+        impact_ms=stored(spent),
+        cause="outside_torch",
+    )
+    return HOST_BOUND.verdict(replace(found, advice=HOST_BOUND.advice_for("outside_torch")))
 
 
 def _judgeable(kind: IdleJudgement, inputs: Inputs) -> tuple[list[RankTimes], str]:

@@ -68,6 +68,17 @@ class Idles(Claim, frozen=True, kw_only=True):
     recorded_step: float | None = None
 
 
+class OutsideTorch(Claim, frozen=True, kw_only=True):
+    """A training on the CPU: the main thread of its rank is outside torch's operators."""
+
+    family = "idle"
+    kind = "outside_torch"
+    rank: int
+    ms: float
+    step: float
+    pct: float
+
+
 class HostBound(Idles, frozen=True, kw_only=True):
     """The host launches late. own: what of it the profiler cannot explain, which costs the host `cost` at most.
 
