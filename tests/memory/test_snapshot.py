@@ -275,3 +275,17 @@ def test_a_piece_that_torch_may_not_use_is_no_fragmentation(largest: int, why: s
 def test_what_is_free_at_the_end_is_not_what_was_free_when_memory_ran_out() -> None:
     short = replace(AT_END, asked=2 * GIB, device_free=GIB // 2, unused_then=4 * GIB, largest_free=3 * GIB)
     assert "fragmented" in said(short)
+
+
+@pytest.mark.torch
+def test_a_page_of_torchs_memory_viz_is_the_snapshot_in_it(tmp_path):
+    """It was "not a memory snapshot of torch: invalid load key, '<'"."""
+    from torch.cuda import _memory_viz
+
+    source = Path(__file__).parents[1] / "data" / "memory" / "runs" / "leak" / "rank_1" / "memory.pickle"
+    page = tmp_path / "trace.html"
+    page.write_text(_memory_viz.trace_plot(pickle.loads(source.read_bytes())))
+    assert read_snapshot(page) == read_snapshot(source)
+    (tmp_path / "other.html").write_text("<!DOCTYPE html><html></html>")
+    with pytest.raises(InputError, match="page that holds no snapshot"):
+        read_snapshot(tmp_path / "other.html")

@@ -6,8 +6,11 @@ unpickler reads into dicts, which become the same rows.
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from traceops.core.code_places import is_compiled_code
 from traceops.core.plain_pickle import load_plain_file
-from traceops.core.regular_file import open_regular
+from traceops.core.regular_file import open_regular, read_regular
 
 _LIBRARIES = (
     "/site-packages/",
@@ -40,6 +43,8 @@ _ALLOCATING = (
     "at::detail::",
     "at::TensorBase at::detail::",
 )
+_PAGE_HEAD = 512
+_IN_PAGE = re.compile(rb'"base64": ?"([A-Za-z0-9+/=]+)"')
 _MOST_NAME = 80  # letters of a function with templates
 _OWN, _PYTHON, _NAMED, _UNNAMED = range(4)
 
@@ -159,8 +164,28 @@ class SnapshotRows(Struct, frozen=True):
 
 
 def read_rows(path: Path) -> SnapshotRows:
-    """The rows of a file. Raises OSError, UnpicklingError, EOFError, and what `rows_of` raises."""
-    return native_rows(path) or rows_of(load_plain_file(path))
+    """The rows of a pickle, or of a page that torch.cuda._memory_viz made of one.
+
+    Raises OSError, UnpicklingError, EOFError, and what `rows_of` raises.
+    """
+    pickled = _pickle_in_page(path)
+    if pickled is None:
+        return native_rows(path) or rows_of(load_plain_file(path))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pickled)
+        file.flush()
+        return native_rows(Path(file.name)) or rows_of(load_plain_file(Path(file.name)))
+
+
+def _pickle_in_page(path: Path) -> bytes | None:
+    """The snapshot that a page carries in base64; None for a file that is no page."""
+    with open_regular(str(path)) as file:
+        if b"<html" not in file.read(_PAGE_HEAD).lower():
+            return None
+    found = _IN_PAGE.search(read_regular(path))
+    if found is None:
+        raise pickle.UnpicklingError("a page that holds no snapshot: give the pickle that it was made of")
+    return base64.b64decode(found[1])
 
 
 def native_rows(path: Path) -> SnapshotRows | None:
