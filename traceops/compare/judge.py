@@ -25,7 +25,7 @@ from traceops.compare.model import (
     Samples,
     metric_of,
 )
-from traceops.compare.statistics import Estimate, Float, estimate, far_from_median, holm, spread
+from traceops.compare.statistics import Estimate, Float, estimate, far_from_median, holm, spread, spread_of_rounds
 from traceops.core.units import digits_text
 
 # What recorded steps tell of a change whatever the profiler costs.
@@ -165,7 +165,7 @@ def launch_noise_pct(
     if any(len(own) < _MANY_STEPS for side in sides for own in side):
         return None
     step = float(np.mean([np.median(own) for own in sides[0]]))
-    of_steps = 100 * _OF_STEPS * max(spread(own) for side in sides for own in side) / step
+    of_steps = 100 * _OF_STEPS * max(spread_of_rounds(own) for side in sides for own in side) / step
     return max(LAUNCH_NOISE_PCT[device], of_steps, waited_pct((*base, *head)))
 
 
