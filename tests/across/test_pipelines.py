@@ -137,7 +137,7 @@ def test_of_a_schedule_whose_bubble_is_not_known_no_send_is_called_late():
               for row in block.table.rows for cell in row[:1]]  # fmt: skip
     assert "… of it the rest" in labels and not [label for label in labels if "late sends" in label]
     titles = [column.label for column in stages_table(pipeline).columns]
-    assert "Fill, drain and late sends" in titles and "Fill and drain" not in titles
+    assert "Fill, drain and late sends ms" in titles and "Fill and drain ms" not in titles
 
 
 def test_uneven_stages_are_told_with_their_cost_and_cure():

@@ -143,7 +143,7 @@ def test_a_rank_that_is_late_in_every_step_is_so_however_late_it_is_in_one():
     assert 0.5 * late.impact_ms < waits < like, "of a typical step, as what is saved"
     [[odd]] = [
         verdict.findings
-        for verdict in judge_unlike(SimpleNamespace(run=measured, manifest={}, observed=(), whole=None))
+        for verdict in judge_unlike(SimpleNamespace(run=measured, manifest={}, observed=(), whole=None, rounds=None))
     ]
     assert (odd.steps, odd.cause) == ((6,), "host") and "the host takes longer on rank 2" in odd.message
 

@@ -95,7 +95,7 @@ def test_a_table_that_fits_stays_and_a_wide_one_loses_its_bars_first() -> None:
     (whole,) = table_lines(HEADER, ROWS, (2, 3), 120, bars=3)
     assert len(whole.header) == 1 and len(whole.rows) == 2 and "█" * 20 in whole.rows[0]
     (cut,) = table_lines(HEADER, ROWS, (2, 3), 80, bars=3)
-    assert max(map(len, (*cut.header, *cut.rows))) <= 80 and "█…" in cut.rows[0]
+    assert max(map(len, (*cut.header, *cut.rows))) <= 80 and "█" in cut.rows[0]
     (without,) = table_lines(HEADER, ROWS, (2, 3), 60, bars=3)
     assert "█" not in "".join(without.rows) and max(map(len, without.rows)) <= 60
 

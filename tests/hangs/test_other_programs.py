@@ -372,7 +372,7 @@ def test_a_gloo_job_is_not_sent_to_nccls_log():
         archive.extractall(folder, filter="data")
         (root,) = diagnose(folder).roots
     assert (root.rule, root.ranks, root.cause) == ("TO-H006", (0, 1), "gloo")
-    assert "TCP" in root_advice(root) and "NCCL_DEBUG" not in root_advice(root)
+    assert "GLOO_SOCKET_IFNAME" in root_advice(root) and "NCCL_DEBUG" not in root_advice(root)
 
 
 def test_p2p_of_other_ranks_explains_nothing(tmp_path):

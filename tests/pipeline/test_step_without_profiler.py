@@ -60,7 +60,7 @@ def test_a_run_that_was_not_observed_has_what_its_capture_timed(tmp_path):
 
 def test_where_none_was_timed_there_is_no_number():
     report = analyze(DATA / "slow_loader4")
-    assert report.summary.step_without_profiler_ms is None and facts(report)["Without profiler"] == "–"
+    assert report.summary.step_without_profiler_ms is None and "Without profiler" not in facts(report)
 
 
 def test_a_window_that_was_asked_for_later_has_the_steps_before_it():

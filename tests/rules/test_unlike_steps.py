@@ -197,8 +197,8 @@ def test_a_generators_step_is_no_fault_of_the_training(tmp_path):
     assert (one.severity, one.cause, one.impact_ms) == ("info", "other_optimizer", None)
     claim = claim_of(one, LongSteps)
     assert (claim.another, claim.another_in, claim.another_of, claim.left_pct) == ("Adam.step", 40, 120, None)
-    assert "No fault" in one.advice
-    assert "A round of the training is 3 steps: a typical step tells of the kind" in text_of(report)
+    assert "no fault" in one.advice
+    assert "A round of the training is 3 steps: a typical step is of the kind" in text_of(report)
     assert any("Steps are of two kinds" in str(block) for block in describe(report).intro)
 
 
