@@ -222,7 +222,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
 def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Verdict:
     """behind: what ranks would wait for input if no rank were late."""
     judged, why = _judgeable(kind, inputs)
-    if why == NO_DEVICE and kind.rule is HOST_BOUND and inputs.run.world == len(inputs.run.ranks) == 1:
+    if why == NO_DEVICE and kind.rule is HOST_BOUND and _is_alone(inputs.run):
         return outside_torch(inputs)
     if why:
         return kind.rule.not_evaluated(why)
@@ -256,6 +256,11 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
 
 
+def _is_alone(run: CrossRank) -> bool:
+    """Whether it is one rank with steps, whose main thread waits for nobody, and no GPU's kernels were lost."""
+    return run.world == len(run.ranks) == 1 and run.unit == "step" and not run.ranks[0].summary.kernels_lost
+
+
 def outside_torch(inputs: Inputs) -> Verdict:
     """TO-I001 of one rank on the CPU: its main thread is outside torch's operators, and does not load or wait.
 
@@ -265,13 +270,14 @@ def outside_torch(inputs: Inputs) -> Verdict:
     step = times.step_ms if inputs.unprofiled_ms is None else min(times.step_ms, inputs.unprofiled_ms)
     if not step:
         return HOST_BOUND.not_evaluated(reason("idle", "no_step"))
-    spent = max(times.mean_ms("idle_host") - (times.step_ms - step), 0.0)
+    cost = times.recording_ms if inputs.unprofiled_ms is None else times.step_ms - step
+    spent = max(times.mean_ms("idle_host") - cost, 0.0)
     waited = [use.waited_pct for use in inputs.machine if use.waited_pct is not None]
     spent = max(spent - max(waited, default=0.0) / 100 * step, 0.0)
     pct, words = 100 * spent / step, inputs.run.step_words
-    severity = severity_of(pct, *BOUNDS.host_pct)
+    severity = severity_of(pct, *BOUNDS.outside_pct)
     if severity is None:
-        numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.host_pct[0], "window": words is WINDOW, "spared": ""}
+        numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
         return HOST_BOUND.clear(reason("idle", "little", **numbers))
     rank = times.summary.rank
     found = HOST_BOUND.finding(
@@ -385,6 +391,7 @@ class IdleBounds(Bounds, frozen=True):
     words = "idle"
 
     host_pct: tuple[float, float, float] = (10.0, 20.0, 40.0)
+    outside_pct: tuple[float, float, float] = (30.0, 50.0, 70.0)
     input_pct: tuple[float, float, float] = (5.0, 10.0, 30.0)
     sync_pct: tuple[float, float, float] = (1.0, 3.0, 15.0)
     unknown_pct: float = 10.0

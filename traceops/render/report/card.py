@@ -241,15 +241,17 @@ def _reason(report: Report, lead: Finding) -> str:
 
 
 def _proof(lead: Finding) -> str:
-    """The time that grew most, or the first number."""
+    """The time that grew most, the line that the host is in, or the first number."""
     grown = [one for one in lead.evidence if isinstance(one.grown, str) and isinstance(one.value, (int, float))]
     if grown:
         most = max(grown, key=lambda one: float(one.value or 0.0) - (one.peers or 0.0))
         return _grown_text(most, lead)
-    first = next((one for one in lead.evidence if one.value is not None and one.file is None), None)
+    line = next((f": {one.value}" for one in lead.evidence if one.fact is Fact.LINE), "")
+    host = next((one for one in lead.evidence if one.fact is Fact.HOST_IN), None) if line else None
+    first = host or next((one for one in lead.evidence if one.value is not None and one.file is None), None)
     if first is None:
         return ""
-    said = f"{first.metric} {value_text(first)}{f' {first.unit}' if first.unit else ''}"
+    said = f"{first.metric} {value_text(first)}{f' {first.unit}' if first.unit else ''}{line if host else ''}"
     return _cut(said, _MOST_ACTION)
 
 
