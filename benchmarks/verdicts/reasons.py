@@ -18,9 +18,7 @@ REASONS: dict[Kind, str] = {
     Kind("TO-I001", "computes_on_cpu"): (
         "operators of the host that compute where the GPU waits; it takes a program that computes on the CPU in between"
     ),
-    Kind(
-        "TO-I001", "outside_torch"
-    ): "a training of one rank on the CPU; it takes a program that works outside of torch",
+    Kind("TO-I005", ""): "a training of one rank on the CPU; it takes a program that works outside of torch",
     Kind("TO-T001", "round"): "the times of all steps; it takes a run whose steps repeat with a period",
     Kind("TO-W004", ""): "the same; benchmarks/phases has such programs",
     Kind("TO-W004", "evaluation"): "the same, with steps that evaluate",

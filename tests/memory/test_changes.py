@@ -137,6 +137,24 @@ def test_the_first_update_that_runs_out_asks_for_state_and_not_for_a_smaller_bat
     peak = peak_of(ran_out, 8)
     assert peak is not None and peak.held["optimizer_state"] == 8 * GIB
     saves = {change.name: change.saves_bytes for change in changes_of(peak, None, 0.0)}
-    assert "half the micro-batch, twice the accumulation" not in saves
-    assert saves[words_of(["zero1"])[0]] == 6 * GIB  # and the update makes a copy of the rank's share
+    assert saves.keys() == {words_of(["adam_8bit"])[0], words_of(["offload_state"])[0]}
+    whole = changes_of(msgspec.structs.replace(peak, parameters=GIB), None, 0.0)
+    assert {change.name: change.saves_bytes for change in whole}[words_of(["zero1"])[0]] == 7 * GIB
     assert peak_of(msgspec.structs.replace(ran_out, held={}), 8) is None
+
+
+@pytest.mark.parametrize(("step", "gradients"), [(0, GIB // 64), (9, 4 * GIB)], ids=["LoRA", "8-bit Adam, later"])
+def test_few_states_are_no_first_update(step: int, gradients: int) -> None:
+    held = {"parameters": 4 * GIB, "gradients": gradients, "optimizer_state": GIB // 32}
+    ran_out = RanOut(
+        0, step, 0, asked=GIB, total=12 * GIB, free=0, allocated=11 * GIB, reserved=11 * GIB, retries=1, held=held
+    )
+    peak = peak_of(ran_out, 8)
+    assert peak is not None and peak.held["optimizer_state"] == GIB // 32
+
+
+def test_a_rank_that_may_hold_a_share_is_not_told_to_shard() -> None:
+    held = {"parameters": 1.0 * GIB, "gradients": 1.0 * GIB, "optimizer_state": 2.0 * GIB, "activations": 4.0 * GIB}
+    for parameters in (0, 2 * GIB):  # not known; 8 GiB of them, of which this is an eighth
+        found = changes_of(Peak(held, 8 * GIB, 0, 8, parameters), None, 0.0)
+        assert not {words_of([name])[0] for name in ("zero1", "shard", "bf16")} & {change.name for change in found}

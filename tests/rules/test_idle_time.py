@@ -519,9 +519,11 @@ def cpu_trace(path, sleeps_us):
 def test_a_program_on_the_cpu_that_is_outside_of_torch_gets_no_clean_bill(tmp_path, sleeps_us, status):
     """60 steps of time.sleep(0.02) had "No problem found in the 0.87 % of the step we could judge"."""
     report = cpu_trace(tmp_path / "run", sleeps_us)
-    [check] = [one for one in report.checks if one.rule == "TO-I001"]
+    [check] = [one for one in report.checks if one.rule == "TO-I005"]
     assert check.status == status
     if status == "fired":
-        [found] = [one for one in report.findings if one.rule == "TO-I001"]
-        assert found.cause == "outside_torch" and found.severity == "warning"  # nothing timed it without the profiler
+        [found] = [one for one in report.findings if one.rule == "TO-I005"]
+        assert found.severity == "warning"  # nothing timed it without the profiler
         assert found.impact_ms == pytest.approx(20, rel=0.02)
+        card = card_of(report)
+        assert card.fixed_least_ms is not None, "how much of it can go is not known"

@@ -28,9 +28,7 @@ Held = dict[str, float]  # bytes by kind, as CategoryMemory names them
 _BY_BATCH = ("activations", "loss", "inputs")
 _STATE = ("parameters", "gradients", "optimizer_state")
 _BLOCK = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
-_INPUT_SHARE = (
-    0.2  # of what a block keeps for backward, its input at most (a 17th in a transformer, more in a small one)
-)
+_INPUT_SHARE = 0.2  # of what a block keeps for backward: its input, at most (a 17th in a transformer)
 _ADAM_STATES = 1.9  # times its parameters that an optimizer holds from which it keeps two moments of each
 
 
@@ -49,16 +47,15 @@ class Peak(Struct, frozen=True):
     blocks: tuple[float, ...] = ()
 
     @property
-    def sharded(self) -> bool:
-        """Whether a rank holds only its share of the parameters."""
-        return self.held.get("sharding_buffers", 0) > 0 or 0 < self.held.get("parameters", 0) < 1.5 * self.parameters
+    def replicated(self) -> bool:
+        """Whether the rank is known to hold all parameters, and not its share of them."""
+        whole = 0 < 1.5 * self.parameters <= self.held.get("parameters", 0)
+        return whole and not self.held.get("sharding_buffers")
 
     @property
-    def bytes_each(self) -> float:
-        """Of a parameter: 4, or 2 where the model itself is in 16 bits."""
-        if not self.parameters or self.sharded:
-            return 4.0
-        return 2.0 if self.held.get("parameters", 0) < 3 * self.parameters else 4.0
+    def in_fp32(self) -> bool:
+        """Whether the parameters themselves are known to have 4 bytes each."""
+        return self.replicated and self.held.get("parameters", 0) >= 3 * self.parameters
 
     def after(self, held: Held) -> Peak:
         """The peak with a change, which shrinks what each block keeps as it does all activations."""
@@ -79,15 +76,16 @@ def blocks_of(modules: Sequence[ModuleMemory]) -> tuple[float, ...]:
 def peak_of(ran_out: RanOut, world_size: int) -> Peak | None:
     """What the rank would have held with what it asked for; None where what was held is not known by kind.
 
-    An optimizer that has states of a part of its parameters was making them in its first update: all of them are
-    needed, as Adam's two for each parameter.
+    In the first step, an optimizer with states of a part of its parameters is in its first update: where it has
+    gradients of all of them, it needs the rest of the states too, counted as Adam's two for each parameter, and the
+    update's copy.
     """
     if not ran_out.held:
         return None
-    weights, state = ran_out.held["parameters"], ran_out.held["optimizer_state"]
+    weights, gradients, state = (ran_out.held[kind] for kind in _STATE)
     held: Held = {**ran_out.held, "activations": ran_out.rest + ran_out.asked}
-    if 0 < state < weights:
-        held |= {"optimizer_state": max(2 * weights, state + ran_out.asked), "activations": ran_out.rest}
+    if ran_out.step == 0 and 0 < state < weights <= gradients:
+        held |= {"optimizer_state": 2 * weights, "optimizer_temporaries": weights, "activations": ran_out.rest}
     used = max(ran_out.total - ran_out.free - ran_out.reserved, 0)
     return Peak(held, round(sum(held.values())), used, world_size)
 
@@ -167,7 +165,7 @@ def _same(held: Held) -> tuple[Held, Held]:
 def _autocast(peak: Peak) -> tuple[Held, Held] | None:
     """bf16 compute: activations of half the size, and a copy of the parameters in 16 bits."""
     held = peak.held
-    if held.get("parameter_casts") or peak.bytes_each < 4 or not peak.parameters or not held.get("activations"):
+    if held.get("parameter_casts") or not peak.in_fp32 or not held.get("activations"):
         return None
     kept = held["activations"]
     casts = 0.5 * held.get("parameters", 0)
@@ -184,7 +182,7 @@ def _half_batch(peak: Peak) -> tuple[Held, Held] | None:
 
 
 def _zero1(peak: Peak) -> tuple[Held, Held] | None:
-    if peak.world_size == 1 or peak.sharded or not peak.held.get("optimizer_state"):
+    if peak.world_size == 1 or not peak.replicated or not peak.held.get("optimizer_state"):
         return None
     return _same(_scaled(peak, optimizer_state=1 / peak.world_size))
 
@@ -194,7 +192,7 @@ def _shard(peak: Peak) -> tuple[Held, Held] | None:
 
     At least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets.
     """
-    if peak.world_size == 1 or peak.sharded:
+    if peak.world_size == 1 or not peak.replicated:
         return None
     share = 1 / peak.world_size
     weights, gradients = peak.held.get("parameters", 0), peak.held.get("gradients", 0)
@@ -209,8 +207,9 @@ def _adam_8bit(peak: Peak) -> tuple[Held, Held] | None:
     state, weights = peak.held.get("optimizer_state", 0), peak.held.get("parameters", 0)
     if not weights or state < _ADAM_STATES * weights:
         return None
-    share = (1 + 4 / 256) / (4 if peak.bytes_each == 4 else 2)
-    return _same(_scaled(peak, optimizer_state=share))
+    shares = ((1 + 4 / 256) / size for size in (4, 4 if peak.in_fp32 else 2))  # of moments in 32 bits, or in 16
+    least, most = (_scaled(peak, optimizer_state=share) for share in shares)
+    return least, most
 
 
 def _checkpointed(peak: Peak, part: float) -> tuple[Held, Held] | None:
@@ -239,5 +238,4 @@ _CHANGES: tuple[tuple[str, Callable[[Peak], tuple[Held, Held] | None]], ...] = (
     ("checkpoint_half", lambda peak: _checkpointed(peak, 0.5)),
     ("checkpoint", lambda peak: _checkpointed(peak, 1.0)),
     ("offload_state", _offload_state),
-    ("half_sequence", _half_batch),
 )

@@ -14,7 +14,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
-from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.pipeline import LARGE_BUBBLE
@@ -33,7 +33,7 @@ JUDGED_BY: dict[str, tuple[Rule, ...]] = {
     "memory": (EXPOSED_COPIES,),
     "idle_input": (INPUT_BOUND,),
     "idle_sync": (BLOCKED_ON_DEVICE,),
-    "idle_host": (HOST_BOUND,),
+    "idle_host": (HOST_BOUND, OUTSIDE_TORCH),
     "idle_dependency": (),
     "idle_unknown": (),
     "idle_gap": (),

@@ -208,6 +208,8 @@ HOST_BOUND = described("idle", "TO-I001")
 INPUT_BOUND = described("idle", "TO-I002")
 
 BLOCKED_ON_DEVICE = described("idle", "TO-I003")
+
+OUTSIDE_TORCH = described("idle", "TO-I005")
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
 CAPTURED, THROUGH_HOST, NO_DEVICE = (reason("idle", key) for key in ("captured", "through_host", "no_gpu_activity"))
@@ -216,14 +218,12 @@ CAPTURED, THROUGH_HOST, NO_DEVICE = (reason("idle", key) for key in ("captured",
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle: one verdict a rule."""
     behind = behind_late(inputs.run, inputs.found_before("TO-S001"))
-    return [_judge(kind, inputs, behind) for kind in _JUDGEMENTS]
+    return [*(_judge(kind, inputs, behind) for kind in _JUDGEMENTS), judge_outside_torch(inputs)]
 
 
 def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Verdict:
     """behind: what ranks would wait for input if no rank were late."""
     judged, why = _judgeable(kind, inputs)
-    if why == NO_DEVICE and kind.rule is HOST_BOUND and _is_alone(inputs.run):
-        return outside_torch(inputs)
     if why:
         return kind.rule.not_evaluated(why)
     share = host_share(judged)
@@ -257,19 +257,24 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
 
 
 def _is_alone(run: CrossRank) -> bool:
-    """Whether it is one rank with steps, whose main thread waits for nobody, and no GPU's kernels were lost."""
-    return run.world == len(run.ranks) == 1 and run.unit == "step" and not run.ranks[0].summary.kernels_lost
+    """Whether it is one rank with steps that used no GPU: its main thread waits for nobody."""
+    if run.unit != "step" or not run.world == len(run.ranks) == 1:
+        return False
+    summary = run.ranks[0].summary
+    return not summary.on_gpu and not summary.kernels_lost
 
 
-def outside_torch(inputs: Inputs) -> Verdict:
-    """TO-I001 of one rank on the CPU: its main thread is outside torch's operators, and does not load or wait.
+def judge_outside_torch(inputs: Inputs) -> Verdict:
+    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait.
 
     What the profiler makes longer, and what the thread waits for a core, is no work of the program.
     """
+    if not _is_alone(inputs.run):
+        return OUTSIDE_TORCH.not_evaluated(reason("idle", "not_alone"))
     (times,) = inputs.run.ranks
     step = times.step_ms if inputs.unprofiled_ms is None else min(times.step_ms, inputs.unprofiled_ms)
     if not step:
-        return HOST_BOUND.not_evaluated(reason("idle", "no_step"))
+        return OUTSIDE_TORCH.not_evaluated(reason("idle", "no_step"))
     cost = times.recording_ms if inputs.unprofiled_ms is None else times.step_ms - step
     spent = max(times.mean_ms("idle_host") - cost, 0.0)
     waited = [use.waited_pct for use in inputs.machine if use.waited_pct is not None]
@@ -278,9 +283,9 @@ def outside_torch(inputs: Inputs) -> Verdict:
     severity = severity_of(pct, *BOUNDS.outside_pct)
     if severity is None:
         numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
-        return HOST_BOUND.clear(reason("idle", "little", **numbers))
+        return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
     rank = times.summary.rank
-    found = HOST_BOUND.finding(
+    found = OUTSIDE_TORCH.finding(
         severity if inputs.unprofiled_ms is not None else min(severity, "warning", key=SEVERITIES.index),
         "high" if inputs.unprofiled_ms is not None else "medium",
         OutsideTorch(window=words is WINDOW, rank=rank, ms=stored(spent), step=stored(step), pct=stored(pct)),
@@ -290,9 +295,9 @@ def outside_torch(inputs: Inputs) -> Verdict:
         ),
         ranks=[rank],
         impact_ms=stored(spent),
-        cause="outside_torch",
+        cause="host",
     )
-    return HOST_BOUND.verdict(replace(found, advice=HOST_BOUND.advice_for("outside_torch")))
+    return OUTSIDE_TORCH.verdict(found)
 
 
 def _judgeable(kind: IdleJudgement, inputs: Inputs) -> tuple[list[RankTimes], str]:

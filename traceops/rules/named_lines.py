@@ -23,7 +23,7 @@ from traceops.measure.loader_work import BUSY_PCT
 from traceops.measure.recording import SLOWED
 from traceops.measure.stack_times import IDLE, StackTime
 from traceops.rules import whole_run_hosts
-from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import IMPACT_BOUNDS, core_wait_ms, waited_for_ms
@@ -300,6 +300,7 @@ def _line(place: CodePlace, rank: int | None) -> list[Evidence]:
 
 _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     HOST_BOUND.id: lambda one: not one.waits and one.does != "input",
+    OUTSIDE_TORCH.id: lambda one: not one.waits and one.does != "input",
     INPUT_BOUND.id: lambda one: one.does == "input",
     EXPOSED_COPIES.id: lambda one: bool(one.place.text and _COPIES.search(one.place.text)),
     BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),
@@ -321,6 +322,7 @@ class _About(Struct, frozen=True):
 
 _IDLE: Mapping[str, _About] = {
     HOST_BOUND.id: _About("idle_host", lambda one: one.place.line > 0 and not one.waits),
+    OUTSIDE_TORCH.id: _About("idle_host", lambda one: one.place.line > 0 and not one.waits),
     INPUT_BOUND.id: _About("idle_input", lambda one: one.in_loader),
     BLOCKED_ON_DEVICE.id: _About("idle_sync", lambda one: not one.waits),
 }

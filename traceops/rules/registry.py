@@ -92,7 +92,7 @@ def judge_whole_run(inputs: Inputs) -> list[Verdict]:
     ]
 
 
-IDLE = (*idle.RULES, *idle_copies.RULES)
+IDLE = (*idle.RULES, *idle_copies.RULES, idle.OUTSIDE_TORCH)
 
 
 def judge_idle(inputs: Inputs) -> list[Verdict]:
