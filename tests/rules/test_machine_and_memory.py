@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from changed import replace
 
+from traceops import doctor
 from traceops.across.run_use import MemoryUse, growth
 from traceops.core.claims import claim_of
 from traceops.core.rule import Verdict
@@ -271,7 +272,8 @@ def test_reports_of_runs_do_not_list_rules_that_only_the_doctor_judges() -> None
 
 
 def test_each_look_of_the_catalogue_is_made_somewhere_and_knows_its_place() -> None:
-    code = "".join(path.read_text() for path in Path(machine.__path__[0]).glob("*.py"))
+    folders = (*machine.__path__, *doctor.__path__)
+    code = "".join(path.read_text() for folder in folders for path in Path(folder).glob("*.py"))
     outcomes = 0
     for about, texts in sections("looks").items():
         for key, text in texts.items():
