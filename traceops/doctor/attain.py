@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -249,7 +250,7 @@ def keep_rates() -> tuple[KeptRates, str]:
 def lines_of(kept: KeptRates, path: str) -> list[str]:
     """What the terminal shows."""
     rates, half = kept.rates, kept.rates.half[-1][1]
-    facts = {
+    facts: dict[str, Any] = {
         "half": half,
         "tf32": half * rates.units["tf32"],
         "simt": rates.simt,

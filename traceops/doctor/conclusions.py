@@ -205,9 +205,15 @@ def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial], device: str) -
     looks = []
     for (test, cause), devices in said.items():
         because = "ranks" if not plan.runner.gpus else "other_model" if cause == "other_model" else "gpus"
-        facts = {"names": names_of(devices, device), "test": test, "left_out": _left_out(plan), "because": because}
+        facts: dict[str, Any] = {
+            "names": names_of(devices, device),
+            "test": test,
+            "left_out": _left_out(plan),
+            "because": because,
+        }
         numbers = {"gpus": list(devices), "alone": True}
-        looks.append(looked(host, "tests", "alone", numbers, devices=tuple(devices), **facts))
+        names = names_of(devices, device)
+        looks.append(looked(host, "tests", "alone", numbers, names=names, devices=tuple(devices), **facts))
     return looks
 
 
@@ -269,7 +275,7 @@ def _pairs(plan: CheckupPlan) -> list[Look]:
     for host, bad in each:
         if bad:
             culprits, shown = shared_by(bad), ", ".join(f"{one}–{other}" for one, other in sorted(bad)[:8])
-            facts = {
+            facts: dict[str, Any] = {
                 "pairs": f"{shown} and {len(bad) - 8} more" if len(bad) > 8 else shown,
                 "shared": shared_text(culprits),
                 "left_out": _left_out(plan),
