@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from traceops.pipeline.mapping import summary_file
 from traceops.pipeline.mapping.summary_file import decode, encode
 
 
@@ -45,6 +46,21 @@ def test_every_array_of_integers_comes_back(times):
     assert (again.dtype, again.shape) == (times.dtype, times.shape)
     assert (again == times).all()
     assert again.flags.writeable
+
+
+@given(
+    arrays.arrays(np.int64, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0)), st.integers(0, 63), st.booleans()
+)
+def test_the_compiled_passes_write_and_read_what_numpy_does(times, bits, growing):
+    times = np.asarray(times >> bits)
+    value = everything(times.cumsum(axis=0) if growing and times.ndim else times)
+    compiled = encode(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary_file, "native", None)
+        assert encode(value) == compiled
+        plain = decode(compiled, Everything, {}).times
+    assert (decode(compiled, Everything, {}).times == plain).all()
+    assert (plain == value.times).all()
 
 
 def test_growing_times_take_little_room():
