@@ -260,7 +260,14 @@ class Gathering:
     def _stays(self, why: str) -> None:
         to = self._meeting
         self._screen.say(
-            _text("not_taken", first=to.address, port=to.port, why=why or "no answer", here=host(), out=str(self._plan.out))
+            _text(
+                "not_taken",
+                first=to.address,
+                port=to.port,
+                why=why or "no answer",
+                here=host(),
+                out=str(self._plan.out),
+            )
         )
 
 
