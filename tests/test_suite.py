@@ -1,15 +1,20 @@
-"""What tests start by forking is the process that executing Python would have made."""
+"""What the tests stand on: forked processes are as executed ones, draws are the same every time, no test is lost."""
 
 import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from started import environment
+from drawn import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_first import SLOW, slow_first
+from started import ROOT, environment
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 # What a process can see of itself, without what differs from one to the next. As a script, and as a module.
 _SHOWN = """
@@ -106,6 +111,8 @@ def both(tmp_path_factory):
     return folder, found
 
 
+@pytest.mark.torch
+@on_linux
 @pytest.mark.parametrize("kind", ["module", "script"])
 def test_a_forked_process_sees_of_itself_what_an_executed_one_does(both, kind):
     folder, found = both
@@ -121,6 +128,8 @@ def test_a_forked_process_sees_of_itself_what_an_executed_one_does(both, kind):
     assert str(signal.SIG_DFL) == fork["handlers"][str(int(signal.SIGTERM))]
 
 
+@pytest.mark.torch
+@on_linux
 def test_it_ends_as_an_executed_one_does(both):
     _, found = both
     (execute, _), (fork, _) = found["execute"], found["fork"]
@@ -129,6 +138,8 @@ def test_it_ends_as_an_executed_one_does(both):
         assert ours == theirs
 
 
+@pytest.mark.torch
+@on_linux
 def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_same(tmp_path):
     code = _SHOWN.replace(
         "json.dump(shown",
@@ -147,11 +158,80 @@ def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_sam
     assert fork == execute
 
 
+@pytest.mark.torch
+@on_linux
 def test_code_that_does_not_import_torch_does_not_find_it_loaded(tmp_path):
     code = "import sys\nsys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True)
 
 
+@pytest.mark.torch
+@on_linux
 def test_torch_is_not_loaded_while_tests_are_collected(loaded_torch):
     """Each worker of pytest collects all of them. A fixture imports it for the tests of a module."""
     assert loaded_torch in ([], ["before the tests"])
+
+
+# `make test` is the same every time: what hypothesis draws depends on the test alone.
+
+
+LARGE = 8_231_776_451
+
+
+def drawn() -> list[int]:
+    """What a property is tried on."""
+    seen: list[int] = []
+
+    @examples(200)
+    @given(st.integers())
+    def property_(number):
+        seen.append(number)
+
+    property_()
+    return seen
+
+
+def test_a_property_is_tried_on_the_same_examples_whatever_our_modules_hold(tmp_path, monkeypatch):
+    before = drawn()
+    (tmp_path / "some_module.py").write_text(f"NUMBER = {LARGE}\n")
+    module = ModuleType("some_module")
+    module.__file__ = str(tmp_path / "some_module.py")
+    monkeypatch.setitem(sys.modules, "some_module", module)
+
+    assert drawn() == before
+    assert LARGE not in before
+
+
+def test_nothing_is_kept_from_one_run_for_the_next():
+    assert settings.default.derandomize
+    assert settings.default.database is None
+
+
+# The order of tests among the workers of pytest-xdist.
+
+
+QUICK = [f"tests/core/test_a.py::test_{number}" for number in range(81)]
+NAMES = [*QUICK, *(f"{slow}::test_{letter}" for slow in sorted(SLOW) for letter in "zab")]
+
+
+def test_each_worker_begins_with_slow_tests_and_ends_with_quick_ones():
+    ordered = slow_first(NAMES, NAMES, 3)
+    part = len(NAMES) // 3
+    for worker in range(3):
+        mine = ordered[worker * part : (worker + 1) * part]
+        slow = [name for name in mine if name not in QUICK]
+        assert mine[: len(slow)] == slow
+        assert slow == [f"{one}::test_{letter}" for one in SLOW[worker::3] for letter in "zab"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7, 40, 200])
+@pytest.mark.parametrize("names", [[], NAMES[:1], NAMES, QUICK, NAMES[len(QUICK) :]])
+def test_no_test_is_lost_or_run_twice(names, workers):
+    ordered = slow_first(names, names, workers)
+    assert sorted(ordered) == sorted(names)
+    assert [name for name in ordered if name in QUICK] == [name for name in names if name in QUICK]
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_what_is_named_exists(slow):
+    assert (ROOT / slow).is_dir() if slow.endswith("/") else (ROOT / slow).is_file()
