@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from drawn import examples
-from events_builder import build, kernel, note
+from events_builder import build, kernel, note, step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -315,3 +315,23 @@ def test_fewer_than_half_are_left_out_whatever_the_unit(steps, unit):
     ordered = np.sort(steps)
     assert (typical_steps(ordered)[:-1] >= typical_steps(ordered)[1:]).all()
     assert typical_steps(np.array(steps) * 2**3).tolist() == typical.tolist()
+
+
+# Where steps begin and end, where the marks alone do not say it.
+
+
+MS = 1_000_000
+
+
+def test_a_mark_on_the_cpu_that_holds_no_operator_is_no_step():
+    """A profiler's step() right after another: a program was said to spend 100 % of 14 µs outside torch."""
+    work = [note("aten::mm", at * MS, MS, cat="cpu_op") for at in range(2, 12, 2)]
+    events = build([step(1, 20 * MS, 14_000), *work])
+    steps = find_steps(events, find_activity(events))
+    assert (steps.number.tolist(), steps.empty) == ([NO_STEP], (1,))
+    assert steps.edges.tolist() == [2 * MS, 11 * MS]
+
+
+def test_a_mark_with_one_operator_is_a_step():
+    events = build([step(1, 0, 10 * MS), note("aten::mm", 2 * MS, MS, cat="cpu_op")])
+    assert find_steps(events, find_activity(events)).number.tolist() == [1]

@@ -254,6 +254,15 @@ def test_mfu_is_of_the_step_and_the_average_device() -> None:
     assert flops_of(Run(world_size=4), [], "NVIDIA H200", 10.0).mfu_pct is None
 
 
+def test_without_the_kernels_no_rate_is_made_of_the_hosts_time(tmp_path: Path) -> None:
+    trace = json.loads(gzip.decompress((FLOPS / "ddp_h200.pt.trace.json.gz").read_bytes()))
+    hosts = [event for event in trace["traceEvents"] if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset")]
+    (tmp_path / "rank_0.pt.trace.json").write_text(json.dumps({**trace, "traceEvents": hosts}))
+    flops = analyze(tmp_path, cache=False, jobs=1).summary.flops
+    assert flops is not None and flops.per_step is not None
+    assert (flops.tflops_per_s, flops.mfu_pct) == (None, None)
+
+
 # The bars of a rank's steps are its trace's events, and files of others cannot make them anything else.
 
 
