@@ -135,9 +135,7 @@ class LoadedRun:
         path = next((row.trace for row in self.report.ranks if row.rank == rank and row.trace), None)
         if path is None:
             raise _Unknown(f"rank {rank} has no trace here; ranks: {ranks_text(self.report.run.ranks_present, 8)}")
-        made: pd.DataFrame = _extra("pandas", "events_frame")(
-            load_trace(self._place(path)).events
-        )
+        made: pd.DataFrame = _extra("pandas", "events_frame")(load_trace(self._place(path)).events)
         return made
 
     @functools.cached_property
@@ -299,10 +297,7 @@ def _frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Dat
     return made
 
 
-_NEEDED_FOR = {
-    "pandas": "tables and events of a run are pandas frames",
-    "plotly": "run.figure() gives plotly figures",
-}
+_NEEDED_FOR = {"pandas": "tables and events of a run are pandas frames", "plotly": "run.figure() gives plotly figures"}
 
 
 def _extra(package: str, name: str, module: str = "") -> Any:
