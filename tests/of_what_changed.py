@@ -6,7 +6,7 @@ from pathlib import Path
 # Where code that begins so changed, these folders of tests run. What many use has its users' tests.
 TESTS_OF = {
     "traceops/across/": ("across",),
-    "traceops/baseline/": ("baseline", "cli/test_baseline_command.py"),
+    "traceops/baseline/": ("baseline", "cli/test_compare_command.py"),
     "traceops/capture/": ("capture",),
     "traceops/cli/": ("cli",),
     "traceops/compare/": ("compare", "render/comparison", "cli/test_compare_command.py"),

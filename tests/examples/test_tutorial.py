@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+READS = "Images.__getitem__"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 
 
@@ -26,10 +27,12 @@ def test_the_tutorial_finds_the_slow_loader_and_the_fix_removes_it(tmp_path: Pat
     assert len(commands) == 4
     for command in [*commands, "traceops analyze profile/after -q"]:
         done = subprocess.run(command, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}{done.stdout}{done.stderr}"
-    late_input = {}
-    for name in ("before", "after"):
-        findings = json.loads((tmp_path / "reports" / name / "report.json").read_text())["findings"]
-        late_input[name] = max((one["impact_ms"] or 0.0 for one in findings if one["rule"] == "TO-I002"), default=0.0)
-    assert late_input["before"] > 20, "32 images of 1 ms each, read before every step"
-    assert late_input["after"] < late_input["before"] / 2
+        allowed = {0, 1} if command.startswith("traceops compare") else {0}  # 1: slower, as a busy machine may find
+        assert done.returncode in allowed, f"{command}{done.stdout}{done.stderr}"
+    folder = tmp_path / "reports"
+    reports = {name: json.loads((folder / name / "report.json").read_text()) for name in ("before", "after")}
+    first = next(one for one in reports["before"]["findings"] if one["rule"] == "TO-I002")
+    assert first["impact_ms"] > 20, "32 images of 1 ms each, read before every step"
+    # A busy machine may starve the two workers, but the training process itself reads no image any more.
+    assert READS in json.dumps(reports["before"])
+    assert READS not in json.dumps(reports["after"])

@@ -125,7 +125,7 @@ def test_slurm_says_who_was_killed_for_memory_and_nobody_else_is_said_to_wait(to
     )
     assert [root.ranks for root in diagnosis.roots] == [(1, 2)]
     assert all("Out Of Memory" in root.message and not root.waiting for root in diagnosis.roots)
-    assert all("Nothing in the log says who" not in root_advice(root) for root in diagnosis.roots)
+    assert all("The log does not say who" not in root_advice(root) for root in diagnosis.roots)
 
 
 LIMIT = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-23T10:00:00 DUE TO TIME LIMIT ***\n"

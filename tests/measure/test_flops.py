@@ -11,6 +11,7 @@ import pytest
 
 from traceops.measure.flops import DEVICES, peak_of, precision_of
 from traceops.measure.summary import RankSummary, summarize
+from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_tables import flops_of
 from traceops.report.run import Run
 from traceops.traces.discover import discover
@@ -161,3 +162,12 @@ def test_mfu_is_of_the_step_and_the_average_device() -> None:
     bf16 = Run(world_size=4, flops_per_step=8e12, training={"config": {"precision": "bf16"}})
     assert flops_of(bf16, [], "NVIDIA H200", 10.0).mfu_pct == pytest.approx(20.21, abs=0.01)
     assert flops_of(Run(world_size=4), [], "NVIDIA H200", 10.0).mfu_pct is None
+
+
+def test_without_the_kernels_no_rate_is_made_of_the_hosts_time(tmp_path: Path) -> None:
+    trace = json.loads(gzip.decompress((DATA / "ddp_h200.pt.trace.json.gz").read_bytes()))
+    hosts = [event for event in trace["traceEvents"] if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset")]
+    (tmp_path / "rank_0.pt.trace.json").write_text(json.dumps({**trace, "traceEvents": hosts}))
+    flops = analyze(tmp_path, cache=False, jobs=1).summary.flops
+    assert flops is not None and flops.per_step is not None
+    assert (flops.tflops_per_s, flops.mfu_pct) == (None, None)

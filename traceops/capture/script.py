@@ -133,7 +133,7 @@ def _own_traceback(error: BaseException) -> BaseException:
             trace = trace.tb_next
         raised = next((i for i in range(len(frames), 0, -1) if not _is_ours(frames[i - 1])), 0)
         kept = [frame for i, frame in enumerate(frames) if not _is_ours(frame) or i >= raised > 0]
-        for frame, following in zip(kept, [*kept[1:], None], strict=True):
+        for frame, following in zip(kept, [*kept, None][1:], strict=True):
             frame.tb_next = following
         one.__traceback__ = kept[0] if kept else None
         one = one.__cause__ or one.__context__

@@ -66,7 +66,8 @@ def groups_text(report: Report) -> str:
     """That rows stand for ranks that are alike; '' where each rank has its own."""
     if len(report.ranks) <= MOST_RANKS:
         return ""
-    rest = [row for row in report.ranks if row.rank not in named_ranks(report)]
+    named = named_ranks(report)
+    rest = [row for row in report.ranks if row.rank not in named]
     apart = next((kind.apart_pct for kind in alike_ranks(rest)), APART_PCT)
     return said("ranks", "groups", ranks=len(report.ranks), apart=apart)
 
