@@ -51,8 +51,11 @@ _OF_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EN
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
+_ABOUT = "Find out why a distributed PyTorch run is slow or stuck, with proof."
+
+
 def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
-    parser = Parser(prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof.")
+    parser = Parser(prog="traceops", description=_ABOUT)
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
@@ -125,16 +128,19 @@ def _obvious(words: list[str]) -> list[str]:
 
 def _code_of(error: Exception, command: str) -> int:
     """The exit code for an error that no command expects, which is reported: of the disk, of a path, or ours."""
+    from traceops.words.catalogue import texts
+
+    texts_of = texts("cli", "errors")
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        what = f"{error.filename} cannot" if error.filename else "its output cannot all"
-        print(f"traceops {command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
+        what = texts_of["no_room" if error.filename else "no_room_for_output"]
+        print(what.format(command=command, file=error.filename, why=error.strerror), file=sys.stderr)
         _forget_output()
         return 3
     if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
         _say_error(f"traceops {command}: {error.filename}: {error.strerror}")
         return 3
     traceback.print_exc()
-    print(f"traceops {command}: this is a mistake in traceops; please report it", file=sys.stderr)
+    print(texts_of["mistake"].format(command=command), file=sys.stderr)
     return 70
 
 
