@@ -396,6 +396,14 @@ def test_every_array_of_integers_comes_back(times):
     assert again.flags.writeable
 
 
+@given(arrays.arrays(np.int64, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0)))
+def test_every_array_of_integers_comes_back(times):
+    again = decode(encode(everything(times)), Everything, {}).times
+    assert (again.dtype, again.shape) == (times.dtype, times.shape)
+    assert (again == times).all()
+    assert again.flags.writeable
+
+
 def test_growing_times_take_little_room():
     times = 1_790_000_000_000_000_000 + np.cumsum(np.arange(1000, dtype=np.int64) % 90)
     assert len(encode(everything(times))) < 1000 * 1.5
