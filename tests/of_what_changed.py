@@ -6,7 +6,7 @@ from pathlib import Path
 # Where code that begins so changed, these folders of tests run. What many use has its users' tests.
 TESTS_OF = {
     "traceops/across/": ("across",),
-    "traceops/baseline/": ("baseline", "cli/test_baseline_command.py"),
+    "traceops/baseline/": ("baseline", "cli/test_compare_command.py"),
     "traceops/capture/": ("capture",),
     "traceops/cli/": ("cli",),
     "traceops/compare/": ("compare", "render/comparison", "cli/test_compare_command.py"),
@@ -29,7 +29,7 @@ TESTS_OF = {
     "README.md": ("test_docs.py",),
     "templates/": ("render",),
 }
-ALWAYS = ("cli/test_plain_words.py", "test_analyze.py", "test_drawn.py", "test_intervals.py")
+ALWAYS = ("cli/test_plain_words.py", "test_analyze.py", "test_suite.py", "core/test_arrays.py")
 HERE = Path(__file__).parent
 
 

@@ -10,9 +10,8 @@ import pytest
 from light_run import BEGAN_NS, raw_light, write_light
 from observed_run import Step, usual, write_rank
 
-from traceops.across.plain_step import PlainStep, StepsBefore, steps_before
-from traceops.across.undisturbed import host_turns
-from traceops.across.undisturbed import undisturbed as of_plain_step
+from traceops.across.plain_step import PlainStep, StepsBefore, plain_step, steps_before
+from traceops.across.undisturbed import host_turns, undisturbed
 from traceops.across.whole_run import whole_run
 from traceops.core.rank_files import LIGHT_LOG_MAGIC, ROW
 from traceops.measure.light import light_activity
@@ -23,10 +22,10 @@ from traceops.traces.model import CommArgs
 from traceops.traces.observed import read_observed
 
 
-def undisturbed(activities, summaries, step_ms, later=()):
+def of_even_steps(activities, summaries, step_ms, later=()):
     """Of steps that are alike before and behind the windows."""
     plain = None if step_ms is None else PlainStep.even(step_ms)
-    return of_plain_step(activities, summaries, plain, later=later)
+    return undisturbed(activities, summaries, plain, later=later)
 
 
 DATA = Path(__file__).parents[1] / "data" / "light"
@@ -68,7 +67,7 @@ def parts(one):
 
 
 def test_waiting_transfer_and_idle_time_of_each_rank():
-    found, why = undisturbed(*two(), 100.0)
+    found, why = of_even_steps(*two(), 100.0)
     assert why is None and found.source == "cupti" and found.steps == 6
     assert parts(found.of(0)) == (40, 5, 30, 0, 2, 23)
     assert parts(found.of(1)) == (40, 5, 0, 0, 0, 55)
@@ -82,7 +81,7 @@ def other_host(step):
 
 def test_several_light_windows_count_as_one_of_all_their_steps():
     later = two(ran=other_host, first=128)[0]
-    found, why = undisturbed(*two(), 100.0, [later])
+    found, why = of_even_steps(*two(), 100.0, [later])
     assert why is None and found.steps == 12
     assert parts(found.of(0)) == (40, 5, 15, 0, 1, 39) and parts(found.of(1)) == (40, 5, 15, 0, 1, 39)
     assert [look.steps for look in found.looks] == [(20, 25), (128, 133)]
@@ -92,13 +91,13 @@ def test_several_light_windows_count_as_one_of_all_their_steps():
 
 
 def test_where_the_first_window_is_far_from_other_steps_a_later_one_tells():
-    found, why = undisturbed(*two(160.0), 100.0, [two(ran=other_host, first=128)[0]])
+    found, why = of_even_steps(*two(160.0), 100.0, [two(ran=other_host, first=128)[0]])
     assert why is None and [look.steps for look in found.looks] == [(128, 133)]
     assert parts(found.of(1)) == (40, 5, 30, 0, 2, 23)
 
 
 def test_the_same_late_host_in_all_windows_is_no_turn():
-    found, _ = undisturbed(*two(), 100.0, [two(first=128)[0], two(first=1024)[0]])
+    found, _ = of_even_steps(*two(), 100.0, [two(first=128)[0], two(first=1024)[0]])
     assert len(found.looks) == 3 and host_turns(found.looks, 5.0) is None
     assert parts(found.of(0)) == (40, 5, 30, 0, 2, 23)
 
@@ -114,18 +113,18 @@ def test_the_same_late_host_in_all_windows_is_no_turn():
     ],
 )
 def test_a_later_window_that_does_not_fit_the_first_one_does_not_count(later):
-    found, _ = undisturbed(*two(), 100.0, [later])
+    found, _ = of_even_steps(*two(), 100.0, [later])
     assert [look.steps for look in found.looks] == [(20, 25)] and found.steps == 6
 
 
 def test_what_the_light_window_costs_was_idle_time_and_waiting_alike():
     """Its cost slows all hosts by the same factor, and so also that by which one is later than the others."""
-    found, _ = undisturbed(*two(), 90.0)
+    found, _ = of_even_steps(*two(), 90.0)
     assert found.light_ms == pytest.approx(100) and found.step_ms == 90
     assert parts(found.of(0)) == (40, 5, 24.3, 0, 2, 18.7) and parts(found.of(1)) == (40, 5, 0, 0, 0, 45)
     assert sum(parts(found.of(0))) == pytest.approx(90)
     busy = [[("gemm", 0, 60, 7), (REDUCE, 60, 95, 20)], [("gemm", 0, 90, 7), (REDUCE, 90, 95, 20)]]
-    found, _ = undisturbed(*two(ran=lambda step: busy), 92.0)
+    found, _ = of_even_steps(*two(ran=lambda step: busy), 92.0)
     assert parts(found.of(0)) == (60, 5, 23.1, 0, 0, 3.9) and parts(found.of(1)) == (90, 5, 0, 0, 0, 0)
 
 
@@ -134,7 +133,7 @@ def test_copies_that_took_longer_in_the_light_window_are_its_cost():
     activities, summaries = two()
 
     def rank_0(step_ms, copies_ms):
-        found, _ = of_plain_step(activities, summaries, PlainStep.even(step_ms), {0: copies_ms})
+        found, _ = undisturbed(activities, summaries, PlainStep.even(step_ms), {0: copies_ms})
         return parts(found.of(0))
 
     assert rank_0(99.0, 0.5) == (40, 5, 30, 0, 1, 23)
@@ -143,28 +142,28 @@ def test_copies_that_took_longer_in_the_light_window_are_its_cost():
 
 
 def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said():
-    assert undisturbed(*two(), 70.0)[0] is None and "no measure" in undisturbed(*two(), 70.0)[1]
-    assert undisturbed(*two(), 140.0)[0] is None
-    found = undisturbed(*two(), 110.0)[0]
+    assert of_even_steps(*two(), 70.0)[0] is None and "no measure" in of_even_steps(*two(), 70.0)[1]
+    assert of_even_steps(*two(), 140.0)[0] is None
+    found = of_even_steps(*two(), 110.0)[0]
     assert found.step_ms == 110.0, "steps differ, and the run's own are timed"
     assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 100, "idle time is never made up"
     assert found.of(0).unseen_ms == pytest.approx(10)
     stayed = PlainStep(ms=104.0, whole_ms=110.0, near_ms=114.0, behind_ms=114.0, before=StepsBefore(6, 100, 108))
-    assert of_plain_step(*two(), stayed)[0].step_ms == 100.0, "the profiler may be in the longer ones"
-    assert undisturbed(*two(), None) == (None, "no step was timed without recording")
-    assert undisturbed([], [], 100.0) == (None, None)
+    assert undisturbed(*two(), stayed)[0].step_ms == 100.0, "the profiler may be in the longer ones"
+    assert of_even_steps(*two(), None) == (None, "no step was timed without recording")
+    assert of_even_steps([], [], 100.0) == (None, None)
 
 
 def test_a_step_unlike_the_others_is_left_out():
     activities, summaries = two()
     for one in activities:
         one.step_ms[2] = 400.0
-    found, _ = undisturbed(activities, summaries, 100.0)
+    found, _ = of_even_steps(activities, summaries, 100.0)
     assert found.steps == 5 and parts(found.of(1)) == (40, 5, 0, 0, 0, 55)
 
 
 def test_without_marks_it_is_the_window_as_a_whole():
-    found, _ = undisturbed(*two(marks=False), 100.0)
+    found, _ = of_even_steps(*two(marks=False), 100.0)
     assert found.of(1).compute_ms == pytest.approx(40 * 700 / 645, abs=0.5)  # from the first kernel to the last
     assert found.of(1).light_ms == 100
 
@@ -174,7 +173,7 @@ def test_collectives_that_ranks_did_not_run_alike_are_not_told_apart():
         raw_light(0, 6, 100.0, lambda step: late_host(step)[0]),
         raw_light(1, 6, 100.0, lambda step: [("gemm", 0, 9, 7)]),
     ]
-    found, _ = undisturbed(lights(*raw), [summary(rank, (0, 20, (0, 1))) for rank in (0, 1)], 100.0)
+    found, _ = of_even_steps(lights(*raw), [summary(rank, (0, 20, (0, 1))) for rank in (0, 1)], 100.0)
     assert parts(found.of(0)) == (40, 0, 0, 35, 2, 23)
 
 
@@ -198,7 +197,7 @@ def test_groups_are_told_by_their_streams_or_their_place_in_the_step(streams):
     activities = lights(*(raw_light(r, 6, 50.0, lambda step, r=r: ran(step, r)) for r in range(4)))
     summaries = [summary(r, *((k, streams[0], tensor[r]) if i == 0 else (k, streams[1], data[r])
                               for k in range(3) for i in range(2))) for r in range(4)]  # fmt: skip
-    found, _ = undisturbed(activities, summaries, 50.0)
+    found, _ = of_even_steps(activities, summaries, 50.0)
     assert [parts(found.of(rank))[:4] for rank in range(4)] == [
         (10, 4, 0, 0), (10, 4, 10, 0), (10, 4, 10, 0), (20, 4, 0, 0),
     ]  # fmt: skip
@@ -211,7 +210,7 @@ def test_sends_and_receives_are_not_told_apart():
     ]
     for one in messages:
         one.comm.args = (CommArgs(op="send", group_ranks=(0, 1)),)
-    found, _ = undisturbed(activities, messages, 100.0)
+    found, _ = of_even_steps(activities, messages, 100.0)
     assert parts(found.of(0)) == (40, 0, 0, 35, 2, 23)
 
 
@@ -279,7 +278,7 @@ def test_windows_of_two_sources_are_not_said_to_be_of_other_steps():
         raw_light(rank, 6, 100.0, lambda step, rank=rank: late_host(step)[rank], source=source)
         for rank, source in enumerate(("cupti", "torch"))
     ]
-    found, why = undisturbed(lights(*raw), two()[1], 100.0)
+    found, why = of_even_steps(lights(*raw), two()[1], 100.0)
     assert found is None and why.endswith("torch's, which disturbs more, on rank 1")
 
 
@@ -298,7 +297,7 @@ def test_cuptis_own_records_of_two_h200s():
     for log, own in zip(logs, activities, strict=True):
         assert own.by_step and np.diff(own.edges) / 1e6 == pytest.approx(log.step_ms, abs=0.2), "the counter's rate"
     summaries = [summary(rank, (0, int(activities[rank].stream[0]), (0, 1))) for rank in (0, 1)]
-    found, why = undisturbed(activities, summaries, 58.0)
+    found, why = of_even_steps(activities, summaries, 58.0)
     assert why is None and found.steps == 5 and found.light_ms == pytest.approx(55.5, abs=0.1)
     for one in found.ranks:
         assert one.compute_ms + one.memory_ms == pytest.approx(39.2, abs=0.7)
@@ -308,7 +307,7 @@ def test_cuptis_own_records_of_two_h200s():
 
 def test_steps_that_no_profiler_has_touched_are_the_measure():
     """Behind the windows the host is slower: the light window is one of those steps, and no measure of the host."""
-    found, _ = of_plain_step(*two(), PlainStep(ms=75.0, whole_ms=92.0, near_ms=97.0, behind_ms=97.0))
+    found, _ = undisturbed(*two(), PlainStep(ms=75.0, whole_ms=92.0, near_ms=97.0, behind_ms=97.0))
     assert (found.step_ms, found.behind_ms) == (75.0, 97.0)
     assert parts(found.of(0)) == (40, 5, 15.8, 0, 2, 12.2) and parts(found.of(1)) == (40, 5, 0, 0, 0, 30)
     assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 75
@@ -317,13 +316,13 @@ def test_steps_that_no_profiler_has_touched_are_the_measure():
 
 def test_steps_far_longer_behind_the_windows_may_be_the_trainings_own():
     """Neither the steps before nor a mean of both is then said to be the step without recording."""
-    found, why = of_plain_step(*two(), PlainStep(ms=60.0, whole_ms=85.0, near_ms=96.0, behind_ms=96.0))
+    found, why = undisturbed(*two(), PlainStep(ms=60.0, whole_ms=85.0, near_ms=96.0, behind_ms=96.0))
     assert found is None and why == (
         "steps behind the recorded ones take 96.0 ms, and 60.0 before them: whether the profiler made them longer or "
         "the training itself is not known"
     )
     busy = [[("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)], [("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)]]
-    found, why = of_plain_step(
+    found, why = undisturbed(
         *two(ran=lambda step: busy), PlainStep(ms=60.0, whole_ms=85.0, near_ms=98.0, behind_ms=98.0)
     )
     assert why is None and found.step_ms == 98.0, "the device itself works for longer: it is the training's own"
@@ -332,9 +331,7 @@ def test_steps_far_longer_behind_the_windows_may_be_the_trainings_own():
 def test_a_busy_device_was_slower_itself():
     """Warm GPUs have lower clocks: a step without idle time is not shortened by what the host saves."""
     busy = [[("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)], [("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)]]
-    found, _ = of_plain_step(
-        *two(ran=lambda step: busy), PlainStep(ms=94.0, whole_ms=98.0, near_ms=99.5, behind_ms=99.5)
-    )
+    found, _ = undisturbed(*two(ran=lambda step: busy), PlainStep(ms=94.0, whole_ms=98.0, near_ms=99.5, behind_ms=99.5))
     assert (found.step_ms, found.behind_ms) == (98.0, None)
 
 
@@ -431,3 +428,51 @@ def test_steps_that_torchs_profiler_was_left_in_are_told(window, on_gpu, ended, 
     ranks = [SimpleNamespace(on_gpu=on_gpu, numbered_steps=set(window))]
     rows = unprofiled_steps(SimpleNamespace(manifest=told), ranks)
     assert [row.behind_window for row in rows] == behind
+
+
+LIGHT = Path(__file__).parents[1] / "data" / "light"
+
+
+def plain_of(name):
+    return plain_step(whole_run([read_observed(str(LIGHT / name), rank)[0] for rank in (0, 1)]), {}, on_gpu=True)
+
+
+def undisturbed_of(name):
+    lights = [light_activity(read_light(str(LIGHT / name), rank)[0]) for rank in (0, 1)]
+    summaries = [
+        SimpleNamespace(
+            rank=light.rank,
+            meta=SimpleNamespace(groups=()),
+            comm=SimpleNamespace(
+                step=np.array([0]),
+                stream=light.stream[:1],
+                name=("ncclDevKernel_AllReduce",),
+                args=(CommArgs(op="allreduce", group_ranks=(0, 1)),),
+            ),
+        )
+        for light in lights
+    ]
+    found, why = undisturbed(lights, summaries, plain_of(name))
+    assert why is None
+    return found
+
+
+def test_the_step_is_that_of_steps_before_the_window_however_much_longer_those_behind_are():
+    """ResNet-50: 36 to 45 ms before anything was recorded, 54 behind the light window; 34 in a run without us."""
+    plain = plain_of("resnet2")
+    assert plain.ms == pytest.approx(39.4, abs=0.1) and plain.behind_ms == pytest.approx(53.7, abs=0.1)
+    assert plain.before.count == 6 and not plain.far_apart
+    assert (plain.before.least_ms, plain.before.most_ms) == pytest.approx((35.6, 45.4), abs=0.1)
+
+
+def test_a_late_host_waits_less_for_its_peers_where_no_profiler_slows_them():
+    """Tensor parallel. By itself the devices worked for 31.8 and 32.7 ms of 111.3, and 59 % of the rest was idle."""
+    found = undisturbed_of("tensor2")
+    assert found.before.count == 7 and found.behind_ms == pytest.approx(127.7, abs=0.1)
+    assert found.step_ms == pytest.approx(111.3, rel=0.01)
+    for one, truth in zip(found.ranks, (31.8, 32.7), strict=True):
+        assert one.compute_ms + one.memory_ms == pytest.approx(truth, abs=0.02 * 111.3)
+        assert one.busy_ms + one.wait_ms + one.idle_ms == pytest.approx(found.step_ms, abs=0.1)
+    idle = sum(one.idle_ms for one in found.ranks)
+    waits = sum(one.wait_ms for one in found.ranks)
+    assert idle / (idle + waits) == pytest.approx(0.59, abs=0.02), "taken off idle time alone it was 0.50"

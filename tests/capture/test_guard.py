@@ -1,16 +1,25 @@
 """Whatever fails in the capture: the script's exit code, output and result are those without it."""
 
+import copy
+import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
 import sys
 from itertools import cycle
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from faults import Faults
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+from traceops.capture import guard
+from traceops.capture.observing import memory
+from traceops.capture.observing.memory import MemoryWatch, stored_bytes
+from traceops.capture.observing.step_clock import allocator_bytes
+from traceops.core.rank_files import OUT_OF_MEMORY, RAN_OUT, SNAPSHOT
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +46,8 @@ def clean(table):
     return outcome, calls
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_every_call_of_the_capture_may_fail(table, clean):
     from fault_table import ERRORS
 
@@ -52,6 +63,8 @@ def test_every_call_of_the_capture_may_fail(table, clean):
         assert failed.reason is not None or failed.traced == outcome.traced, calls[number]
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(0, 9, 2))
 def test_a_disk_that_is_full_from_a_step_on(table, clean, step):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -70,6 +83,8 @@ def test_a_disk_that_is_full_from_a_step_on(table, clean, step):
     assert full.reason["step"] >= step
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_the_capture_is_the_scripts(table, clean):
     number = next(n for n, call in enumerate(clean[1]) if call.called.endswith("export_chrome_trace"))
     stopped = table.failing(number, KeyboardInterrupt())
@@ -77,6 +92,8 @@ def test_ctrl_c_in_the_middle_of_the_capture_is_the_scripts(table, clean):
     assert (stopped.reason["operation"], stopped.reason["error"]) == ("export", "KeyboardInterrupt")
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_what_a_signal_handler_of_the_script_raises_is_the_scripts():
     from traceops.capture.guard import Guard
     from traceops.core.capture_failure import CaptureOperation
@@ -113,11 +130,15 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_forked_process_captures_nothing():
     """In a process of its own: a fork of one with torch's threads may never get a lock that they hold."""
     subprocess.run([sys.executable, "-c", FORKS], check=True)
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_the_heartbeat_never_writes_into_a_file_of_the_scripts(tmp_path):
     from traceops.capture.progress import ProgressWriter
 
@@ -132,6 +153,8 @@ def test_the_heartbeat_never_writes_into_a_file_of_the_scripts(tmp_path):
     assert (tmp_path / "log.txt").read_text() == "the script's\n"
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_with_a_responder_too(table, clean):
     from traceops.capture.threads import our_threads
 
@@ -141,6 +164,8 @@ def test_with_a_responder_too(table, clean):
     assert len(our_threads()) == threads + 1, "a daemon, which ends with the process"
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_room_is_looked_at_before_the_trace_is_written(table, clean, monkeypatch):
     from traceops.capture import trace_file
     from traceops.core.capture_failure import cause_text, read_failure
@@ -154,6 +179,8 @@ def test_room_is_looked_at_before_the_trace_is_written(table, clean, monkeypatch
     assert "no space left on device (needs about 3" in cause_text(failure) and "21.0 MB free" in cause_text(failure)
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_disk_without_a_free_inode_has_no_room(table, clean, monkeypatch):
     from traceops.capture import trace_file
     from traceops.core.capture_failure import read_failure
@@ -165,6 +192,8 @@ def test_a_disk_without_a_free_inode_has_no_room(table, clean, monkeypatch):
     assert read_failure(full.reason).operation == "room" and read_failure(full.reason).no_space
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["new\nline", 'tab\t "quotes" back\\slash %d {}', "\udcff"])
 def test_odd_names_of_folders_work(table, tmp_path, name):
     from traceops.traces.discover import discover
@@ -187,6 +216,8 @@ print(profiler.steps)
 """
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_costs_the_capture_only(python, tmp_path):
     (tmp_path / "file").write_text("")
     done = python("-c", _EXPLICIT, "file/run")
@@ -195,6 +226,8 @@ def test_a_folder_that_cannot_be_made_costs_the_capture_only(python, tmp_path):
     assert len(said) == 1 and "the capture ended early: Not a directory while it was set up, in step 0" in said[0]
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_an_error_that_cannot_say_itself_has_its_name():
     from traceops.capture.guard import describe
 
@@ -203,3 +236,150 @@ def test_an_error_that_cannot_say_itself_has_its_name():
             raise ValueError("no words")
 
     assert describe(Odd()) == "Odd" and describe(ValueError(" x ")) == "ValueError: x"
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+MIB = 1 << 20
+TAKEN = {"segments": [], "device_traces": [[]]}
+STATS = {
+    "allocated_bytes": {"all": {"current": 3 * MIB, "peak": 9 * MIB}},
+    "reserved_bytes": {"all": {"current": 8 * MIB, "peak": 20 * MIB}},
+    "inactive_split_bytes": {"all": {"current": MIB, "peak": 2 * MIB}},
+    "num_alloc_retries": 2,
+}
+
+
+class Gpu:
+    """torch.cuda as far as the watch asks it: calls that wait for the first use of a GPU, and what was turned on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.on = False
+        self.waiting, self.observers, self.histories = [], [], []
+        patch.setattr(torch.cuda, "is_initialized", lambda: self.on)
+        patch.setattr(torch.cuda, "_lazy_call", lambda call: self.waiting.append(call))
+        patch.setattr(torch.cuda, "memory_allocated", lambda: 3 * MIB)
+        patch.setattr(torch.cuda.memory, "_snapshot", lambda: TAKEN)
+        patch.setattr(torch.cuda.memory, "_record_memory_history", lambda *a, **k: self.histories.append((a, k)))
+        for name, call in (
+            ("_cuda_attach_out_of_memory_observer", self.observers.append),
+            ("_cuda_isHistoryEnabled", lambda: False),
+            ("_cuda_memoryStats", lambda device: STATS),
+        ):
+            patch.setattr(torch._C, name, call, raising=False)
+
+    def first_use(self) -> None:
+        self.on = True
+        for call in self.waiting:
+            call()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch():
+    """Loaded only where a test runs: every worker of pytest collects all of them."""
+    global torch
+    import torch
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return Gpu(monkeypatch)
+
+
+def ran_out(gpu, folder, history=True):
+    """A watch from before the first use of a GPU until memory ran out in step 7."""
+    watch = MemoryWatch(folder, history=history, steps=lambda: 7)
+    watch.install(torch.cuda)
+    assert not gpu.observers, "nothing is asked of a GPU that the program has not used"
+    gpu.first_use()
+    for observer in gpu.observers:
+        assert observer(0, 64 * MIB, 100 * MIB, 5 * MIB) is None
+    watch.save()
+    watch.close()
+
+
+@pytest.mark.torch
+def test_what_is_saved(gpu, tmp_path):
+    ran_out(gpu, tmp_path)
+    told = json.loads((tmp_path / RAN_OUT).read_text())
+    assert told["step"] == 7 and told["asked_bytes"] == 64 * MIB and told["free_bytes"] == 5 * MIB
+    assert told["allocated_bytes"] == 3 * MIB and told["reserved_bytes"] == 8 * MIB and told["retries"] == 2
+    assert set(told["held"]) == {"parameters", "gradients", "optimizer_state"}
+    for name in (OUT_OF_MEMORY, SNAPSHOT):
+        assert pickle.loads((tmp_path / name).read_bytes()) == TAKEN
+    assert [how for how, _ in gpu.histories] == [("all",)]
+    assert gpu.histories[0][1]["max_entries"] == memory.HISTORY
+
+
+@pytest.mark.torch
+def test_no_history_without_with_memory(gpu, tmp_path):
+    ran_out(gpu, tmp_path, history=False)
+    assert not gpu.histories and (tmp_path / OUT_OF_MEMORY).exists()
+
+
+@pytest.mark.torch
+def test_a_program_that_tries_again_and_again(gpu, tmp_path):
+    done = iter(range(9))
+    watch = MemoryWatch(tmp_path, history=False, steps=lambda: next(done))
+    watch.install(torch.cuda)
+    gpu.first_use()
+    for _ in range(9):
+        gpu.observers[0](0, MIB, 2 * MIB, 0)
+    assert json.loads((tmp_path / RAN_OUT).read_text())["step"] == memory._MOST_SAVED - 1
+
+
+@pytest.mark.torch
+def test_another_rank_ran_out(gpu, tmp_path):
+    watch = MemoryWatch(tmp_path / "rank_1", history=True, steps=lambda: 0)
+    (tmp_path / "rank_1").mkdir()
+    gpu.on = True
+    watch.save_beside_others()
+    assert not (tmp_path / "rank_1" / SNAPSHOT).exists()
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0" / RAN_OUT).write_text("{}")
+    watch.save_beside_others()
+    assert (tmp_path / "rank_1" / SNAPSHOT).exists()
+
+
+@pytest.mark.torch
+def test_no_call_that_fails_reaches_the_program(gpu, tmp_path):
+    """Each call that the watch makes fails in turn; torch hears of none, and the files are whole or not there."""
+    ours = str(Path(memory.__file__))
+    faults = Faults(lambda file: file == ours, frozenset({guard.contained.__code__}))
+    small, few = memory.gc.get_objects, [torch.nn.Linear(2, 2).weight]
+    memory.gc.get_objects = lambda: few
+    try:
+        with faults.counted() as calls:
+            ran_out(gpu, tmp_path)
+        count = len(calls)
+        for number in range(count):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            gpu.on, gpu.waiting, gpu.observers = False, [], []
+            with faults.failing(number, copy.copy(OSError(28, os.strerror(28)))):
+                ran_out(gpu, folder)
+            for path in folder.iterdir():
+                json.loads(path.read_text()) if path.suffix == ".json" else pickle.loads(path.read_bytes())
+    finally:
+        memory.gc.get_objects = small
+    assert count > 20
+
+
+@pytest.mark.torch
+def test_what_takes_the_memory():
+    before = stored_bytes("cpu")
+    model = torch.nn.Linear(1000, 100, bias=False)  # 400,000 bytes
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 1000)).sum().backward()
+    optimizer.step()
+    found = stored_bytes("cpu")
+    assert found["parameters"] - before["parameters"] == 400_000
+    assert found["gradients"] - before["gradients"] == 400_000
+    assert found["optimizer_state"] - before["optimizer_state"] == 800_000 + 4  # and the count of steps
+    assert stored_bytes("cuda") == {"parameters": 0, "gradients": 0, "optimizer_state": 0}
+
+
+@pytest.mark.torch
+def test_bytes_at_the_end_of_a_step(gpu):
+    assert allocator_bytes(0) == (3 * MIB, 8 * MIB, MIB, 9 * MIB, 20 * MIB)

@@ -1,5 +1,10 @@
-"""What a newcomer types first: no command, --help, demo, explain, open, completion."""
+"""What a newcomer types first: no command, --help, demo, explain, open, completion; and `traceops mcp`."""
 
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
 import os
 import shutil
 import signal
@@ -9,24 +14,30 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 import traceops
+from traceops.answers.asked import QUESTIONS
+from traceops.answers.opening import Recent
 from traceops.cli import COMMANDS, build_parser, main
 from traceops.cli.open import page_of, serve
 from traceops.cli.parser import Parser
 from traceops.core.errors import InputError
 from traceops.rules.registry import RULES
+from traceops.schemas import schema_path
 
 SUBPARSERS = {name: build_parser([name])._subparsers._group_actions[0].choices[name] for name in COMMANDS}  # type: ignore[union-attr]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_without_a_command_or_a_script_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     said = capsys.readouterr().out
@@ -35,6 +46,7 @@ def test_without_a_command_or_a_script_there_are_examples(capsys: pytest.Capture
     assert "traceops run -- torchrun" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("in_a_folder")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_begins_with_examples_and_is_short(name: str) -> None:
     parser: Parser = SUBPARSERS[name]
@@ -47,6 +59,7 @@ def test_help_begins_with_examples_and_is_short(name: str) -> None:
     assert set(SUBPARSERS[name]._command.shown) <= shown
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_help_all_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run", "memory"):
         with pytest.raises(SystemExit) as ended:
@@ -56,6 +69,7 @@ def test_help_all_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None
         assert "--grad-accum" not in SUBPARSERS[name].format_help()
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_a_rule_is_explained_in_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     for rule in RULES:
         assert main(["explain", rule.id.lower()]) == 0
@@ -67,6 +81,7 @@ def test_a_rule_is_explained_in_a_screen(capsys: pytest.CaptureFixture[str]) -> 
     assert "no rule begins with" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_the_demo_names_the_late_rank_and_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
     said = capsys.readouterr().out
@@ -75,6 +90,7 @@ def test_the_demo_names_the_late_rank_and_what_to_type_next(capsys: pytest.Captu
     assert "Rank 1" in said and said.rstrip().splitlines()[-3].strip().startswith("traceops open reports/demo")
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_a_page_is_served_to_whoever_has_the_token_alone() -> None:
     folder = Path("reports/x")
     folder.mkdir(parents=True)
@@ -103,6 +119,7 @@ def test_a_page_is_served_to_whoever_has_the_token_alone() -> None:
         server.server_close()
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_what_has_no_page_says_how_to_make_one() -> None:
     Path("profile/y").mkdir(parents=True)
     with pytest.raises(InputError, match="traceops analyze profile/y"):
@@ -111,6 +128,7 @@ def test_what_has_no_page_says_how_to_make_one() -> None:
         page_of("profil/y")
 
 
+@pytest.mark.usefixtures("in_a_folder")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
@@ -125,6 +143,7 @@ def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str])
     assert "-l threshold" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(Path(__file__).parents[1] / "data" / "ddp4", "profile/x/rank_0")
     Path("profile/x/run.json").write_text("{}")
@@ -138,16 +157,19 @@ def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -
     assert "did you mean profile/x?" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("in_a_folder")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_verbose_and_quiet(name: str) -> None:
     assert {"-v", "--verbose", "-q", "--quiet"} <= set(SUBPARSERS[name]._option_string_actions)
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_with_verbose_an_error_says_where_it_was_raised(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "nowhere"]) == 3 and "Traceback" not in capsys.readouterr().err
     assert main(["analyze", "nowhere", "-v"]) == 3 and "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("in_a_folder")
 def test_an_interrupt_during_imports_ends_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy" / "__init__.py").write_text(
@@ -159,3 +181,87 @@ def test_an_interrupt_during_imports_ends_without_a_word(tmp_path: Path) -> None
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), root))}, capture_output=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "reports" / "example"
+ONE = ROOT / "tests" / "data" / "slow_loader4" / "rank_0.pt.trace.json.gz"
+
+
+@pytest.mark.slow
+def test_an_agent_gets_the_answers_of_show_and_errors_that_list_what_there_is() -> None:
+    pytest.importorskip("mcp.client.client")
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    schema = json.loads(schema_path("show").read_text())
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "traceops", "mcp"], env=dict(os.environ), cwd=ROOT
+    )
+
+    async def ask() -> None:
+        async with Client(command) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == {question.name.replace("-", "_") for question in QUESTIONS}
+            assert sum(len(tool.description) for tool in tools.values()) <= 1200  # about 300 tokens
+            for tool in tools.values():
+                assert tool.annotations.read_only_hint
+                assert "run" in tool.input_schema["required"]
+
+            async def call(name: str, **arguments: Any) -> Any:
+                done = await client.call_tool(name, {"run": str(EXAMPLE), **arguments})
+                assert not done.is_error, done.content
+                jsonschema.Draft202012Validator(schema).validate(done.structured_content)
+                assert json.loads(done.content[0].text) == done.structured_content
+                return done.structured_content
+
+            summary = await call("summary")
+            assert summary["headline"]["sentence"].startswith("Rank 1's input comes late")
+            assert (await call("finding", rule="TO-S001"))["rows"][0]["evidence"]
+            assert [row["rank"] for row in (await call("ranks", top=2))["rows"]] == [1, 2]
+            assert len((await call("collectives", group="data"))["rows"]) == 6
+            assert {row["kind"] for row in (await call("kernels", kind="comm"))["rows"]} == {"comm"}
+            for name in ("findings", "ledger", "what_if", "steps", "roles", "checks"):
+                assert (await call(name))["rows"]
+            wrong = await client.call_tool("collectives", {"run": str(EXAMPLE), "group": "tensr"})
+            assert wrong.is_error and "groups: default_pg (data)" in wrong.content[0].text
+            gone = await client.call_tool("summary", {"run": "nowhere"})
+            assert gone.is_error and "nowhere does not exist" in gone.content[0].text
+
+    asyncio.run(ask())
+
+
+def test_without_the_sdk_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = builtins.__import__
+
+    def refuse(name: str, *rest: Any, **more: Any) -> Any:
+        if name.split(".")[0] == "mcp":
+            raise ImportError(f"No module named {name!r}")
+        return original(name, *rest, **more)
+
+    monkeypatch.delitem(sys.modules, "traceops.cli.mcp", raising=False)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert main(["mcp"]) == 2
+    assert "traceops's extra [mcp]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_traces_are_analysed_once_and_nothing_beside_them_is_written(tmp_path: Path) -> None:
+    trace = tmp_path / ONE.name
+    shutil.copy(ONE, trace)
+    with Recent() as recent:
+        found = recent.open(str(trace))
+        assert (found.path, found.read_from) == (str(trace), "traces") and found.report.ranks
+        assert recent.open(str(trace)) is found
+        assert [file.name for file in tmp_path.iterdir()] == [ONE.name]
+        folder = found.folder
+        os.utime(trace, ns=(1, 1))
+        shutil.copy(EXAMPLE / "report.json", trace.with_name("report.json"))
+        first = recent.open(str(trace.with_name("report.json")))
+        trace.with_name("report.json").write_text(trace.with_name("report.json").read_text() + " ")
+        assert recent.open(str(trace.with_name("report.json"))) is not first
+        with pytest.raises(InputError, match="nowhere does not exist"):
+            recent.open("nowhere")
+    assert folder is not None and not folder.exists()

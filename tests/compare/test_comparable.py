@@ -253,7 +253,7 @@ def test_what_no_profiler_explains_is_judged(before: Edit, now: Edit) -> None:
     step = of(result, "step_time")
     assert (result.verdict, step.outcome, step.change_pct, step.p) == ("regression", "regression", None, None)
     assert step.low_pct == pytest.approx(100 * (40.0 / 12.04 - 1), rel=1e-3)
-    assert "step time 12.02 ms → 41.52 ms as recorded (at least 232.2 % slower)" in result.sentence
+    assert "step time 12.02 ms → 41.52 ms in recorded steps (at least 232.2 % slower)" in result.sentence
     assert "head's devices work for 40 ms per step, and no recorded step of base takes more than" in result.sentence
     assert result.findings[0].rule == "TO-R001" and effect_text(step) == "at least +232 %"
     back = compare(*reversed(sides(before, now, works_ms=40.0)))

@@ -200,7 +200,7 @@ def test_a_straggler_that_moved_is_named() -> None:
 def test_no_change_needs_no_explanation() -> None:
     result = first({}, {}, (100.0, 100.0))
     assert result.verdict == "no_regression" and not result.explanations and not result.changes
-    assert "500 kernels a step" in result.unchanged and "the same environment variables" in result.unchanged
+    assert "500 kernels per step" in result.unchanged and "the same environment variables" in result.unchanged
     assert "would have found" not in result.sentence and "would have been found 9 times of 10" in result.sentence
 
 

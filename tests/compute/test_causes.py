@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from recorded_step import BOOL, DOUBLE, FLOAT, HALF, LONG, NODE, launched_of, op, tensor, write
 
+import traceops
 from traceops.compute.measure import measure_compute
 
 DATA = Path(__file__).parents[1] / "data" / "compute"
@@ -230,6 +231,17 @@ def test_float32_products_have_both_gains_of_tf32_and_of_bf16(tmp_path):
     (first, tf32), (second, bf16) = found[:2]
     assert (first, second) == ("float32_products", "float32_training")
     assert bf16.device_ns > tf32.device_ns > 0 and bf16.step_after_ns[0] < tf32.step_after_ns[0]
+
+
+@pytest.mark.parametrize("gpu", ["Tesla T4", "Tesla V100-SXM2-16GB"])
+def test_a_gpu_without_tf32_and_bf16_is_offered_fp16(tmp_path, gpu):
+    calls = [product(4096, 4096, 4096, FLOAT, us=30000, kernel="volta_sgemm_128x64_nn")] * 3
+    run = tmp_path / "run"
+    run.mkdir()
+    write(run / "rank0.pt.trace.json", calls, device={"id": 0, "name": gpu})
+    (found,) = [one for one in traceops.load(run).findings if one.rule == "TO-K001"]
+    assert (found.cause, found.facts["half"]) == ("float32_training", "fp16")
+    assert "torch.float16" in found.advice and "bf16" not in found.message + found.advice
 
 
 def test_narrow_convolutions_are_not_promised_tensor_cores(tmp_path):

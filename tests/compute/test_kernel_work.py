@@ -1,14 +1,20 @@
-"""Operations and least bytes of operators, from their inputs; and the operator of each kernel."""
+"""Operations and least bytes of operators, from whatever inputs a file has; and the operator of each kernel."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from drawn import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from recorded_step import BOOL, FLOAT, HALF, LONG, NODE, launched_of, op, tensor, write
 
 from traceops.compute.attainable import attention_ns, gpu_of, product_ns
 from traceops.compute.judged import judge_uses
+from traceops.compute.measure import measure_compute
 from traceops.compute.operands import read_inputs
+from traceops.compute.passes import _broadcast
 from traceops.compute.work import Attention
 
 NHWC = (56 * 56 * 64, 1, 56 * 64, 64)
@@ -119,3 +125,61 @@ def test_a_causal_mask_spares_half_of_long_attention():
     one = Attention(64, 4096, 4096, 64, False, HALF, False, True)
     times = [attention_ns(one, gpu_of("NVIDIA H200"), causal) for causal in (True, False)]
     assert np.diff(times)[0] > 0.6 * times[0]
+
+
+def uses(name, *shapes):
+    tensors = [SimpleNamespace(dims=dims) for dims in shapes]
+    return SimpleNamespace(use=SimpleNamespace(name=name, inputs=SimpleNamespace(tensors=tensors)))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "elements"),
+    [
+        ("aten::add", [(8, 1), (1, 16)], 128),
+        ("aten::split_with_sizes_copy", [(4, 3149056), (4, 256)], 0),
+        ("fsdp::all_gather_copy_in", [(8, 1), (1, 16)], 0),
+    ],
+)
+def test_only_shapes_that_fit_have_a_common_one(name, shapes, elements):
+    assert _broadcast(uses(name, *shapes)) == elements
+
+
+NAMES = [
+    "aten::mm", "aten::addmm", "aten::bmm", "aten::_softmax", "aten::cudnn_convolution", "aten::convolution_backward",
+    "aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward", "aten::copy_", "aten::cat", "aten::index",
+    "aten::embedding_dense_backward", "aten::scatter_add_", "aten::native_batch_norm", "aten::_fused_adamw_",
+    "aten::add",
+    "aten::one_hot", "aten::fill_", "aten::sum", "triton_poi_fused_add_1", "aten::sort", "aten::addcdiv_", "aten::gelu",
+]  # fmt: skip
+NODES = ["", "SelectBackward0", "ToCopyBackward0", "EmbeddingBackward0", "ExpandBackward0"]
+sizes = st.sampled_from([0, 1, 2, 64, 4096, 50257, 10**9, 10**30])
+dims = st.one_of(
+    st.lists(sizes, max_size=5), st.lists(st.lists(sizes, max_size=3), max_size=3), st.just(7), st.just("x")
+)
+strides = st.lists(st.sampled_from([0, 1, 64, -5, 10**30]), max_size=5)
+types = st.sampled_from(["float", "c10::BFloat16", "double", "long int", "bool", "TensorList", "Scalar", "", "other"])
+inputs = st.lists(st.builds(lambda d, t, s: {"dims": d, "type": t, "strides": s}, dims, types, strides), max_size=4)
+
+
+@st.composite
+def calls(draw):
+    node = draw(st.sampled_from(NODES))
+    inside = (f"autograd::engine::evaluate_function: {node}", node) if node else ()
+    kernel = draw(st.sampled_from(["k", "sgemm", "nchwToNhwcKernel", "nvjet_h", "DeviceRadixSort"]))
+    return op(
+        draw(st.sampled_from(NAMES)),
+        *draw(inputs),
+        inside=inside,
+        kernel=kernel,
+        us=draw(st.sampled_from([0.5, 50, 5000])),
+    )
+
+
+@given(st.lists(calls(), min_size=1, max_size=12), st.sampled_from([1, 40]), st.sampled_from([0.7, 50.0]))
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_inputs_are_measured(tmp_path, several, times, host_us):
+    found = measure_compute(*launched_of(write(tmp_path / "trace.json", several * times, host_us=host_us, steps=1)))
+    assert 0 <= found.attainable_ns <= found.known_ns * 1.000001 and found.known_ns <= found.busy_ns * 1.000001
+    for loss in found.losses:
+        assert 0 <= loss.device_ns <= found.busy_ns * 1.000001 and 0 <= loss.step_after_ns[0] <= loss.step_after_ns[1]
+    json.dumps([loss.sizes for loss in found.losses])

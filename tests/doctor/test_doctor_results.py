@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from changed import replace
 
+from traceops.core.claims import claim_of
 from traceops.core.errors import InputError
 from traceops.doctor.candidates import hidden_but, visible_gpus
 from traceops.doctor.conclusions import judge_measured
@@ -18,6 +19,7 @@ from traceops.doctor.settings import Settings, read_settings, shell_lines
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.reference import kept_reference, make_reference, references_here, references_in, save_reference
 from traceops.report.write import json_text
+from traceops.rules.bandwidth import MeasuredLow, SlowPairs
 
 
 def _write(tmp_path, content):
@@ -114,7 +116,8 @@ def test_against_what_this_machine_gave_before():
     assert judged([all_reduce(19.0)], (L4,), all_reduce(20.0))["TO-C001"].clear
     found = judged([all_reduce(9.0)], (L4,), all_reduce(20.0))["TO-C001"].findings
     assert [f.severity for f in found] == ["warning"]
-    assert "45 % of the 20 GB/s that this machine gave before" in found[0].message
+    claim = claim_of(found[0], MeasuredLow)
+    assert (claim.source, claim.reference, claim.pct) == ("before", 20.0, pytest.approx(45.0))
     assert "a gives 9 GB/s" in judged([all_reduce(9.0)], (L4,))["TO-C001"].not_evaluated
     other = Measured("all_reduce", (0, 1, 2, 3), 1 << 28, 1.0, 20.0, "b")
     assert judged([all_reduce(9.0)], (L4,), other)["TO-C001"].not_evaluated
@@ -124,8 +127,8 @@ def test_the_gpu_that_all_slow_pairs_share_is_named():
     gbs = {(a, b): 40.0 if 2 in (a, b) else 380.0 for a in range(4) for b in range(4) if a != b}
     found = judged(pairs(gbs))["TO-C002"].findings
     assert len(found) == 1
-    assert "GPU2 is in all of them" in found[0].message
-    assert "3 of 6 pairs" in found[0].message
+    claim = claim_of(found[0], SlowPairs)
+    assert (claim.slow, claim.all, claim.shared) == (3, 6, "GPU2 is in all of them")
 
 
 def test_equal_pairs_are_clear_and_two_gpus_are_too_few_to_compare():

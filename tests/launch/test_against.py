@@ -1,4 +1,4 @@
-"""A commit against the working tree: which code each side runs, in which order, and what is left behind."""
+"""A commit against the working tree: which code each side runs and reads, in which order, and what is left."""
 
 import argparse
 import json
@@ -22,8 +22,8 @@ from traceops.cli import run as command
 from traceops.cli.training_options import RUN
 from traceops.core.errors import UsageError
 from traceops.launch import against
-
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+from traceops.launch.against import BaseCommit
+from traceops.launch.repository import find_repository
 
 _DEADLOCK_S = 240
 _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "1")
@@ -59,6 +59,8 @@ def editable_python(repo, folder):
     return folder / "bin" / "python"
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "order"), [("flat", ["base_1", "head_1", "head_2", "base_2"]), ("src", ["base_1", "head_1"])]
 )
@@ -100,6 +102,8 @@ def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout, order):
     assert nothing_left(repo)
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_series_keeps_what_is_complete_and_leaves_no_worktree(repo, number):
     process = start("--env", f"PYTHONPATH={python_path(repo)}", "--", "-m", "train", "--steps", "100000")
@@ -117,6 +121,8 @@ def test_an_interrupted_series_keeps_what_is_complete_and_leaves_no_worktree(rep
     assert json.loads(Path("profile/train/pairs.json").read_text())["order"] == []
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_base_that_runs_code_of_the_head_is_refused(repo, tmp_path):
     script = tmp_path / "bench.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(repo)!r})\n{SCRIPT}")
@@ -149,6 +155,8 @@ def kept():
     return json.loads(Path("profile/train/pairs.json").read_text())["order"]
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_training_that_fails_ends_the_series_with_its_exit_code(repo, trained, capsys):
     trained.codes["head_2"] = 7
     assert traceops_run("--against", "main", "--", "train.py") == 7
@@ -160,6 +168,8 @@ def test_a_training_that_fails_ends_the_series_with_its_exit_code(repo, trained,
     assert nothing_left(repo)
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_training_too_short_to_record_ends_the_series(repo, trained):
     trained.codes["base_1"] = "short"
     with pytest.raises(UsageError, match="base_1 recorded nothing to compare: only 1 step"):
@@ -167,6 +177,8 @@ def test_a_training_too_short_to_record_ends_the_series(repo, trained):
     assert trained.labels == ["base_1"] and nothing_left(repo)
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_signal_between_two_trainings_cleans_up_too(repo, trained):
     trained.meanwhile["head_1"] = lambda: signal.raise_signal(signal.SIGTERM)
     with pytest.raises(SystemExit) as left:
@@ -175,12 +187,16 @@ def test_a_signal_between_two_trainings_cleans_up_too(repo, trained):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_code_that_changes_while_the_series_runs_is_said(repo, trained, capsys):
     trained.meanwhile["head_1"] = lambda: (repo / "pkg" / "__init__.py").write_text("VERSION = 3\n")
     assert traceops_run("--against", "main", "--repeat", "2", "--", "train.py") == 0
     assert capsys.readouterr().err.count("tracked files changed during the series") == 1
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_series_is_one_run_to_whoever_names_the_next(repo, trained, capsys):
     series = ("--against", "main", "--repeat", "1")
     assert traceops_run(*series, "--", "train.py") == 0
@@ -200,6 +216,8 @@ def test_a_series_is_one_run_to_whoever_names_the_next(repo, trained, capsys):
     }  # fmt: skip
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_dry_run_prints_every_command(repo, capsys):
     argv = ("--against", "main", "--repeat", "2", "--active", "6", "--dry-run")
     assert traceops_run(*argv, "--", "train.py", "--lr", "1") == 0
@@ -213,6 +231,8 @@ def test_dry_run_prints_every_command(repo, capsys):
     assert not Path("profile").exists() and nothing_left(repo)
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
@@ -234,6 +254,8 @@ def test_what_cannot_work_is_refused_before_anything_is_written(repo, argv, reas
     assert not Path("profile").exists()
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_working_folder_that_the_commit_lacks_is_refused(repo, monkeypatch):
     (repo / "new").mkdir()
     monkeypatch.chdir(repo / "new")
@@ -241,6 +263,8 @@ def test_a_working_folder_that_the_commit_lacks_is_refused(repo, monkeypatch):
         traceops_run("--against", "main", "--", "../app/train.py")
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_without_a_repository_or_git_the_reason_is_said(repo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"repository that .* lies in: not a git repository"):
@@ -250,9 +274,51 @@ def test_without_a_repository_or_git_the_reason_is_said(repo, tmp_path, monkeypa
         traceops_run("--against", "main", "--", "project/app/train.py")
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_git_s_own_variables_do_not_lead_astray(repo, trained, monkeypatch):
     """As in a hook, where GIT_INDEX_FILE names the index of what is being committed."""
     monkeypatch.setenv("GIT_INDEX_FILE", str(repo / ".git" / "index"))
     before = (repo / ".git" / "index").read_bytes()
     assert traceops_run("--against", "main", "--repeat", "1", "--", "train.py") == 0
     assert (repo / ".git" / "index").read_bytes() == before
+
+
+def base_of(repo, folder, ref="main"):
+    repository = find_repository(Path.cwd())
+    return BaseCommit(repository, ref, repository.commit(ref), Path.cwd(), folder)
+
+
+def test_the_path_of_the_base_keeps_its_order_and_what_is_not_the_repository_s(repo, tmp_path, monkeypatch):
+    site = repo / ".venv" / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", ["first", str(site), str(repo / "pkg"), "/elsewhere"])
+    base = base_of(repo, tmp_path / "t")
+    path = against.python_path(base, {"PYTHONPATH": f"/before:..:{site}"})
+    assert path == ["/before", str(base.tree), str(site), str(base.tree / "pkg")]
+
+
+def test_arguments_that_mean_something_else_to_the_base_are_named(repo, tmp_path):
+    (repo / "app" / "mine.txt").write_text("0.1")
+    base = base_of(repo, tmp_path / "t")
+    words = ["train.py", "--lr=mine.txt", "lr.txt", "--data", "profile", str(repo / "app" / "lr.txt"), "x" * 5000]
+    untracked, shared = against.argument_warnings(base, words)
+    assert untracked.startswith("mine.txt is not in main at ")
+    assert shared.startswith(f"{repo}/app/lr.txt: both sides use that of the working tree")
+
+
+def test_a_changed_package_that_is_installed_as_a_copy_is_refused(repo, tmp_path):
+    base = base_of(repo, tmp_path / "t")
+    site = tmp_path / "site-packages"
+    mine = [base.tree / "pkg" / "__init__.py", site / "torch" / "__init__.py"]
+    assert against.check_imports(base, "base_1", mine) == []
+    with pytest.raises(UsageError, match=r"imported pkg/__init__\.py as installed in .*/site-packages"):
+        against.check_imports(base, "base_1", [*mine, site / "pkg" / "__init__.py"])
+    # a package inside a package is not what is installed under its name
+    (repo / "pkg" / "torch").mkdir()
+    (repo / "pkg" / "torch" / "__init__.py").write_text("")
+    git(repo, "add", ".")
+    assert against.check_imports(base, "base_1", mine) == []
+    (repo / "local.py").write_text("")
+    (warning,) = against.check_imports(base, "base_1", [*mine, repo / "local.py"])
+    assert "imported local.py from the working tree" in warning

@@ -1,23 +1,27 @@
+"""What `traceops run` plans from its options, and one rank that trains in place of many."""
+
 import argparse
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from changed import replace
+from started import environment
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress
+from traceops.cli import main
 from traceops.cli import run as command
 from traceops.cli.training_options import RUN
 from traceops.core import torch_here
 from traceops.core.errors import UsageError, reported_codes
 from traceops.launch.ended import with_last_steps
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
-from traceops.launch.plan import RANK, Cluster, Fallback, Plan, alone, parse_assignments
+from traceops.launch.plan import RANK, Cluster, Fallback, Plan, alone, parse_assignments, stands_for
 from traceops.train.config import TrainConfig
-
-pytestmark = pytest.mark.torch
 
 
 def traceops_run(*argv):
@@ -26,7 +30,7 @@ def traceops_run(*argv):
     return command.main(parser.parse_args(argv))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
@@ -34,6 +38,8 @@ def empty_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
@@ -59,6 +65,8 @@ def test_what_cannot_work_is_refused_before_anything_is_written(argv, reason, em
     assert not (empty_folder / "profile").exists()
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 2)
     with pytest.raises(UsageError, match="--nproc 4: this machine has 2 GPUs"):
@@ -66,12 +74,16 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     assert traceops_run("--nproc", "4", "--device", "cpu", "--dry-run", "--", "train.py") == 0
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_without_torch_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(torch_here, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install torch"):
         traceops_run("--", "train.py")
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_folder_with_another_run_is_refused_unless_its_name_was_ours_to_choose(empty_folder, capsys):
     taken = empty_folder / "profile" / "train"
     (taken / "rank_0").mkdir(parents=True)
@@ -86,6 +98,8 @@ def test_a_folder_with_another_run_is_refused_unless_its_name_was_ours_to_choose
     assert (taken / "rank_0" / "x.pt.trace.json.gz").exists(), "a dry run removes nothing"
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_dry_run_prints_what_would_run(capsys, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     argv = ["--nproc", "3", "--active", "6", "--with-stack", "--env", "A=b c", "--dry-run"]
@@ -102,6 +116,8 @@ def test_dry_run_prints_what_would_run(capsys, monkeypatch):
     assert "OMP_NUM_THREADS" not in capsys.readouterr().out
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_several_nodes_meet_as_torchrun_has_it():
     elastic = Cluster(8, 2, rdzv_endpoint="head:29400").torchrun_options("name")
     assert elastic[2:] == ["--rdzv-backend=c10d", "--rdzv-endpoint=head:29400", "--rdzv-id=name"]
@@ -109,6 +125,8 @@ def test_several_nodes_meet_as_torchrun_has_it():
     assert static[2:] == ["--node-rank=1", "--master-addr=head", "--master-port=5"]
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_assignments_keep_what_follows_the_first_sign():
     assert parse_assignments(["A=1=2", "B="]) == {"A": "1=2", "B": ""}
 
@@ -130,6 +148,8 @@ def manifest(rank, status="failed", exit_code=1, ended_ns=0, error=None):
                         ended_ns=ended_ns, error=error)  # fmt: skip
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_the_first_failure_is_the_cause_not_the_echo():
     reported = reported_codes(_REPORT.format(code=-9))
     assert reported == {0: 1, 2: -9}
@@ -145,6 +165,8 @@ def test_the_first_failure_is_the_cause_not_the_echo():
     assert first_failure([manifest(0, "finished", 0)], {}) is None
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_rank_that_is_killed_after_it_ended_well_did_not_end_with_exit_code_0():
     ranks = [manifest(0, "given_way", 0), manifest(1, "finished", 0), manifest(2, "finished", 0)]
     completed = with_exit_codes(ranks, {0: -11, 1: -15}, default=None)
@@ -154,6 +176,8 @@ def test_a_rank_that_is_killed_after_it_ended_well_did_not_end_with_exit_code_0(
     assert completed[0].error == "killed by SIGSEGV"
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize(("reported", "code"), [({0: 1}, 1), ({0: -2}, 130), ({0: -15}, 130), ({}, 130)])
 def test_an_interrupted_rank_has_the_exit_code_that_torchrun_saw(reported, code):
     """With CUDA, Python 3.12 ended with 1 after Ctrl-C, where it should end by SIGINT."""
@@ -161,6 +185,8 @@ def test_an_interrupted_rank_has_the_exit_code_that_torchrun_saw(reported, code)
     assert with_exit_codes(interrupted, reported, default=None)[0].exit_code == code
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
     """Torchrun ended rank 0 with SIGTERM, too, after it had raised."""
     lost = manifest(0, exit_code=143, ended_ns=5, error="RuntimeError: Connection closed by peer [::1]:1")
@@ -172,6 +198,8 @@ def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
     assert first_failure(ranks, {0: -15, 1: 1}) == Failure(1, 1, "OSError: [Errno 27] File too large")
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_run_that_somebody_ended_with_sigterm_says_so():
     """It ended with torchrun's code 1, and without a word."""
     ranks = [manifest(0, "terminated", 143, ended_ns=3), manifest(1, "finished", 0, ended_ns=2)]
@@ -180,6 +208,8 @@ def test_a_run_that_somebody_ended_with_sigterm_says_so():
     assert first_failure(ranks, {0: -15, 1: 5}).exit_code == 5, "torchrun ends the others of a rank that fails"
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("gone", [(), (0,), (0, 1), (1,), (1, 0)])
 def test_a_rank_that_left_is_found_however_late_we_look(gone):
     """Rank 1 called os._exit(0). Where both ended between two looks, the looks say nothing of the order."""
@@ -188,6 +218,8 @@ def test_a_rank_that_left_is_found_however_late_we_look(gone):
     assert left_early(ranks, gone, failure, {0: 1}) == Failure(1, 0, "it ended while the others still needed it")
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_rank_that_did_not_end_first_is_not_the_one_that_left():
     failure = Failure(0, 1, "RuntimeError: Connection reset by peer")
     echo = manifest(0, ended_ns=9, error=failure.reason)
@@ -200,6 +232,8 @@ def test_a_rank_that_did_not_end_first_is_not_the_one_that_left():
     assert left_early([echo, replace(elsewhere, host="h")], (1,), own, {0: 1}) is None
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():
     log = (
         "W torch/distributed/elastic/multiprocessing/api.py:1031] Unable to shutdown process 4295 via 15, forcefully "
@@ -213,6 +247,8 @@ def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():
     assert first_failure([], reported_codes(log)) == Failure(3, 3, "exit code 3")
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_a_script_is_told_how_much_to_accumulate_and_the_samples_of_a_step():
     fallback = Fallback(8)
     plan = Plan("mine", Path("/runs/mine"), Cluster(1), ["train.py"], {}, {}, fallback=fallback)
@@ -229,6 +265,8 @@ def test_a_script_is_told_how_much_to_accumulate_and_the_samples_of_a_step():
     ]
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_steps_after_a_ranks_last_word_are_counted():
     """Ray kills its workers at the end: run.json had 13 steps, those until the window's end, of 40."""
     killed, done = (replace(manifest(rank, ended_ns=ended), steps=13) for rank, ended in ((0, None), (1, 5)))
@@ -239,6 +277,8 @@ def test_steps_after_a_ranks_last_word_are_counted():
     assert [rank.steps for rank in with_last_steps([killed, done], earlier)] == [13, 13]
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.torch
 def test_torchrun_takes_no_option_of_the_scripts():
     """`--nproc` of a script's was "ambiguous" to it, and nothing ran."""
@@ -251,6 +291,8 @@ def test_torchrun_takes_no_option_of_the_scripts():
     assert parsed.training_script_args == script
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_settings_name_the_schedule_and_the_folder_and_options_win(empty_folder, capsys):
     (empty_folder / "traceops.toml").write_text('[run]\nfolder = "runs"\nskip_first = 20\nactive = 8\n')
     assert traceops_run("--dry-run", "--active", "3", "--", "train.py") == 0
@@ -259,6 +301,8 @@ def test_settings_name_the_schedule_and_the_folder_and_options_win(empty_folder,
     assert '"schedule": {"skip_first": 20, "active": 3}' in printed
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
@@ -273,8 +317,125 @@ def test_settings_that_cannot_work_are_named_with_their_file(table, reason, empt
         traceops_run("--dry-run", "--", "train.py")
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("empty_folder")
 def test_only_an_active_run_can_be_stopped(empty_folder):
     with pytest.raises(UsageError, match="no run is active in profile/x"):
         traceops_run("--stop", "profile/x")
     with pytest.raises(UsageError, match=r"traceops run --stop -- train\.py"):
         traceops_run("--stop", "train.py")
+
+
+_TRAINED = Path(__file__).with_name("trained.py")
+_SMALL = (
+    "--layers", "1", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq-len", "16", "--batch-size", "2",
+    "--grad-accum", "2", "--precision", "fp64", "--steps", "4", "--unprofiled", "1", "--skip-first", "1",
+    "--warmup", "1", "--active", "1", "--lr", "0.01",
+)  # fmt: skip
+
+
+@pytest.fixture
+def on_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
+
+
+def train(capsys, folder, *options):
+    """Run what --dry-run prints, with a look at each step; returns what was seen and what was said."""
+    assert main(["run", "--device", "cpu", *options, *_SMALL, "--dry-run"]) == 0
+    printed, said = capsys.readouterr()
+    words = shlex.split(printed)
+    nproc = next(word for word in words if word.startswith("--nproc-per-node"))
+    script = words.index(str(RANK)) + 1
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", nproc, str(_TRAINED)]
+    settings = json.dumps({"out": str(folder / "out"), "schedule": {
+        "skip_first": 1, "unprofiled": 1, "warmup": 1, "active": 1}})  # fmt: skip
+    done = subprocess.run(
+        [*command, str(folder / "losses.json"), *words[script:]],
+        env=environment(CUDA_VISIBLE_DEVICES="", TRACEOPS_CAPTURE=settings),
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "losses.json").read_text()), said
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize("strategy", ["pytorch_ddp", "zero2"])
+def test_the_model_after_every_step_is_that_of_all_ranks(strategy, capsys, tmp_path):
+    (tmp_path / "many").mkdir()
+    (tmp_path / "one").mkdir()
+    options = ("--strategy", strategy, "--nproc", "3")
+    many, _ = train(capsys, tmp_path / "many", *options)
+    one, said = train(capsys, tmp_path / "one", *options, "--fallback", "single")
+    assert (many["world_size"], one["world_size"]) == (3, 1)
+    assert "one rank in place of 3" in said and "gradient accumulation 6" in said
+    assert "one rank       1      2             6              12" in said
+    assert ("pytorch_ddp for zero2" in said) == (strategy == "zero2")
+    assert len(one["losses"]) == len(many["losses"]) == 4
+    assert one["losses"] == pytest.approx(many["losses"], rel=1e-9)
+    assert one["losses"][0] != pytest.approx(one["losses"][1], rel=1e-4), "steps too small to tell runs apart"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_the_cpu")
+def test_a_whole_run(tmp_path):
+    command = [sys.executable, "-m", "traceops", "run", "--device", "cpu", "--nproc", "3", "--fallback", "single"]
+    done = subprocess.run(
+        [*command, *_SMALL], cwd=tmp_path, env=environment(compiler=True), text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "profile" / "pytorch_ddp-single" / "run.json").read_text())
+    assert (run["world_size"], run["training"]["samples_per_step"]) == (1, 3 * 2 * 2)
+    assert run["fallback"] == {
+        "kind": "single", "ranks": 3, "grad_accum": 6, "strategy": "pytorch_ddp", "asked": "pytorch_ddp",
+        "batch_size": 2,
+    }  # fmt: skip
+    assert run["settings"] is None
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_the_cpu")
+def test_a_script_is_told_how_to_do_it_itself(tmp_path, capsys):
+    Path("mine.py").write_text("")
+    assert main(["run", "--nproc", "8", "--nnodes", "2", "--fallback", "single", "--dry-run", "--", "mine.py"]) == 0
+    printed, said = capsys.readouterr()
+    assert "--nproc-per-node=1" in printed and "--nnodes=1" in printed and "--standalone" in printed
+    assert "multiply its gradient accumulation by 16" in said
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [
+        ({"nproc": 4, "nnodes": 2, "told": 16}, 8),  # what the user says comes first
+        ({"nproc": None, "nnodes": 1, "told": 16}, 16),
+        ({"nproc": None, "nnodes": 3, "told": None}, 6),
+    ],
+)
+def test_the_ranks_it_stands_for(asked, ranks):
+    assert stands_for(node_rank=None, here=2, **asked) == ranks
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_the_cpu")
+def test_what_one_rank_cannot_stand_for_is_refused():
+    with pytest.raises(UsageError, match="first node only"):
+        stands_for(4, 2, 1, None, 2)
+    with pytest.raises(UsageError, match="leave --step-unit out"):
+        alone(TrainConfig(step_unit="batch"), 4)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_the_cpu")
+def test_ranks_that_share_a_model_have_no_stand_in():
+    with pytest.raises(UsageError, match="the ranks of pytorch_pp share a model"):
+        alone(TrainConfig(strategy="pytorch_pp"), 2)

@@ -1,5 +1,7 @@
-"""Real launches on gloo: two ranks of a training that knows nothing of traceops."""
+"""Real launches on gloo, and what the launcher does for itself: it may fail, the training's exit code stays."""
 
+import copy
+import errno
 import gzip
 import json
 import os
@@ -9,19 +11,31 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from itertools import count, cycle
+from pathlib import Path
 
 import psutil
 import pytest
+from faults import Faults
 from git_project import git
 from hang_run import left_behind
 from started import environment
 
+import traceops.launch.process as process
+import traceops.launch.session as session
+from traceops.capture.environment import host
+from traceops.capture.manifest import RankManifest, write_rank
 from traceops.cli import main
-from traceops.core.run_lock import in_use
+from traceops.core.errors import UsageError
+from traceops.core.run_lock import RunLock, in_use
 from traceops.hangs.diagnose import diagnose
+from traceops.launch import ended as run_document
+from traceops.launch.display import Screen
+from traceops.launch.plan import Cluster, Plan
+from traceops.launch.process import LauncherGuard, TorchrunResult
+from traceops.launch.signals import Received
 from traceops.pipeline.analyze import analyze
-
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 _DEADLOCK_S = 180
 SECRET = "correct-horse-battery"
@@ -95,6 +109,8 @@ def run_json(out):
     return json.loads((out / "run.json").read_text())
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_an_unmodified_script(start, tmp_path):
     words = ["--steps", "15", "--api-key", SECRET]  # which the script gets and nothing records
     code, out, err = finish(start("--env", f"MY_API_KEY={SECRET}", "--", "app/train.py", *words, compiler=True))
@@ -118,6 +134,8 @@ def test_an_unmodified_script(start, tmp_path):
         assert log.read_text() == f"rank {rank['rank']} of 2 {words}\n"
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fail", "code", "reason", "cause", "fix"),
     [
@@ -153,6 +171,8 @@ def test_the_exit_code_and_cause_of_the_rank_that_failed_first(start, tmp_path, 
     assert steps_in(folder / trace)[0] == 4 and not run["ranks"][0]["windows"][0]["complete"]
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_rank_that_leaves_in_the_middle_of_its_capture_is_told_as_that(start, tmp_path):
     schedule = ("--skip-first", "1", "--unprofiled", "1", "--active", "9", "--hang-timeout", "30")
     got, _, err = finish(start("--name", "left", *schedule, "--", "app/train.py", "--steps", "40", "--fail", "leave"))
@@ -164,6 +184,8 @@ def test_a_rank_that_leaves_in_the_middle_of_its_capture_is_told_as_that(start, 
     assert all(one["step"] in (9, 10) for one in run["failures"])
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, number):
     schedule = ("--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "5000")
@@ -196,6 +218,8 @@ def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, nu
         assert 3 in steps_in(folder / rank["traces"][0])
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_the_printed_command_runs_when_pasted(start, tmp_path):
     code, printed, err = finish(start("--dry-run", "--env", "GREETING=two words", "--", "-m", "app.train"))
     assert code == 0 and not (tmp_path / "profile").exists(), err
@@ -210,6 +234,8 @@ def test_the_printed_command_runs_when_pasted(start, tmp_path):
     assert [len(rank["traces"]) for rank in run["ranks"]] == [1, 1]
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_built_in_strategy_and_summaries_that_take_the_place_of_its_traces(start, tmp_path):
     small = ("--layers", "1", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq-len", "16")
     code, out, err = finish(start("--strategy", "pytorch_ddp", "--nproc", "2", "--active", "2", "--summarize", *small))
@@ -228,18 +254,22 @@ def test_a_built_in_strategy_and_summaries_that_take_the_place_of_its_traces(sta
     assert analyze(str(folder), cache=False) == whole
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_training_is_ended_once_its_capture_is_complete(tmp_path, start):
-    _, told = start("--nproc", "2", "--name", "mine", "--stop", "--", "app/train.py", "--steps", "3000").communicate(
+    _, told = start("--nproc", "2", "--name", "mine", "--stop", "--", "app/train.py", "--steps", "20000").communicate(
         timeout=_DEADLOCK_S
     )
     run = json.loads((tmp_path / "profile" / "mine" / "run.json").read_text())
     assert "capture complete at step" in told and "2 of 2 ranks traced" in told
     assert (run["status"], run["exit_code"], run["failed_rank"]) == ("finished", 0, None)
-    assert run["steps"] < 3000 and all(rank["traces"] for rank in run["ranks"])
+    assert run["steps"] < 20_000 and all(rank["traces"] for rank in run["ranks"])
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_run_that_is_active_can_be_stopped_by_its_folder(tmp_path, start):
-    training = start("--nproc", "2", "--name", "mine", "--", "app/train.py", "--steps", "3000")
+    training = start("--nproc", "2", "--name", "mine", "--", "app/train.py", "--steps", "20000")
     manifests = [tmp_path / "profile" / "mine" / f"rank_{rank}" / "manifest.json" for rank in (0, 1)]
     while training.poll() is None and not all(path.exists() for path in manifests):
         time.sleep(0.1)
@@ -249,6 +279,8 @@ def test_a_run_that_is_active_can_be_stopped_by_its_folder(tmp_path, start):
     assert training.returncode == 143
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "code"), [("", 3), ("raise SystemExit(4)", 4)])
 def test_a_training_of_which_nothing_was_captured_ends_with_3_if_it_ended_well(tmp_path, start, ends, code):
     (tmp_path / "app" / "nothing.py").write_text(f"import torch\n{ends}\n")
@@ -295,6 +327,8 @@ def run(folder, *options, wrong="docker7"):
     )  # fmt: skip
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_ranks_have_what_the_doctor_set_and_not_what_it_removed(folder):
     advised = {"set": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}, "unset": ["NCCL_SOCKET_IFNAME"]}
     doctor(folder, settings=advised)
@@ -315,6 +349,8 @@ def test_ranks_have_what_the_doctor_set_and_not_what_it_removed(folder):
     assert not (folder / "profile" / "mine" / "evidence").exists()
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_what_env_sets_is_not_removed(folder):
     doctor(folder, settings={"unset": ["NCCL_SOCKET_IFNAME"]})
     done = run(folder, "--settings", "doctor.json", "--env", "NCCL_SOCKET_IFNAME=eth1", "--dry-run")
@@ -322,6 +358,8 @@ def test_what_env_sets_is_not_removed(folder):
     assert "NCCL_SOCKET_IFNAME=eth1" in words and "-u" not in words, done.stderr
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_dry_run_shows_what_is_removed_and_can_be_pasted(folder):
     doctor(folder, settings={"set": {"NCCL_P2P_DISABLE": "a b"}, "unset": ["NCCL_SOCKET_IFNAME", "NCCL_ALGO"]})
     done = run(folder, "--settings", "doctor.json", "--dry-run")
@@ -335,6 +373,8 @@ def test_a_dry_run_shows_what_is_removed_and_can_be_pasted(folder):
     assert variables["NCCL_P2P_DISABLE"] == "a b" and "NCCL_ALGO" not in variables
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_no_setting_worked(folder, capsys):
     doctor(folder, fallback=4)
     assert main(["run", "--settings", "doctor.json", "--", "mine.py"]) == 2
@@ -344,9 +384,11 @@ def test_no_setting_worked(folder, capsys):
     options = ["--settings", "doctor.json", "--fallback", "single", "--dry-run"]
     assert main(["run", "--device", "cpu", *options, "--strategy", "pytorch_ddp"]) == 0
     printed, said = capsys.readouterr()
-    assert "--grad-accum 4" in printed and "one rank in the place of 4" in said
+    assert "--grad-accum 4" in printed and "one rank in place of 4" in said
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "nproc"),
     [([], 3), (["--env", "CUDA_VISIBLE_DEVICES=GPU-1f, GPU-2e"], 2), (["--env", "CUDA_VISIBLE_DEVICES="], 2)],
@@ -359,12 +401,16 @@ def test_a_rank_for_each_gpu_that_the_doctor_left(env, nproc, folder, capsys, mo
     assert f"--nproc-per-node={nproc} " in capsys.readouterr().out
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_file_of_something_else(folder, capsys):
     (folder / "doctor.json").write_text("[]")
     assert main(["run", "--settings", "doctor.json", "--", "mine.py"]) == 3
     assert "doctor.json" in capsys.readouterr().err
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_both_sides_of_a_comparison_have_them(repo, capsys):
     doctor(repo, settings={"set": {"NCCL_P2P_DISABLE": "1"}, "unset": ["NCCL_ALGO"]})
     git(repo, "commit", "--quiet", "-am", "newer")
@@ -373,3 +419,132 @@ def test_both_sides_of_a_comparison_have_them(repo, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if "torch.distributed.run" in line]
     assert len(lines) == 2
     assert all("env -u NCCL_ALGO " in line and " NCCL_P2P_DISABLE=1 " in line for line in lines)
+
+
+HERE = str(Path(session.__file__).parent)
+ERRORS = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    PermissionError(errno.EACCES, "Permission denied"),
+    RuntimeError("no"),
+    MemoryError(),
+]
+_ARITHMETIC = ("exit_code", "shell_code")
+
+
+@pytest.fixture
+def own_signals():
+    """What restores them fails here too: they would stay for all tests that come after."""
+    handlers = {number: signal.getsignal(number) for number in (1, 2, 3, 15)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch):
+    """Runs the launcher around a training that has just ended, into a new folder each time."""
+    numbers = count()
+    monkeypatch.setattr(run_document, "git_state", lambda folder: None)
+    monkeypatch.setattr(run_document, "software_versions", dict)
+    monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
+
+    def run(returncode, damage=lambda out: None):
+        out = tmp_path / str(next(numbers))
+        plan = Plan("mine", out, Cluster(2), ["train.py"], {}, {}, log_files=True)
+
+        def training(*args, **options):
+            for rank in range(2):
+                note = "no optimizer step was seen"
+                write_rank(
+                    out, RankManifest(rank, rank, 2, host(), 1, {"type": "cpu"}, {}, {}, traces=["t"], note=note)
+                )
+            log = out / "logs" / "none" / "attempt_0" / "0" / "stderr.log"
+            log.parent.mkdir(parents=True)
+            log.write_text("a line")
+            damage(out)
+            return TorchrunResult(returncode, None, "torchrun's own words")
+
+        monkeypatch.setattr(session, "run", training)
+        return session.launch(plan), out
+
+    return run
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize(
+    ("launcher", "nproc", "returncode", "rank_codes", "code"),
+    [
+        ("none", 1, 6, (None,), 6),
+        ("none", 1, 143, (None,), 143),
+        ("torchrun", 1, 1, (6,), 6),
+        ("torchrun", 1, 1, (0,), 0),
+        ("torchrun", 1, 1, (None,), 143),
+        ("torchrun", 2, 1, (6, 6), 143),
+    ],
+)
+def test_a_command_or_an_only_rank_that_handles_a_signal_has_its_own_exit_code(
+    tmp_path, launcher, nproc, returncode, rank_codes, code
+):
+    for rank, own in enumerate(rank_codes):
+        write_rank(tmp_path, RankManifest(rank, rank, nproc, host(), 1, {"type": "cpu"}, {}, {}, exit_code=own))
+    plan = Plan("mine", tmp_path, Cluster(nproc), ["train.py"], {}, {}, launcher=launcher)
+    ended = TorchrunResult(returncode, signal.SIGTERM, "")
+    assert run_document.how_it_ended(plan, ended, [], [], Screen()).code == code
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_no_failure_of_the_launchers_own_changes_the_exit_code(launched, monkeypatch, capsys):
+    guard, record = str(Path(HERE, "containment.py")), session._record
+    faults = Faults(lambda file: file.startswith(HERE) and file != guard, frozenset({record.__code__}))
+
+    def recorded(*arguments):
+        with contextmanager():
+            return record(*arguments)
+
+    monkeypatch.setattr(session, "_record", recorded)
+    contextmanager = faults.counted
+    for _ in range(2):  # what is imported when it is first needed is in the first run only; the last one counts
+        assert launched(7)[0] == 7
+    calls = dict(reversed([(call, number) for number, call in enumerate(faults.calls)]))
+    calls = {call: number for call, number in calls.items() if call.called not in _ARITHMETIC}
+    assert len(calls) > 60, "one of each line and what it calls"
+    for (call, number), error, code in zip(calls.items(), cycle(ERRORS), cycle([7, 7, 7, 7, 0, 0, 0, 0])):
+        capsys.readouterr()
+        contextmanager = partial(faults.failing, number, copy.copy(error))
+        ended, out = launched(code)
+        assert ended == code and (faults.raised or code == 0), call
+        said = capsys.readouterr().err
+        run = json.loads((out / "run.json").read_text())
+        assert run["status"] == ("failed" if code else "finished") or "run.json failed" in said, call
+        assert not list(out.glob(".*")), "nothing half-written is left"
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_damaged_manifest_hides_no_other_rank(launched, capsys):
+    code, out = launched(0, lambda out: (out / "rank_1" / "manifest.json").write_text("{"))
+    run = json.loads((out / "run.json").read_text())
+    assert code == 0 and run["status"] == "finished"
+    assert [rank["rank"] for rank in run["ranks"]] == [0] and run["ranks_missing"] == [1]
+    assert "rank_1/manifest.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(session, "run", lambda *args, **options: pytest.fail("started"))
+    with pytest.raises(UsageError, match=r"file/out cannot be written \(Not a directory.*choose another --out"):
+        session.launch(Plan("mine", tmp_path / "file" / "out", Cluster(1), ["train.py"], {}, {}))
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_ranks_are_waited_for_where_they_cannot_be_watched(tmp_path, monkeypatch, capsys):
+    def damaged(folder):
+        raise ValueError("no such record")
+
+    monkeypatch.setattr(process, "read_progress", damaged)
+    ended = process.run(
+        ["sh", "-c", "sleep 0.3; exit 5"], {"PATH": "/bin:/usr/bin"}, progress=tmp_path, ranks=1, logs=None,
+        rank_of=lambda local: local, screen=Screen(), received=Received(), guard=LauncherGuard(RunLock(None)),
+    )  # fmt: skip
+    assert ended.returncode == 5
+    assert capsys.readouterr().err.count("watching the ranks failed: ValueError: no such record") == 1

@@ -6,13 +6,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from changed import replace
 from light_run import write_light
 from msgspec import UNSET, structs
 from observed_run import Step, usual, write_rank
 
+from traceops.across.cross_rank import measure_across
+from traceops.across.undisturbed import LightRank, Undisturbed
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE
+from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.render.files import write_report
 from traceops.render.report.card import card_of
@@ -20,7 +24,10 @@ from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
 from traceops.rules.idle_claims import HostBound, Turns
+from traceops.rules.pipeline import LateSend, judge_late, without_recording
+from traceops.rules.shared import work_ms
 from traceops.rules.validity_claims import LongerAfter, ProfilerSlowed
+from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"
 GATHER = "_Z38ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorage"
@@ -409,3 +416,41 @@ def test_the_page_says_by_turns_only_what_was_seen(tmp_path, later, said, not_sa
 
 def test_where_no_rank_waits_for_another_nothing_is_said_of_turns(told):
     assert "now the other" not in soft_of(told) and "waits least" not in soft_of(told)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A pipeline whose stages wait half of each step for late sends."""
+    ranks = [summarize(file) for file in discover(str(DATA / "pipeline_uneven2")).windows[0].files]
+    made = measure_across(ranks, len(ranks), dict.fromkeys(range(len(ranks)), "host"))
+    (bubble,) = made.bubbles
+    late = tuple(replace(stage, late=stage.step / 2) for stage in bubble.stages)
+    return replace(made, bubbles=(replace(bubble, stages=late),))
+
+
+def test_waiting_that_recording_made_is_not_told_as_the_programs(run):
+    """19.7 ms of a step of 75.6 were told, of a program whose step takes 49.9 ms."""
+    (bubble,) = run.bubbles
+    plain = 0.9 * run.step_ms
+    bounded = without_recording(run, bubble, plain, None)
+    for stage, own, times in zip(bubble.stages, bounded.stages, run.ranks, strict=True):
+        room = 1e6 * (plain - work_ms(times)) - stage.imbalance - stage.fill_drain
+        assert own.step == pytest.approx(1e6 * plain)
+        assert own.late == pytest.approx(min(stage.late, max(room, 0.0)))
+    assert sum(stage.late for stage in bounded.stages) < sum(stage.late for stage in bubble.stages)
+    assert not judge_late(run, plain_ms=max(work_ms(times) for times in run.ranks)).findings
+    for verdict in (judge_late(run), judge_late(run, plain_ms=2 * run.step_ms)):
+        [found] = verdict.findings
+        claim = claim_of(found, LateSend)
+        assert claim.plain is None and claim.most is not None
+
+
+def test_the_light_window_tells_how_long_the_device_communicates(run):
+    (bubble,) = run.bubbles
+    plain = 0.9 * run.step_ms
+    ranks = tuple(
+        LightRank(times.summary.rank, plain, 1.0, 0.0, 0.0, times.mean_ms("comm_transfer"), 0.0, 1.0, 0.0)
+        for times in run.ranks
+    )
+    bounded = without_recording(run, bubble, plain, Undisturbed(plain, plain, "cupti", 4, ranks))
+    assert all(stage.late == 0 for stage in bounded.stages)

@@ -1,9 +1,10 @@
-"""TO-V001 to TO-V009: what a capture lacks, and what cannot be judged for it."""
+"""TO-V001 to TO-V009: what a capture lacks, and what cannot be judged for it, such as without a whole step."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,18 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 from fault_runs import unpacked
+from generated_run import Size, SlowInput, ddp, simulate
 from observed_run import Step, write_rank
+from shown_texts import texts
+from unmarked import as_is, write_unmarked
 
 from traceops.across.plain_step import profiler_cost
 from traceops.across.whole_run import whole_run
-from traceops.core.capture_failure import read_failure
+from traceops.cli import main
+from traceops.core.capture_failure import read_failure, shorter_schedule
+from traceops.core.claims import claim_of
 from traceops.core.errors import InputError
 from traceops.measure.phases import AFTER, UPDATED
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
+from traceops.render.report.html import describe
+from traceops.render.report.terminal import describe_summary
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.validity import judge_backward_sync, judge_missing
+from traceops.rules.validity_claims import CutOff
 from traceops.rules.validity_time import judge_profiler
 from traceops.traces.discover import discover
 from traceops.traces.observed import read_observed
@@ -301,7 +310,9 @@ def test_operators_beside_a_gpu_are_not_called_healthy_compute(analysed):
     report = analysed()
     assert unjudged(report)["compute"] == "no_device"
     card, said = card_of(report), unjudged_sentence(report)
-    assert card.level == "info" and card.judged_pct < 90
+    assert card.level == "info" and card.judged_pct < 5
+    assert card.headline == "Too little could be judged: the trace names a GPU and holds only the host's operators"
+    assert card.actions == ("If the program used the GPU, record again with ProfilerActivity.CUDA",)
     assert "the trace names a GPU and holds only the host's operators" in said
     assert "ProfilerActivity.CUDA" in said
 
@@ -398,3 +409,186 @@ def test_kernels_are_the_compute(analysed):
 def test_a_run_that_says_that_it_is_on_the_cpu_is(analysed):
     assert "compute" not in unjudged(analysed(device="cpu"))
     assert unjudged(analysed(device="cuda"))["compute"] == "no_device"
+
+
+SIZE = Size(kernel_us=30.0)
+SHORT_SCHEDULE = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
+
+
+def one(report, rule):
+    return next((f for f in report.findings if f.rule == rule), None)
+
+
+def slow_input(steps):
+    """All ranks wait half of each step for input."""
+    return simulate(ddp(steps=steps, size=SIZE), 2, [SlowInput(rank, 5_000.0) for rank in (0, 1)], seed=1)
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    """Two iterations: too few to be found."""
+    return write_unmarked(slow_input(2), tmp_path_factory.mktemp("window") / "run", as_is)
+
+
+def captured(run, folder, steps, *, complete, ran, **more):
+    """A run folder as `traceops run` leaves it; `steps` are those that were recorded whole."""
+    write_unmarked(run, folder, as_is, drop_marks=False)
+    manifest = {
+        "name": "run",
+        "world_size": run.world,
+        "schedule": SHORT_SCHEDULE,
+        "steps": ran,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "steps": ran,
+                "status": "finished",
+                "windows": [
+                    {"index": 0, "trace": f"rank_{rank.rank}.pt.trace.json", "steps": list(steps), "complete": complete}
+                ],
+                **more,
+            }
+            for rank in run.ranks
+        ],
+    }
+    (folder / "run.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_of_a_window_no_error_is_made(window, tmp_path):
+    marked = analyze(write_unmarked(slow_input(2), tmp_path / "marked", as_is, drop_marks=False))
+    assert one(marked, "TO-I002").severity == "error"
+    report = analyze(window)
+    assert (report.summary.steps_found_by, report.summary.step_mark) == ("window", None)
+    assert one(report, "TO-I002").severity == "warning"
+    assert one(report, "TO-V010").severity == "info"
+
+
+def test_exit_codes_match_that(window, tmp_path):
+    options = [str(window), "-o", str(tmp_path / "report"), "-q", "--no-cache", "--format", "json"]
+    assert main(["analyze", *options, "--fail-on", "error"]) == 0
+    assert main(["analyze", *options, "--fail-on", "warning"]) == 1
+
+
+def test_a_window_is_called_one_everywhere(window, tmp_path):
+    report = analyze(window)
+    card = card_of(report)
+    assert card.window and not re.search(r"\bstep\b", card.headline)
+    shown = [
+        *texts(describe_summary(report, Path("x"), verbose=True)[:-1]),
+        *texts(describe(report).verdict),
+        *(found.message for found in report.findings if found.rule != "TO-V010"),
+    ]
+    of_a_step = re.compile(r"\b(a|each|the|per|typical) step\b(?! ledger)|ms/step")
+    assert not [text for text in shown if of_a_step.search(text)]
+
+
+def test_found_steps_are_told_in_a_few_words(tmp_path):
+    report = analyze(write_unmarked(slow_input(6), tmp_path / "run", as_is))
+    assert any(
+        said.endswith(" · 5 steps found by Optimizer.step")
+        for said in texts(describe_summary(report, Path("x"), verbose=True))
+    )
+    assert one(report, "TO-I002").severity == "error"
+    assert one(report, "TO-V010") is None
+
+
+def test_a_program_that_ended_before_the_schedule_is_told_so_and_what_would_record_it(tmp_path):
+    folder = captured(slow_input(1), tmp_path / "run", [], complete=False, ran=10)
+    report = analyze(folder)
+    [found] = [f for f in report.findings if f.severity != "info"]
+    assert (found.rule, found.severity, found.cause) == ("TO-V010", "warning", "too_short")
+    claim = claim_of(found, CutOff)
+    assert (claim.ended, claim.needed, claim.active) == ("10 steps", 14, 4)
+    assert claim.flags == "--skip-first 2 --unprofiled 2 --warmup 2 --active 4"
+    assert report.summary.steps_found_by == "cut_off"
+    assert (report.steps, report.summary.step_time_ms.typical) == ((), None)
+    assert all(row.compute_ms is None and row.late_share is None for row in report.ranks)
+    card = card_of(report)
+    assert (card.rule, card.now_ms) == ("TO-V010", None) and "10 steps" in card.headline
+    by_rule = {check.rule: check for check in report.checks}
+    for rule in ("TO-S001", "TO-I001", "TO-I002", "TO-O001", "TO-V004"):
+        assert by_rule[rule].status == "not_evaluated"
+    describe(report)
+
+
+def test_a_program_with_a_profiler_of_its_own_is_told_so(tmp_path):
+    folder = captured(slow_input(1), tmp_path / "run", [], complete=False, ran=40)
+    manifest = json.loads((folder / "run.json").read_text())
+    for rank in manifest["ranks"]:
+        rank["status"] = "given_way"
+    (folder / "run.json").write_text(json.dumps(manifest))
+    found = one(analyze(folder), "TO-V010")
+    assert found.cause == "given_way"
+    claim = claim_of(found, CutOff)
+    assert claim.given_way and claim.flags is None
+
+
+def foreign(number):
+    """Rows of another profiler that the program steps twice in each of our steps."""
+
+    def change(rank, row):
+        name = str(row.get("name"))
+        if not name.startswith("ProfilerStep#") or row.get("cat") != "user_annotation":
+            return [row]
+        first = 2 * int(name.partition("#")[2]) + number
+        half = row["dur"] / 2
+        others = [
+            {**row, "name": f"ProfilerStep#{first + i}", "ts": row["ts"] + i * half + 1, "dur": half - 2}
+            for i in (0, 1)
+        ]
+        return [row, *others]
+
+    return change
+
+
+@pytest.mark.parametrize("number", [100, -2, -6, 0], ids=["other numbers", "some of ours", "earlier", "later"])
+def test_steps_of_another_profiler_in_our_trace_are_not_ours(tmp_path, number):
+    run = slow_input(4)
+    true = analyze(write_unmarked(run, tmp_path / "true", as_is, drop_marks=False))
+    folder = captured(run, tmp_path / "run", run.program.numbers[1:], complete=True, ran=20)
+    write_unmarked(run, folder, foreign(number), drop_marks=False)
+    report = analyze(folder)
+    assert report.run.steps == true.run.steps
+    assert report.summary.step_time_ms == true.summary.step_time_ms
+    assert [(row.step, row.duration_ms) for row in report.steps] == [(row.step, row.duration_ms) for row in true.steps]
+
+
+def test_a_manifest_of_another_run_hides_no_steps(tmp_path):
+    run = slow_input(4)
+    folder = captured(run, tmp_path / "run", [70, 71, 72], complete=True, ran=80)
+    assert analyze(folder).run.steps == run.program.numbers[1:]
+
+
+def test_a_folder_without_traces_says_what_would_record_some(tmp_path):
+    from traceops.core.errors import InputError
+
+    folder = captured(slow_input(1), tmp_path / "run", [], complete=False, ran=7)
+    for trace in folder.glob("*.trace.json"):
+        trace.unlink()
+    with pytest.raises(InputError, match=r"ended after 7 steps, .* needs 14; .* --skip-first 1 --unprofiled 2"):
+        analyze(folder)
+
+
+@pytest.mark.parametrize(
+    "steps, flags",
+    [
+        (13, "--skip-first 2 --unprofiled 5 --warmup 2 --active 4"),
+        (10, "--skip-first 2 --unprofiled 2 --warmup 2 --active 4"),
+        (8, "--skip-first 1 --unprofiled 2 --warmup 1 --active 4"),
+        (6, "--skip-first 1 --unprofiled 2 --warmup 1 --active 2"),
+        (3, "--skip-first 0 --unprofiled 0 --warmup 1 --active 2"),
+        (1, "--skip-first 0 --unprofiled 0 --warmup 0 --active 1"),
+    ],
+)
+def test_a_schedule_that_fits_keeps_the_recorded_steps_as_long_as_it_can(steps, flags):
+    shorter = shorter_schedule(SHORT_SCHEDULE, steps)
+    assert shorter.flags == flags
+    assert sum(map(int, re.findall(r"\d+", flags))) <= steps
+
+
+@pytest.mark.parametrize(
+    "schedule, steps", [(SHORT_SCHEDULE, 14), (SHORT_SCHEDULE, 0), (None, 5), ({"active": "4"}, 5)]
+)
+def test_nothing_is_proposed_where_the_schedule_was_not_too_long(schedule, steps):
+    assert shorter_schedule(schedule, steps) is None

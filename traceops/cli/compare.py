@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     if args.quiet:
         print(printable(result.sentence))
     else:
-        print_comparison(result, sys.stdout, written[0])
+        print_comparison(result, sys.stdout, written[0], verbose=args.verbose)
     announce(result, os.environ, sys.stdout, name=args.name)
     if result.verdict == "regression":
         return 1

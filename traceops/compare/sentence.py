@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.changes import said
 from traceops.compare.judge import reason_for_more, worse_for_certain
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
 from traceops.compare.model import Change, Comparison, Explanation, MetricChange, metric_of
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import count_text, digits_text, gib_text, size_text
+
+_phrase = partial(first_phrase, "compare", "reasons")
+"""The first text of a kind of which all facts are known."""
 
 _TOO_MANY = 50  # captures a side
 _MOST_VARIABLES = 3
@@ -28,11 +34,10 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     first = parts[0].partition(":")[0]
     if main is None or main.base is None or main.head is None or ":" not in parts[0]:
         return parts[0], " ".join(filter(None, parts[1:]))
-    pct = f" ({_change(main)})" if main.change_pct is not None else _bound_text(main).removeprefix(" as recorded")
+    pct = f" ({_change(main)})" if main.change_pct is not None else _bound_text(main)
     short = f"{first}: {main.label} {_value(main, main.base)} → {_value(main, main.head)}{pct}"
     if comparison.verdict == "inconclusive":
-        kept = [_upper(parts[0].removeprefix(f"{first}: ")), *parts[1:]]
-        return short, " ".join(filter(None, kept))
+        return short, " ".join(filter(None, _inconclusive(comparison, main, values_known=True)))
     low, high, noise = main.low_pct, main.high_pct, comparison.launch_noise_pct
     certain = f"{_upper(main.reason)}." if _certain(main) else ""
     if low is not None and high is not None:
@@ -70,23 +75,24 @@ def _improvement(comparison: Comparison, step: MetricChange | None) -> list[str]
     return [said("better_metric", label=best.label, values=values_text(best)), why, _open_text(comparison)]
 
 
-def _inconclusive(comparison: Comparison, step: MetricChange) -> list[str]:
-    values, open_ = values_text(step), _open_text(comparison)
+def _inconclusive(comparison: Comparison, step: MetricChange, *, values_known: bool = False) -> list[str]:
+    """Why the step is not judged, what it looks like and what would settle it. values_known: stated before these."""
+    values = None if values_known else values_text(step)
+    open_ = _open_text(comparison)
     unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
     if unlike is not None:
-        return [
-            said("not_judged", why=unlike.why, values=values),
-            _at_least(step),
-            said("judge", cure=unlike.cure),
-            open_,
-        ]
+        opens = _phrase("not_judged", why=unlike.why, why_first=_upper(unlike.why), values=values)
+        return [opens, _at_least(step), said("judge", cure=unlike.cure), open_]
     moved = 0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
     why = _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""  # noise has no reason
-    opens = said("inconclusive", reason=step.reason)
+    opens = said("inconclusive", reason=step.reason) if values else f"{_upper(step.reason)}."
     if abs(moved) >= _FAR and step.p is None:
-        looks = said("looks_far", way="slower" if moved > 0 else "faster", values=values)
+        looks = _phrase("looks_far", way="slower" if moved > 0 else "faster", values=values)
         return [looks, why, opens, _wanted(comparison, step), open_]
-    looks = said("looks", values=values) if step.change_pct is not None else ""
+    shown = None if step.change_pct is None else values
+    interval = values_known and step.low_pct is not None and step.high_pct is not None
+    bounds = [_signed(step.low_pct or 0.0), _signed(step.high_pct or 0.0)] if interval else None
+    looks = _phrase("looks", values=shown, bounds=bounds, pct=f"{100 * comparison.confidence:g}")
     return [opens, looks, why, _wanted(comparison, step), open_]
 
 
@@ -223,18 +229,20 @@ def values_text(row: MetricChange) -> str:
         interval = f", {_signed(row.low_pct)} to {_signed(row.high_pct)}"
     elif row.change_pct is not None and (bound := row.low_pct if row.low_pct is not None else row.high_pct) is not None:
         interval = f", at least {abs(bound):.1f} %"
-    pct = f" ({_signed(row.change_pct)} %{interval})" if row.change_pct is not None else _bound_text(row)
+    if row.change_pct is not None:
+        pct = f" ({_signed(row.change_pct)} %{interval})"
+    else:
+        pct = f" in recorded steps{certain}" if (certain := _bound_text(row)) else ""
     return f"{_value(row, row.base)} → {_value(row, row.head)}{pct}"
 
 
 def _bound_text(row: MetricChange) -> str:
     """' (at least 12 % slower)' of a step time of which only that is certain."""
-    pct, way = (row.low_pct, "slower") if row.low_pct is not None else (row.high_pct, "faster")
-    return (
-        ""
-        if pct is None or (row.low_pct is not None and row.high_pct is not None)
-        else f" as recorded (at least {abs(pct):.1f} % {way})"
-    )
+    if row.low_pct is not None and row.high_pct is not None:
+        return ""
+    slower, faster = (None if pct is None else f"{abs(pct):.1f}" for pct in (row.low_pct, row.high_pct))
+    bound = _phrase("bound", slower=slower, faster=faster)
+    return f" {bound}" if bound else ""
 
 
 def _signed(pct: float) -> str:
@@ -280,25 +288,19 @@ def unchanged(
     head: Sequence[ComparedCapture],
 ) -> tuple[str, ...]:
     """Sentences without a full stop; nothing is said of what is not known on both sides."""
-    rows = {row.metric: row for row in metrics}
-    same = {name for name in rows if _is_the_same(name, base, head)}
-    said = []
-    for metric, what in (("kernels", "kernel"), ("collectives", "collective"), ("blocking_calls", "blocking call")):
-        row = rows.get(metric)
-        if row is not None and metric in same and row.base:
-            said.append(f"{count_text(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")
-    row = rows.get("collective_bytes")
-    if row is not None and row.metric in same and row.base:
-        said.append(f"{size_text(row.base)} communicated a step")
-    row = rows.get("peak_memory")
-    if row is not None and row.metric in same and row.base:
-        said.append(f"peak memory {size_text(row.base)}")
-    same_kernels = _names(base) & _names(head)
-    if same_kernels and not any(c.kind == "kernel" and c.status != "changed" for c in changes):
-        said.append(f"the same {len(same_kernels)} kernels")
-    if not any(c.kind == "environment" for c in changes) and all(c.run.environment for c in (*base, *head)):
-        said.append("the same environment variables")
-    return tuple(said)
+    same = {row.metric: row.base for row in metrics if row.base and _is_the_same(row.metric, base, head)}
+    kernels = _names(base) & _names(head)
+    if any(change.kind == "kernel" and change.status != "changed" for change in changes):
+        kernels = set()
+    variables = not any(change.kind == "environment" for change in changes)
+    variables = variables and all(capture.run.environment for capture in (*base, *head))
+    counted: dict[str, Any] = {name: same.get(name) for name in ("kernels", "collectives", "blocking_calls")}
+    return tuple(
+        phrases(
+            "compare", "unchanged", "all", **counted, bytes=same.get("collective_bytes"),
+            peak=same.get("peak_memory"), names=len(kernels) or None, variables=variables,
+        )
+    )  # fmt: skip
 
 
 def _is_the_same(name: str, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:

@@ -36,6 +36,7 @@ class Roofs(Struct, frozen=True):
     memory: float
 
 
+HalfType = Literal["bf16", "fp16"]
 Source = Literal["measured", "own", "scaled", "assumed"]  # assumed: an unknown GPU, taken for an H200
 
 _PEAK_OF_UNIT: dict[Unit, float] = {"tf32": 0.5, "fp8": 2.0}
@@ -78,7 +79,8 @@ H200 = Rates(
 class Gpu(Struct, frozen=True):
     """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory.
 
-    source: where the rates are from; own: measured on this machine.
+    half: the type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where
+    the rates are from; own: measured on this machine.
     """
 
     name: str
@@ -87,6 +89,8 @@ class Gpu(Struct, frozen=True):
     fp64: float = 1.0
     memory: float = 1.0
     processors: int = 132
+    half: HalfType = "bf16"
+    tf32: bool = True
     source: Source = "scaled"
     rates: Rates = H200
 
@@ -109,6 +113,8 @@ _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp
     (r"\bV100\b", 125, 15.7, 7.8, 0.9, 80),
     (r"\bB200\b", 2250, 80, 40, 8.0, 148),
 )
+_ONLY_FP16 = re.compile(r"\bT4\b|\bV100\b")  # Turing and Volta
+_NO_TF32 = re.compile(rf"{_ONLY_FP16.pattern}|\bMI250X?\b")
 UNKNOWN = Gpu("an H200", source="assumed")
 
 
@@ -125,9 +131,15 @@ def _shipped(device: str | None) -> Gpu:
             measured = "H200" in (device or "")
             return Gpu(
                 device or "", tensor / _SHEET["bf16"], simt / _SHEET["fp32"], fp64 / _SHEET["fp64"],
-                memory / _SHEET["memory"], processors, "measured" if measured else "scaled",
+                memory / _SHEET["memory"], processors, half_type_of(device), not _NO_TF32.search(device or ""),
+                "measured" if measured else "scaled",
             )  # fmt: skip
     return UNKNOWN
+
+
+def half_type_of(device: str | None) -> HalfType:
+    """The type of 16 bits for training on a GPU of this name."""
+    return "fp16" if _ONLY_FP16.search(device or "") else "bf16"
 
 
 def _with_own(known: Gpu, device: str, own: Rates) -> Gpu:
@@ -226,7 +238,7 @@ _COMPILED = {"poi": 3.6, "per": 3.0, "red": 2.9}
 
 def product_ns(flops: float, moved: float, unit: Unit, gpu: Gpu) -> float:
     """Least time of a product, or of a convolution."""
-    if unit == "simt":
+    if unit == "simt" or (unit == "tf32" and not gpu.tf32):
         rate = gpu.rates.simt * gpu.simt
     elif unit == "fp64":
         rate = gpu.rates.fp64 * gpu.fp64
@@ -256,7 +268,9 @@ def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
 def roofs_of(gpu: Gpu) -> Roofs:
     """The most that large operators attain."""
     half, memory = gpu.rates.half[-1][1] * gpu.tensor, max(gpu.rates.memory.values()) * gpu.memory
-    return Roofs(half, half * gpu.rates.units["tf32"], gpu.rates.simt * gpu.simt, gpu.rates.fp64 * gpu.fp64, memory)
+    float32 = gpu.rates.simt * gpu.simt
+    tf32 = half * gpu.rates.units["tf32"] if gpu.tf32 else float32
+    return Roofs(half, tf32, float32, gpu.rates.fp64 * gpu.fp64, memory)
 
 
 def times_of_peak(use: Use, work: Work, ns: float, gpu: Gpu) -> tuple[float, bool]:

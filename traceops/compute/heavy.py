@@ -285,7 +285,7 @@ def find_float32(kernels: Kernels) -> None:
     )  # fmt: skip
     slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
-    if kernels.gpu.tensor > 0 and saved > 0.02 * kernels.busy_ns:
+    if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
         kernels.claim("float32_products", slow, saved)
     _find_float32_training(kernels)
 

@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -18,6 +19,7 @@ from msgspec import Struct
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from traceops.compute.attainable import H200, KEPT, KeptRates, Rates, is_usable, rates_path
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.errors import InputError
 from traceops.core.files import cache_folder, make_own_folder, write_own
 
@@ -248,11 +250,13 @@ def keep_rates() -> tuple[KeptRates, str]:
 def lines_of(kept: KeptRates, path: str) -> list[str]:
     """What the terminal shows."""
     rates, half = kept.rates, kept.rates.half[-1][1]
-    moves = ", ".join(f"{kind} {rates.memory[kind]:.2f}" for kind in ("copy", "elementwise", "norm", "reduction"))
-    return [
-        f"{kept.gpu} attains",
-        f"  {half:.0f} TFLOP/s in 16 bits, {half * rates.units['tf32']:.0f} in TF32, {rates.simt:.0f} in float32",
-        f"  {rates.forward[-1][1]:.0f} TFLOP/s in attention, {rates.backward[-1][1]:.0f} in its backward",
-        f"  TB/s: {moves}",
-        f"Kept in {path}" if path else "Kept nowhere: TRACEOPS_CACHE is off",
-    ]
+    facts: dict[str, Any] = {
+        "half": half,
+        "tf32": half * rates.units["tf32"],
+        "simt": rates.simt,
+        "forward": rates.forward[-1][1],
+        "backward": rates.backward[-1][1],
+        "moves": [f"{kind} {rates.memory[kind]:.2f}" for kind in ("copy", "elementwise", "norm", "reduction")],
+    }
+    lines = [f"  {line}" for line in phrases("doctor", "attained", "rates", **facts)]
+    return [f"{kept.gpu} attains", *lines, first_phrase("doctor", "attained", "kept", path=path)]

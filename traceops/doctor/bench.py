@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
@@ -22,6 +22,7 @@ from msgspec import Struct
 from torch import nn
 
 from traceops.across.links import bus_factor
+from traceops.core.claims import reason
 from traceops.doctor.isolate import pair_order
 from traceops.doctor.job import Reporter
 
@@ -72,10 +73,14 @@ class WorkerContext(Struct):
         if self._has("fail"):
             raise RuntimeError("a fault that was asked for")
 
-    def at(self, what: str) -> None:
-        """Note what this rank is about to do, in case it never returns from it."""
-        self.reporter.say("at", stage=self.stage, what=what)
+    def at(self, key: str, **facts: Any) -> None:
+        """Note what this rank is about to do, in case it never returns from it: a text of words/doctor.ini."""
+        self.reporter.say("at", stage=self.stage, what=reason("doctor", key, **facts))
         self.pace()
+
+    def report(self, event: Literal["wrong", "note", "skipped"], key: str, **facts: Any) -> None:
+        """What was wrong, noted or left out, as words/doctor.ini says it."""
+        self.reporter.say(event, stage=self.stage, text=reason("doctor", key, **facts))
 
     def pace(self) -> None:
         """Before each operation: a fault may slow it down."""
@@ -96,8 +101,8 @@ class WorkerContext(Struct):
         places = torch.arange(count, device=self.device) % 5
         return (places * len(ranks) + sum(rank % 8 for rank in ranks)).to(dtype)
 
-    def check(self, what: str, got: torch.Tensor, expected: torch.Tensor) -> bool:
-        """Compare; where they differ report how many elements and the first of them."""
+    def check(self, got: torch.Tensor, expected: torch.Tensor, key: str, **facts: Any) -> bool:
+        """Compare; where they differ report how many elements of what `key` names, and the first of them."""
         if self._has("wrong"):
             got = got.clone()
             got[-1] += 1
@@ -105,14 +110,10 @@ class WorkerContext(Struct):
         wrong = int(differs.sum())
         if wrong:
             first = int(differs.to(torch.int32).argmax())
-            self.wrong(
-                f"{what}: {wrong} of {got.numel()} elements wrong, the first is element {first}: "
-                f"{got[first].item():g} instead of {expected[first].item():g}"
-            )
+            values = {"got": got[first].item(), "expected": expected[first].item()}
+            what = reason("doctor", key, **facts)
+            self.report("wrong", "elements", what=what, wrong=wrong, all=got.numel(), first=first, **values)
         return not wrong
-
-    def wrong(self, text: str) -> None:
-        self.reporter.say("wrong", stage=self.stage, text=text)
 
     def most(self, values: Sequence[float]) -> list[float]:
         """The largest of each value over all ranks."""
@@ -169,24 +170,24 @@ def all_reduce(context: WorkerContext) -> None:
             expected = context.pattern(count, torch.float32, everyone)
             if dtype == torch.bfloat16 and float(expected.max()) > _EXACT_BFLOAT16:
                 continue
-            what = f"all-reduce of {count} × {str(dtype).removeprefix('torch.')}"
-            context.at(what)
+            facts = {"count": count, "type": str(dtype).removeprefix("torch.")}
+            context.at("sum", **facts)
             tensor = context.pattern(count, dtype, [context.rank])
             dist.all_reduce(tensor)
-            context.check(what, tensor, expected.to(dtype))
+            context.check(tensor, expected.to(dtype), "sum", **facts)
 
 
 def pairs(context: WorkerContext) -> None:
     """Send and receive both ways, and an all-reduce, with each partner; the pairs of a round run side by side."""
     order = pair_order(context.world_size)
     if not order:
-        context.reporter.say("skipped", stage=context.stage, text="pairs need two devices")
+        context.report("skipped", "pairs_need_two")
         return
     groups = {}
     for pair in order:
         # All ranks make all groups: torch 2.13 and older name a group by how many groups a rank has made, so the
         # members of one alone may not find each other. NCCL starts a communicator only when it is used.
-        context.at(f"{_name(pair)}: making a group")
+        context.at("making_group", pair=_name(pair))
         groups[pair] = dist.new_group(list(pair), timeout=_LONG)
     for pair in order:
         if context.rank in pair:
@@ -200,23 +201,24 @@ def _exchange_is_right(context: WorkerContext, pair: tuple[int, int]) -> bool:
     peer = pair[1] if context.rank == pair[0] else pair[0]
     right = True
     for count in _PAIR_COUNTS:
-        what = f"{_name(pair)}: send and receive of {count} × float32"
-        context.at(what)
+        facts = {"pair": _name(pair), "count": count}
+        context.at("exchange", **facts)
         sent = context.pattern(count, torch.float32, [context.rank])
         received = torch.full_like(sent, -1.0)
         exchange(sent, peer, received, peer)
-        right &= context.check(f"{what}, from rank {peer}", received, context.pattern(count, torch.float32, [peer]))
+        expected = context.pattern(count, torch.float32, [peer])
+        right &= context.check(received, expected, "exchange_from", peer=peer, **facts)
     return right
 
 
 def _sum_is_right(context: WorkerContext, pair: tuple[int, int], group: dist.ProcessGroup) -> bool:
     right = True
     for count in _PAIR_COUNTS:
-        what = f"{_name(pair)}: all-reduce of {count} × float32"
-        context.at(what)
+        facts = {"pair": _name(pair), "count": count}
+        context.at("sum_of_pair", **facts)
         tensor = context.pattern(count, torch.float32, [context.rank])
         dist.all_reduce(tensor, group=group)
-        right &= context.check(what, tensor, context.pattern(count, torch.float32, pair))
+        right &= context.check(tensor, context.pattern(count, torch.float32, pair), "sum_of_pair", **facts)
     return right
 
 
@@ -233,30 +235,29 @@ def exchange(sent: torch.Tensor | None, to: int, received: torch.Tensor | None, 
 
 def ddp_step(context: WorkerContext) -> None:
     """One step of a tiny model under DDP against the same model on the batches of all ranks together."""
-    context.at("building the model")
+    context.at("building")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8)).to(context.device)
     alone = copy.deepcopy(model)
     batches = torch.randn(context.world_size, 16, 32, generator=torch.Generator().manual_seed(1)).to(context.device)
     parallel = nn.parallel.DistributedDataParallel(model, device_ids=[context.device.index] if context.on_gpu else None)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-    context.at("forward and backward")
+    context.at("forward_backward")
     parallel(batches[context.rank]).square().mean().backward()
     alone(batches.flatten(0, 1)).square().mean().backward()
     gradient, expected = _gradient(model), _gradient(alone)
     if not bool(gradient.isfinite().all()):
-        context.wrong("gradients are not finite after the first backward")
+        context.report("wrong", "not_finite")
     elif not torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5):
-        off = float((gradient - expected).abs().max())
-        context.wrong(f"averaged gradients are off by up to {off:.3g} from those of all batches on one device")
-    context.at("optimizer step")
+        context.report("wrong", "off", off=float((gradient - expected).abs().max()))
+    context.at("optimizer")
     optimizer.step()
-    context.at("comparing gradients between ranks")
+    context.at("comparing")
     gathered = [torch.empty_like(gradient) for _ in range(context.world_size)]
     dist.all_gather(gathered, gradient)
     others = [rank for rank, other in enumerate(gathered) if not torch.allclose(other, gradient, rtol=1e-5)]
     if others:
-        context.wrong(f"averaged gradients differ from those of ranks {', '.join(map(str, others))}")
+        context.report("wrong", "differ", ranks=others)
 
 
 def _gradient(model: nn.Module) -> torch.Tensor:
@@ -284,14 +285,14 @@ def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None
     One buffer serves all, in place. It holds zeros, which stay what they are however often they are summed.
     """
     if context.world_size < 2:
-        context.reporter.say("skipped", stage=context.stage, text="bandwidth needs two devices")
+        context.report("skipped", "bandwidth_needs_two")
         return
     room = -int(context.most([-context.free_bytes()])[0]) // _MEMORY
     fitting = [size for size in sizes if size <= room]
     if not fitting:
         raise MemoryError(f"no room for buffers of {min(sizes)} bytes: {room * _MEMORY} bytes are free")
     if len(fitting) < len(sizes):
-        _note(context, f"up to {fitting[-1]} bytes only: so much of {room * _MEMORY} free bytes may be used")
+        context.report("note", "sizes_left_out", bytes=fitting[-1], free=room * _MEMORY)
     buffer = torch.zeros(fitting[-1] // _ITEM, device=context.device)
     began, elapsed, before = time.monotonic(), 0.0, dict.fromkeys(_OPS, (0, 0.0))
     for size in fitting:
@@ -299,10 +300,10 @@ def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None
             smaller, took = before[op]
             needed = took * size / smaller * (_WARM + 1 + _LEAST) if smaller else 0.0
             if elapsed + needed > budget_s:
-                _note(context, f"stopped before {op} of {size} bytes: the time of {budget_s:g} s is spent")
+                context.report("note", "sizes_stopped", op=op, bytes=size, budget=budget_s)
                 return
             used, run = _operation(context, op, buffer, size)
-            context.at(f"{op} of {used} bytes")
+            context.at("operation", op=op, bytes=used)
             seconds, elapsed = _measure(context, run, began)
             before[op] = (size, seconds)
             _report(context, op, range(context.world_size), used, seconds, bus_factor(op, context.world_size))
@@ -362,7 +363,7 @@ def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
     """
     order = pair_order(context.world_size)
     if not order:
-        context.reporter.say("skipped", stage=context.stage, text="pairs need two devices")
+        context.report("skipped", "pairs_need_two")
         return
     size = -int(context.most([-min(PAIR_BYTES[context.device.type], context.free_bytes() // _MEMORY)])[0])
     out = torch.zeros(size // _ITEM, device=context.device)
@@ -371,9 +372,9 @@ def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
     began = time.monotonic()
     for number, pair in enumerate(order):
         if number and context.rank in pair:
-            context.at("waiting for its turn")
+            context.at("turn")
         if number and context.store.get(f"pair_bandwidth/{number - 1}") != b"go on":
-            _note(context, f"{number} of {len(order)} pairs: the time of {budget_s:g} s is spent")
+            context.report("note", "pairs_stopped", done=number, all=len(order), budget=budget_s)
             return
         if context.rank in pair:
             _measure_pair(context, pair, out, into)
@@ -392,7 +393,7 @@ def _measure_pair(context: WorkerContext, pair: tuple[int, int], out: torch.Tens
     )
     whole, little = out.numel(), out.numel() // _LITTLE
     for op, gpus, sends, receives in ways:
-        context.at(f"{op} of {whole * _ITEM} bytes, rank {gpus[0]} to {gpus[1]}")
+        context.at("one_way", op=op, bytes=whole * _ITEM, source=gpus[0], target=gpus[1])
         run = partial(_exchange_part, out if sends else None, into if receives else None, peer)
         _timed(context, partial(run, little), _WARM)
         expected = min(_timed(context, partial(run, little), _WARM)) * _LITTLE
@@ -420,7 +421,3 @@ def _report(context: WorkerContext, op: str, ranks: Sequence[int], size: int, se
         "busbw_gbs": size / seconds / 1e9 * factor,
     }
     context.reporter.say("measured", stage=context.stage, row=row)
-
-
-def _note(context: WorkerContext, text: str) -> None:
-    context.reporter.say("note", stage=context.stage, text=text)

@@ -18,6 +18,7 @@ from traceops.machine.look import HostContext
 from traceops.machine.network import Port, Rdma
 from traceops.machine.variables import known_variables
 from traceops.rules.machine.variable_clashes import costs
+from traceops.words.catalogue import texts
 
 
 class Situation(Struct, frozen=True):
@@ -55,35 +56,37 @@ class Situation(Struct, frozen=True):
         return not self.transports or any(one.startswith(transport) for one in self.transports)
 
 
-# What a variable holds down while it is set, for the text of the change that removes it.
-WHAT_IT_HOLDS: dict[str, str] = {
-    "NCCL_P2P_DISABLE": "lets GPUs of one host send to each other directly again",
-    "NCCL_P2P_LEVEL": "lets NCCL decide again how far apart GPUs may be that send to each other directly",
-    "NCCL_SHM_DISABLE": "lets GPUs of one host use shared memory where they cannot send directly",
-    "NCCL_IB_DISABLE": "lets NCCL use InfiniBand or RoCE again",
-    "NCCL_SOCKET_IFNAME": "lets NCCL find a network interface by itself",
-    "GLOO_SOCKET_IFNAME": "lets gloo find a network interface by itself, from the host's name",
-    "NCCL_IB_HCA": "lets NCCL use all InfiniBand devices again",
-    "NCCL_NET": "lets NCCL choose the network again",
-    "NCCL_NET_PLUGIN": "lets NCCL choose the network plugin again",
-    "NCCL_ALGO": "lets NCCL choose ring, tree or NVLS by size again",
-    "NCCL_PROTO": "lets NCCL choose the protocol by size again",
-    "NCCL_CUMEM_ENABLE": "lets NCCL allocate with cuMem again",
-    "NCCL_NET_GDR_LEVEL": "lets NCCL decide again when network devices read GPU memory directly",
-    "NCCL_MAX_NCHANNELS": "lets NCCL use as many channels as it finds",
-    "NCCL_MAX_CTAS": "lets NCCL use as many thread blocks as it finds",
-}
-
-
 Applies = Callable[[Situation], bool]
 
 
 class Alternative(Struct, frozen=True):
-    """A change that may help where something is broken, and where it is only slow."""
+    """A change of words/doctor.ini that may help where something is broken, and where it is only slow."""
 
-    change: EnvironmentChange
+    key: str
     broken: Applies
     slow: Applies = lambda situation: False
+
+    @property
+    def change(self) -> EnvironmentChange:
+        return change_of(self.key, dict(one.split("=") for one in _WORDS[f"{self.key}.set"].split()))
+
+    def may_help(self, situation: Situation) -> bool:
+        """Whether it applies, and changes what the environment says already."""
+        applies = (situation.broken and self.broken(situation)) or (situation.slow and self.slow(situation))
+        return applies and _is_new(self.change, situation)
+
+
+_WORDS = texts("doctor", "alternatives")
+
+
+def change_of(key: str, variables: dict[str, str], **facts: object) -> EnvironmentChange:
+    """Variables to set, with what words/doctor.ini says that it does and costs."""
+    does, costs = _WORDS[key], _WORDS.get(f"{key}.costs", "")
+    return EnvironmentChange(variables, does=does.format_map(facts), costs=costs.format_map(facts))
+
+
+def _never(situation: Situation) -> bool:
+    return False
 
 
 def _nccl(situation: Situation) -> bool:
@@ -122,174 +125,45 @@ def _held_in(transport: str) -> Applies:
     return lambda situation: _inside(situation) and any(one.startswith(transport) for one in situation.transports)
 
 
-WITHOUT_P2P = {"NCCL_P2P_DISABLE": "1"}
+def _direct_over_network(situation: Situation) -> bool:
+    return _inside(situation) and infiniband(situation)
+
+
+def _over_sockets(situation: Situation) -> bool:
+    return _network(situation) and situation.takes("NET/Socket")
+
+
+def _between_nodes(situation: Situation) -> bool:
+    return situation.nodes > 1 and _nccl(situation)
+
+
+# Over PCIe through a host bridge or an IOMMU, direct sending can be slower than shared memory.
+WITHOUT_P2P = Alternative("p2p_off", _direct, slow=_held_in("P2P"))
 # From what costs least to what costs most, each tried alone.
-ALTERNATIVES: tuple[Alternative, ...] = (
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_CUMEM_ENABLE": "0"},
-            does="allocates buffers with cudaMalloc and shares them as CUDA IPC handles, instead of cuMem",
-            costs="no NVLS (multicast through NVSwitch), no user-registered buffers; little else",
-        ),
-        broken=_inside,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_CUMEM_HOST_ENABLE": "0"},
-            does="takes host buffers from /dev/shm instead of cuMem, which wants NUMA support of the container",
-            costs="needs room in /dev/shm",
-        ),
-        broken=_inside,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_NVLS_ENABLE": "0"},
-            does="does without multicast through NVSwitch",
-            costs="up to a third of an all-reduce's bandwidth between 8 GPUs of an NVSwitch host",
-        ),
-        broken=_inside,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_P2P_LEVEL": "NVL"},
-            does="sends directly over NVLink only, not over PCIe (where an IOMMU or ACS may stand in the way)",
-            costs="pairs without NVLink go through shared memory",
-        ),
-        broken=_direct,
-    ),
-    Alternative(
-        EnvironmentChange(
-            WITHOUT_P2P,
-            does="sends between GPUs of one host through shared memory, not directly",
-            costs="most of NVLink's bandwidth: on 4 H200 a step of 18 ms took 34",
-        ),
-        broken=_direct,
-        # Over PCIe through a host bridge or an IOMMU, direct sending can be slower than shared memory.
-        slow=_held_in("P2P"),
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_PROTO": "Simple"},
-            does="uses the plain protocol for all sizes, not LL or LL128, which rely on the order of 8 and 128 bytes",
-            costs="time of small messages (a few times as slow); nothing for large ones",
-        ),
-        broken=_connected,
-        slow=_nccl,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_ALGO": "Ring"},
-            does="uses rings for all sizes, no trees and no NVLS",
-            costs="time of small messages with many ranks",
-        ),
-        broken=_connected,
-        slow=_nccl,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_P2P_LEVEL": "SYS"},
-            does="sends directly between all GPUs of a host, also across NUMA nodes",
-            costs="nothing where it is faster; on some hosts direct sending across NUMA nodes is slow or hangs",
-        ),
-        broken=lambda situation: False,
-        slow=_held_in("SHM"),
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_NET_PLUGIN": "none"},
-            does="leaves out network plugins (aws-ofi-nccl, SHARP), NCCL's own InfiniBand and sockets remain",
-            costs="the plugin's network: on EFA all traffic between hosts goes over TCP",
-        ),
-        broken=_plugin,
-        slow=lambda situation: situation.nodes > 1 and _nccl(situation),
-    ),
-    *(
-        Alternative(
-            EnvironmentChange(
-                {"NCCL_IB_GID_INDEX": str(index)},
-                does=f"addresses RoCE ports by entry {index} of their GID table (3 is RoCE v2 with IPv4 on most hosts)",
-                costs="nothing if it is the right one; it is a matter of the fabric",
-            ),
-            broken=infiniband,
-        )
-        for index in (3, 1)
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_NET_GDR_LEVEL": "LOC"},
-            does="has network devices copy through host memory, not read GPU memory directly (GPUDirect RDMA)",
-            costs="bandwidth between hosts, often half",
-        ),
-        broken=infiniband,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_IB_DISABLE": "1"},
-            does="sends between hosts over TCP, not InfiniBand or RoCE",
-            costs="nearly all bandwidth between hosts; nothing on one host",
-        ),
-        broken=infiniband,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"},
-            does="uses 16 TCP connections for each pair of hosts, not one",
-            costs="CPU time",
-        ),
-        broken=lambda situation: False,
-        slow=lambda situation: _network(situation) and situation.takes("NET/Socket"),
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_SHM_DISABLE": "1"},
-            does="sends through the network what would go through shared memory (/dev/shm too small, or not shared)",
-            costs="bandwidth between GPUs that cannot send directly; nothing where all can",
-        ),
-        broken=_inside,
-    ),
+ALTERNATIVES = (
+    Alternative("cumem_off", _inside),
+    Alternative("cumem_host_off", _inside),
+    Alternative("nvls_off", _inside),
+    Alternative("p2p_nvlink", _direct),
+    WITHOUT_P2P,
+    Alternative("simple", _connected, slow=_nccl),
+    Alternative("ring", _connected, slow=_nccl),
+    Alternative("p2p_everywhere", _never, slow=_held_in("SHM")),
+    Alternative("no_plugin", _plugin, slow=_between_nodes),
+    Alternative("gid_3", infiniband),
+    Alternative("gid_1", infiniband),
+    Alternative("gdr_off", infiniband),
+    Alternative("ib_off", infiniband),
+    Alternative("more_sockets", _never, slow=_over_sockets),
+    Alternative("shm_off", _inside),
 )
 # Tried where no single one works.
-PAIRS: tuple[Alternative, ...] = (
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
-            does="sends everything through the network, also inside a host",
-            costs="nearly all bandwidth: on 4 H200 a step of 18 ms took 168",
-        ),
-        broken=_inside,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"},
-            does="sends through buffers in /dev/shm, neither directly nor through cuMem",
-            costs="most of NVLink's bandwidth",
-        ),
-        broken=_inside,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"},
-            does="does without cuMem and without multicast through NVSwitch",
-            costs="up to a third of an all-reduce's bandwidth between 8 GPUs of an NVSwitch host",
-        ),
-        broken=_inside,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"},
-            does="leaves TCP as the only network",
-            costs="nearly all bandwidth between hosts; nothing on one host",
-        ),
-        broken=_plugin,
-    ),
-    Alternative(
-        EnvironmentChange(
-            {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"},
-            does="uses neither direct sending inside a host nor InfiniBand between hosts",
-            costs="most bandwidth of both",
-        ),
-        broken=lambda situation: _inside(situation) and infiniband(situation),
-    ),
+PAIRS = (
+    Alternative("p2p_shm_off", _inside),
+    Alternative("p2p_cumem_off", _inside),
+    Alternative("cumem_nvls_off", _inside),
+    Alternative("tcp_only", _plugin),
+    Alternative("p2p_ib_off", _direct_over_network),
 )
 
 
@@ -331,31 +205,22 @@ def words(change: EnvironmentChange) -> str:
 
 def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> EnvironmentChange:
     """The change that removes variables of the environment."""
-    does = [
-        WHAT_IT_HOLDS.get(name, f"leaves to the library what {name}={environ.get(name, '')} fixes") for name in names
-    ]
-    return EnvironmentChange(unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason")
+    holds = texts("doctor", "removals")
+    does = [holds.get(name, holds["other"]).format(name=name, value=environ.get(name, "")) for name in names]
+    return EnvironmentChange(unset=names, does="; ".join(does), costs=_WORDS["removal.costs"])
 
 
 def changes(situation: Situation) -> Iterator[EnvironmentChange]:
     """Single changes to try, the smallest and cheapest first, for what is broken or slow; none twice."""
     removed = suspicious(situation) if situation.broken or situation.slow else situation.costly
     yield from (removal((name,), situation.environ) for name in removed if not is_left_alone(name))
-    listed = (one.change for one in ALTERNATIVES if _may_help(one, situation))
-    for change in chain(_interfaces(situation), _hcas(situation), listed):
-        if _is_new(change, situation):
-            yield change
+    other = (change for change in (*_interfaces(situation), *_hcas(situation)) if _is_new(change, situation))
+    yield from chain(other, (one.change for one in ALTERNATIVES if one.may_help(situation)))
 
 
 def pairs(situation: Situation) -> Iterator[EnvironmentChange]:
     """Changes of two variables, for when no single one works."""
-    for one in PAIRS:
-        if _may_help(one, situation) and _is_new(one.change, situation):
-            yield one.change
-
-
-def _may_help(one: Alternative, situation: Situation) -> bool:
-    return (situation.broken and one.broken(situation)) or (situation.slow and one.slow(situation))
+    yield from (one.change for one in PAIRS if one.may_help(situation))
 
 
 def _is_new(change: EnvironmentChange, situation: Situation) -> bool:
@@ -376,24 +241,16 @@ def _interfaces(situation: Situation) -> Iterator[EnvironmentChange]:
     name = "GLOO_SOCKET_IFNAME" if situation.backend == "gloo" else "NCCL_SOCKET_IFNAME"
     exactly = "" if situation.backend == "gloo" else "="  # NCCL takes a bare name as a beginning of names
     for interface in situation.interfaces:
-        yield EnvironmentChange(
-            {name: exactly + interface},
-            does=f"uses the network interface {interface}",
-            costs="nothing if all hosts reach each other over it",
-        )
+        yield change_of("interface", {name: exactly + interface}, interface=interface)
     if situation.nodes == 1:
-        yield EnvironmentChange({name: "lo"}, does="uses the loopback interface", costs="works inside one host only")
+        yield change_of("loopback", {name: "lo"})
 
 
 def _hcas(situation: Situation) -> Iterator[EnvironmentChange]:
     """Another InfiniBand or RoCE device, where there are several."""
     if len(situation.hcas) > 1 and situation.nodes > 1 and infiniband(situation):
         for hca in situation.hcas:
-            yield EnvironmentChange(
-                {"NCCL_IB_HCA": f"={hca}"},
-                does=f"uses the network device {hca} only",
-                costs="the bandwidth of the other devices",
-            )
+            yield change_of("hca", {"NCCL_IB_HCA": f"={hca}"}, hca=hca)
 
 
 def is_left_alone(name: str) -> bool:

@@ -12,11 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.capture.environment import printable
+from traceops.core.claims import reason
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
 from traceops.core.torch_here import gpu_count
-from traceops.doctor.candidates import NodeContext, costly_variables, node_context_of, visible_gpus
+from traceops.doctor.candidates import NodeContext, change_of, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions, judge_measured
 from traceops.doctor.document import judge_tests
@@ -36,7 +37,8 @@ from traceops.machine.saved import CUT_OFF, Apart, SavedOutputs, read_outputs, w
 from traceops.rules.explained import judged_checks, most_important_first
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.host import inspect_host
-from traceops.rules.machine.judge import NODES, judge_looks
+from traceops.rules.machine.judge import judge_looks
+from traceops.rules.machine.looks import looked
 from traceops.rules.machine.saved import judge_log, judge_outputs
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
@@ -86,7 +88,7 @@ def check_up(
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s
     tools = tools or usual_tools()
-    tell("looking at this machine" if len(nodes.hosts) == 1 else f"looking at {len(nodes.hosts)} nodes")
+    tell(reason("doctor", "looking_one" if len(nodes.hosts) == 1 else "looking", nodes=len(nodes.hosts)))
     # Looks are sent and written as UTF-8.
     readable = {name: printable(value) for name, value in environ.items()}
     told = nodes.gather(tools.look(readable), tuple[Machine, tuple[Look, ...]])
@@ -97,13 +99,10 @@ def check_up(
         try:
             plan.run()
         except NodeError as error:
-            advice = "see whether it was ended or ran out of memory; what is told here was found before that"
-            looks += (
-                Look(nodes.hosts[0], "tests", "nodes", "one was lost", "error", str(error), advice, rule=NODES.id),
-            )
+            looks += (looked(nodes.hosts[0], "tests", "node_lost", problem=str(error)),)
         looks += conclusions(plan)
     elif why_not:
-        looks += (Look(nodes.hosts[0], "tests", "communication", "not tested", "not_evaluated", why_not),)
+        looks += (looked(nodes.hosts[0], "tests", "no_communication", why=why_not),)
     checkup = Checkup(
         nodes.hosts, plan.runner.backend if plan else "gloo", began, 0.0, machines, looks,
         tuple(plan.trials) if plan else (), (), (),
@@ -138,10 +137,10 @@ def _prepare(
     """The tests, ready to go; None and the reason where there will be none."""
     machine = machines[nodes.identity.node]
     if not options.tests:
-        return None, "left out: --no-tests"
+        return None, reason("doctor", "no_tests")
     torch_here = find_spec("torch") is not None
     if not all(nodes.gather(torch_here, bool)):
-        return None, "torch is not installed (pip install torch, traceops's extra [run])"
+        return None, reason("doctor", "no_torch")
     gpus = () if options.device == "cpu" else visible_gpus(machine, environ)
     if options.device != "cpu" and not machine.gpus:
         gpus = tuple(range(tools.count_gpus(environ)))
@@ -193,9 +192,9 @@ def _with_search(checkup: Checkup, plan: CheckupPlan) -> Checkup:
         settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
         remedies = (settings, *remedies[1:])  # with the number of the full test
     elif plan.stand_in is not None:
-        which = "the first that works by itself" if plan.isolation.alone else "the first of those to test"
-        does = f"shows GPU {plan.stand_in} only, {which}"
-        settings = Remedy(EnvironmentChange(plan.isolation.shown((plan.stand_in,)), does=does), None, None)
+        key = "first_sound" if plan.isolation.alone else "first_tested"
+        change = change_of(key, plan.isolation.shown((plan.stand_in,)), gpu=plan.stand_in)
+        settings = Remedy(change, None, None)
     references = _references(checkup, plan)
     return replace(
         checkup, measured=plan.best.measured, remedies=remedies, settings=settings,
@@ -284,7 +283,9 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
 
 
 def _without(problem: str) -> str:
-    return f"nothing is told before {problem.removeprefix('what comes after ')}" if problem == CUT_OFF else problem
+    if problem != CUT_OFF:
+        return problem
+    return reason("doctor", "nothing_comes_before", what=problem.removeprefix("what comes after "))
 
 
 def _with_machine(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.doctor.candidates import NodeContext, Situation, words
 from traceops.doctor.isolate import FULL_S, LEAST_S, PATIENT_S, SHORT_S, Isolation, within
 from traceops.doctor.job import SIZES
@@ -190,14 +191,14 @@ class CheckupPlan:
             budget_s=min(10.0, left / 8),
         )
         with_it = f" ({words(change)})" if change.size else ""
-        self.tell(f"testing {self._what()}{with_it}: {', '.join(stages)}")
+        self.tell(reason("doctor", "testing", what=f"{self._what()}{with_it}", stages=stages))
         first_time = self.logs is not None and not change.size
         trials = self._run("node", request, self.logs / "node" if first_time and self.logs else None)
         node = self._node(trials)
         alone = node.failed & {"start", "all_reduce"}  # then it does not work over all of them either
         if len(self.runner.counts) == 1 or node.hopeless or alone:
             return Configuration(change, trials, node)
-        self.tell(f"testing all {len(self.runner.counts)} nodes together{with_it}")
+        self.tell(f"{reason('doctor', 'testing_together', nodes=len(self.runner.counts))}{with_it}")
         request = replace(request, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
         together = self._run("all", request, self.logs / "all" if first_time and self.logs else None)
         return Configuration(change, trials + together, node, assess(together))
@@ -247,9 +248,9 @@ class CheckupPlan:
                 self._stop_for_a_device(situation)
             left = self._left()
             if left < LEAST_S + self._for_later(situation, works):
-                self.untested = "the time for tests was used up before everything that may help had been tried"
+                self.untested = reason("doctor", "time_used_up")
                 raise NoTime
-            self.tell(f"trying {words(change)}" if change.size else "measuring the environment as it is again")
+            self.tell(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))
             trials = self._run(self.scope, self._short(situation, change, left))
             one = TriedChange(change, trials, self._gbs(trials))
             works, tried = works or one.works, True
@@ -312,9 +313,8 @@ class CheckupPlan:
 
     def _what(self) -> str:
         counts = self.runner.counts
-        kind, several = ("GPU", "GPUs") if self.runner.gpus else ("rank on the CPU", "ranks on the CPU")
-        each = f"{counts[0]} {kind}" if counts[0] == 1 else f"{counts[0]} {several}"
-        return each if len(counts) == 1 else f"{each} of each node ({len(counts)} nodes)"
+        each = reason("doctor", "gpus" if self.runner.gpus else "ranks", count=counts[0])
+        return each if len(counts) == 1 else reason("doctor", "of_each_node", devices=each, nodes=len(counts))
 
 
 def _inside_only(names: Sequence[str]) -> bool:

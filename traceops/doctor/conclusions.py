@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from msgspec.structs import replace
+from msgspec import Struct
 
+from traceops.core.claims import first_phrase, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
-from traceops.core.rule import Rule, Verdict
-from traceops.core.units import percent_text
+from traceops.core.rule import Verdict
 from traceops.doctor.candidates import words
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.isolate import names_of
@@ -20,7 +20,6 @@ from traceops.doctor.runs import (
     FAR_BELOW,
     OF_ITS_PAST,
     OF_SIBLINGS,
-    Pair,
     Scope,
     assess,
     large_all_reduce,
@@ -33,8 +32,8 @@ from traceops.doctor.runs import (
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.fabric.model import Machine, Measured, same_host
 from traceops.machine.look import Level, Look
-from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
-from traceops.rules.machine.judge import COMES_AND_GOES, DEVICE, NODES, PAIRS, SLOW_ALL_REDUCE, SLOW_VARIABLE
+from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, MeasuredLow, SlowPairs
+from traceops.rules.machine.looks import looked
 
 # TO-C001 and TO-C002 from bandwidths that were measured with nothing else on the links.
 
@@ -52,51 +51,65 @@ def judge_measured(measured: Sequence[Measured], machines: Sequence[Machine], be
 
 
 def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measured | None) -> Verdict:
-    found, said, unknown = [], [], []
+    found, fine, unknown = [], [], []
     for machine, rows in of_host:
         large = large_all_reduce(rows)
         if large is None or len(large.gpus) < 2:
             continue
         expected = _expected(large, machine, before)
         if not expected:
-            unknown.append(f"{machine.host or 'it'} gives {large.busbw_gbs:.4g} GB/s")
+            unknown.append(reason("doctor", "host_gives", host=machine.host or "it", gbs=large.busbw_gbs))
             continue
-        gbs, what, bound = max(expected, key=lambda entry: entry[0] * entry[2])
-        share = 100.0 * large.busbw_gbs / gbs
-        if share >= bound:
-            said.append(f"{large.busbw_gbs:.4g} GB/s is {share:.0f} % of what {what}")
+        reference = max(expected, key=lambda one: one.gbs * one.bound)
+        share = 100.0 * large.busbw_gbs / reference.gbs
+        if share < reference.bound:
+            found.append(_low(large, machine, reference, share))
         else:
-            found.append(_low(large, machine, gbs, what, bound, share))
-    if found or said:
-        return LOW_BANDWIDTH.verdict(*found, clear="; ".join(said))
-    if unknown:
-        return LOW_BANDWIDTH.not_evaluated(f"what this machine should give is not known; {'; '.join(unknown)}")
-    return LOW_BANDWIDTH.not_evaluated("no all-reduce was measured")
+            key = "share_of_link" if reference.source == "link" else "share_of_before"
+            fine.append(reason("doctor", key, gbs=large.busbw_gbs, share=share, link=reference.link))
+    if found or fine:
+        return LOW_BANDWIDTH.verdict(*found, clear="; ".join(fine))
+    return LOW_BANDWIDTH.not_evaluated(reason("doctor", "unknown" if unknown else "not_measured", hosts=unknown))
 
 
-def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[tuple[float, str, float]]:
-    """References that are known: GB/s, what gives it, and the percentage of it that must be reached."""
-    expected: list[tuple[float, str, float]] = []
-    link = link_of(machine, large.gpus) if large.backend == "nccl" else None
-    if link is not None:
-        expected.append((link.busbw_gbs, f"{link.link} gives between GPUs like these", 100 * FAR_BELOW))
+class _Reference(Struct, frozen=True):
+    """Bandwidth of the link, or that was measured before. bound: the percentage of it that must be reached."""
+
+    source: Literal["link", "before"]
+    gbs: float
+    bound: float
+    link: str | None = None
+
+
+def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[_Reference]:
+    """References that are known."""
+    expected = []
+    if (link := link_of(machine, large.gpus) if large.backend == "nccl" else None) is not None:
+        expected.append(_Reference("link", link.busbw_gbs, 100 * FAR_BELOW, link.link))
     if before is not None and before.backend == large.backend and same_host(before.host, large.host):
-        expected.append((before.busbw_gbs, "this machine gave before", 100 * OF_ITS_PAST))
+        expected.append(_Reference("before", before.busbw_gbs, 100 * OF_ITS_PAST))
     return expected
 
 
-def _low(large: Measured, machine: Machine, gbs: float, what: str, bound: float, share: float) -> Finding:
-    severity = severity_of(-share, -bound, -bound, -_ERROR_PCT) or "warning"
-    where = f" on {machine.host}" if machine.host else ""
+def _low(large: Measured, machine: Machine, reference: _Reference, share: float) -> Finding:
+    bound = reference.bound
     return LOW_BANDWIDTH.finding(
-        severity,
+        severity_of(-share, -bound, -bound, -_ERROR_PCT) or "warning",
         "high",
-        f"An all-reduce of {large.bytes / 1e6:.0f} MB over {len(large.gpus)} GPUs{where} moves {large.busbw_gbs:.4g} "
-        f"GB/s (bus bandwidth), {share:.0f} % of the {gbs:.4g} GB/s that {what}.",
+        MeasuredLow(
+            gpus=len(large.gpus),
+            host=machine.host,
+            mb=large.bytes / 1e6,
+            gbs=large.busbw_gbs,
+            pct=share,
+            reference=reference.gbs,
+            source=reference.source,
+            link=reference.link,
+        ),
         [
-            Evidence(Fact.BUSBW, round(large.busbw_gbs, 2), "GB/s", round(gbs * bound / 100, 1)),
+            Evidence(Fact.BUSBW, round(large.busbw_gbs, 2), "GB/s", round(reference.gbs * bound / 100, 1)),
             Evidence(Fact.OF_REFERENCE, round(share, 1), "%", bound),
-            Evidence(Fact.REFERENCE, round(gbs, 2), "GB/s"),
+            Evidence(Fact.REFERENCE, round(reference.gbs, 2), "GB/s"),
         ],
     )
 
@@ -112,92 +125,98 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
             continue
         gbs = {pair: min(row.busbw_gbs for row in pairs if set(row.gpus) == set(pair)) for pair in slow}
         worst = min(gbs, key=lambda pair: gbs[pair])
-        listed = ", ".join(f"{one}–{other} {gbs[one, other]:.3g}" for one, other in sorted(slow)[:8])
-        who = f" {named}." if (named := shared_text(shared_by(slow))) else ""
-        where = f" on {machine.host}" if machine.host else ""
-        found.append(
-            SLOWER_THAN_SIBLINGS.finding(
-                "warning",
-                "high",
-                f"{len(slow)} of {len({frozenset(row.gpus) for row in pairs})} pairs of GPUs{where} send at less than "
-                f"{OF_SIBLINGS:.0%} of what pairs with the same kind of path give: {listed} GB/s.{who}",
-                [
-                    Evidence(Fact.PAIR, round(gbs[worst], 2), "GB/s", subject=f"GPU{worst[0]} and GPU{worst[1]}"),
-                    Evidence(Fact.SLOW_PAIRS, len(slow), "pairs"),
-                ],
-            )
+        claim = SlowPairs(
+            slow=len(slow),
+            all=len({frozenset(row.gpus) for row in pairs}),
+            host=machine.host,
+            bound=100 * OF_SIBLINGS,
+            pairs=tuple(f"{one}–{other} {gbs[one, other]:.3g}" for one, other in sorted(slow)[:8]),
+            shared=shared_text(shared_by(slow)) or None,
         )
+        evidence = [
+            Evidence(Fact.PAIR, round(gbs[worst], 2), "GB/s", subject=f"GPU{worst[0]} and GPU{worst[1]}"),
+            Evidence(Fact.SLOW_PAIRS, len(slow), "pairs"),
+        ]
+        found.append(SLOWER_THAN_SIBLINGS.finding("warning", "high", claim, evidence))
     if pairs_seen < 3:
-        return SLOWER_THAN_SIBLINGS.not_evaluated("fewer than 3 pairs of GPUs were measured")
-    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=f"{pairs_seen} pairs of GPUs give what their like give")
+        return SLOWER_THAN_SIBLINGS.not_evaluated(reason("doctor", "few_pairs"))
+    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=reason("doctor", "pairs_alike", count=pairs_seen))
 
 
-# Judges the tests of single devices (TO-D604): those that fail alone, and those that keep others from working.
+# The lines of the doctor's table about the tests (words/looks.ini, [tests]).
 
 
-def line_of(
-    plan: CheckupPlan, rule: Rule | None, what: str, found: str, level: Level, why: str, advice: str, **facts: Any
-) -> Look:
-    """A line of the doctor's table about the tests. rule: that it falls under, None for what no rule judges."""
-    rule_id = "" if rule is None else rule.id
-    return Look(plan.runner.nodes.hosts[0], "tests", what, found, level, why, advice, facts, rule_id)
+def conclusions(plan: CheckupPlan) -> tuple[Look, ...]:
+    """The lines, the most telling first."""
+    if plan.first is None:
+        return ()
+    looks = (
+        *_costs_of_settings(plan),
+        *_pairs(plan),
+        *_slow(plan),
+        *_hopeless(plan),
+        *_devices_alone(plan),
+        *_devices_named(plan),
+        *_nodes(plan),
+    )
+    if plan.search.passed and plan.search.chosen is None:
+        looks += (_line(plan, "passed"),)
+    if plan.untested:
+        tried = [words(one.change) for one in plan.search.tried]
+        looks += (_line(plan, "not_tried", tried=tried, why=plan.untested),)
+    return looks
 
 
-def of_each_host(plan: CheckupPlan, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+def _line(plan: CheckupPlan, key: str, numbers: Mapping[str, Any] | None = None, **facts: Any) -> Look:
+    return looked(plan.runner.nodes.hosts[0], "tests", key, numbers, **facts)
+
+
+def _of_each_host(plan: CheckupPlan, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
     """The trials of each node by itself, where it has any."""
     hosts = plan.runner.nodes.hosts
     each = [(host, [trial for trial in trials if trial.hosts in ((host,), ())]) for host in hosts]
     return [(host, own) for host, own in each if own]
 
 
-def left_out_text(plan: CheckupPlan) -> str:
+def _left_out(plan: CheckupPlan) -> str:
     """Whether the others work without the devices at fault."""
-    tried = plan.search.tried
-    for one in sorted(tried, key=lambda one: not one.works):
+    for one in sorted(plan.search.tried, key=lambda one: not one.works):
         if "CUDA_VISIBLE_DEVICES" in one.change.set:
-            kept = ", ".join(str(gpu) for gpu in one.trials[0].gpus)
-            return f"GPUs {kept} {'work' if one.works else 'do not work either'} without the others"
+            return first_phrase("doctor", "left_out", "text", works=one.works, gpus=one.trials[0].gpus)
     return ""
 
 
-def devices_alone(plan: CheckupPlan) -> list[Look]:
+def _devices_alone(plan: CheckupPlan) -> list[Look]:
     """Devices that fail by themselves; where none does, that one can stand in for all."""
     tested, bad = plan.isolation.alone, [trial for trial in plan.isolation.alone if trial.outcome in BAD]
-    one = "GPU" if plan.runner.gpus else "rank"
-    if plan.fallback is not None and not tested:
-        why = "the time for tests was used up"
-        return [
-            line_of(
-                plan, DEVICE, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
-            )
-        ]
+    device = "GPU" if plan.runner.gpus else "rank"
     if plan.fallback is not None and not bad:
-        return [line_of(plan, DEVICE, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
+        return [_line(plan, "sound" if tested else "untested", device=device)]
     if plan.search.chosen is not None and not plan.isolation.sound:
-        return []  # what kept all of them from working alone is mended
-    return [look for host, own in of_each_host(plan, bad) for look in _alone_on(plan, host, own)]
+        return []  # what kept all of them from working alone is fixed
+    return [look for host, own in _of_each_host(plan, bad) for look in _alone_on(plan, host, own, device)]
 
 
-def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial]) -> list[Look]:
-    one = "GPU" if plan.runner.gpus else "rank"
-    said: dict[tuple[str, FailureCause | None], list[int]] = {}
+def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial], device: str) -> list[Look]:
+    said: dict[tuple[str, FailureCause | None], dict[int, None]] = {}
     for trial in bad:
         text = f"{trial.name} {trial.outcome}: {trial.message}"
-        said.setdefault((text, trial.cause), []).append(trial.gpus[0])
+        said.setdefault((text, trial.cause), {})[trial.gpus[0]] = None
     looks = []
-    for (why, cause), devices in said.items():
-        names = dict.fromkeys(devices)
-        what = f"{names_of(names, one)} alone"
-        found = f"{'does' if len(names) == 1 else 'do'} not work either"
-        why = "; ".join(filter(None, (why, left_out_text(plan))))
-        look = line_of(
-            plan, DEVICE, what, found, "error", why, _advice_alone(plan, cause), gpus=list(names), alone=True
-        )
-        looks.append(replace(look, host=host))
+    for (test, cause), devices in said.items():
+        because = "ranks" if not plan.runner.gpus else "other_model" if cause == "other_model" else "gpus"
+        facts: dict[str, Any] = {
+            "names": names_of(devices, device),
+            "test": test,
+            "left_out": _left_out(plan),
+            "because": because,
+        }
+        numbers = {"gpus": list(devices), "alone": True}
+        looks.append(looked(host, "tests", "alone", numbers, devices=tuple(devices), **facts))
     return looks
 
 
-def devices_named(plan: CheckupPlan) -> list[Look]:
+def _devices_named(plan: CheckupPlan) -> list[Look]:
     """Devices that failed with the others, though not alone, and without which the others work."""
     named = plan.isolation.named
     left_out = plan.isolation.left_out.get(tuple(sorted(named)))
@@ -205,49 +224,8 @@ def devices_named(plan: CheckupPlan) -> list[Look]:
         return []
     assert plan.first is not None
     trial = next(trial for trial in plan.first.trials if trial.failed == named)
-    why = f"{trial.name} failed: {trial.message}; {left_out_text(plan)}"
-    found = f"{'fails' if len(named) == 1 else 'fail'} with the others, not alone"
-    advice = "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
-    return [line_of(plan, DEVICE, names_of(named), found, "error", why, advice, gpus=list(named), alone=False)]
-
-
-def _advice_alone(plan: CheckupPlan, cause: FailureCause | None) -> str:
-    if not plan.runner.gpus:
-        return "the trouble is not between the ranks: see the message"
-    if cause == "other_model":
-        return "install a torch that is built for this make of GPU"
-    return "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
-
-
-_SLOW: dict[Scope, tuple[str, str, str]] = {
-    "node": (
-        "all-reduce inside the host",
-        "the GPUs' links",
-        "see the links (nvidia-smi nvlink -s) and the way NCCL took",
-    ),
-    "all": (
-        "all-reduce between the nodes",
-        "a network between nodes",
-        "measure the network itself (iperf3, ib_write_bw); see its route and its limits",
-    ),
-}
-
-
-def conclusions(plan: CheckupPlan) -> tuple[Look, ...]:
-    """The lines, the most telling first."""
-    if plan.first is None:
-        return ()
-    return (
-        *_costs_of_settings(plan),
-        *_pairs(plan),
-        *_slow(plan),
-        *_hopeless(plan),
-        *devices_alone(plan),
-        *devices_named(plan),
-        *_nodes(plan),
-        *_passed(plan),
-        *_not_tried(plan),
-    )
+    facts = {"names": names_of(named), "test": trial.name, "message": trial.message, "left_out": _left_out(plan)}
+    return [_line(plan, "with_others", {"gpus": list(named), "alone": False}, devices=named, **facts)]
 
 
 def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
@@ -260,28 +238,25 @@ def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
         alone = one.change.size == 1 or one is plan.search.chosen
         if not alone or not one.change.unset or one.change.set:
             continue
-        named = ", ".join(f"{name}={value}" for name in one.change.unset if (value := _value(plan, name)) is not None)
+        values = {name: value for name in one.change.unset if (value := _value(plan, name)) is not None}
+        variables = ", ".join(f"{name}={value}" for name, value in values.items())
         if one.works and one.gbs is not None:
-            looks.append(_loss(plan, one, named, before, one.gbs))
-        looks += [_needed(plan, one, named, trial) for trial in one.trials if trial.outcome in BAD][:1]
+            looks.append(_loss(plan, one, variables, before, one.gbs))
+        for trial in [trial for trial in one.trials if trial.outcome in BAD][:1]:
+            facts = {"test": trial.name, "outcome": trial.outcome, "message": trial.message}
+            looks.append(_line(plan, "needed", {"variables": list(one.change.unset)}, variables=variables, **facts))
     return looks
 
 
-def _needed(plan: CheckupPlan, one: TriedChange, named: str, trial: Trial) -> Look:
-    found = f"needed: without it {trial.name} {'gave wrong results' if trial.outcome == 'wrong' else trial.outcome}"
-    advice = "leave it set; what it works around is to be mended first"
-    return line_of(plan, SLOW_VARIABLE, named, found, "note", trial.message, advice, variables=list(one.change.unset))
-
-
-def _loss(plan: CheckupPlan, one: TriedChange, named: str, with_gbs: float, without_gbs: float) -> Look:
+def _loss(plan: CheckupPlan, one: TriedChange, variables: str, with_gbs: float, without_gbs: float) -> Look:
+    measured = {"with_gbs": with_gbs, "without_gbs": without_gbs}
     lost = without_gbs - with_gbs
-    facts = {"variables": list(one.change.unset), "with_gbs": with_gbs, "without_gbs": without_gbs, "lost_gbs": lost}
-    found = f"all-reduce {with_gbs:.3g} GB/s with it, {without_gbs:.3g} without"
+    numbers = {"variables": list(one.change.unset), **measured, "lost_gbs": lost}
     if without_gbs < WORTH_IT * with_gbs:
-        return line_of(plan, SLOW_VARIABLE, named, found, "ok", "no more than measurements differ", "", **facts)
-    level: Level = "error" if without_gbs > 2 * with_gbs else "warning"
-    why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({percent_text(100 * lost / without_gbs)})"
-    return line_of(plan, SLOW_VARIABLE, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts)
+        return _line(plan, "no_loss", numbers, variables=variables, **measured)
+    facts = {"lost": lost, "pct": 100 * lost / without_gbs, "unset": " ".join(one.change.unset), **measured}
+    level: Level | None = "error" if without_gbs > 2 * with_gbs else None
+    return _line(plan, "loss", numbers, level=level, variables=variables, **facts)
 
 
 def _value(plan: CheckupPlan, name: str) -> str | None:
@@ -289,89 +264,51 @@ def _value(plan: CheckupPlan, name: str) -> str | None:
 
 
 def _pairs(plan: CheckupPlan) -> list[Look]:
-    """Pairs that fail; of slow ones TO-C002 tells."""
+    """Pairs that fail; of slow ones TO-C002 reports."""
     assert plan.first is not None
     if len(plan.runner.counts) == 1:
-        return _pairs_of(plan, plan.runner.nodes.hosts[0], plan.isolation.bad_pairs)
-    each = of_each_host(plan, plan.first.trials)
-    return [look for host, own in each for look in _pairs_of(plan, host, assess(own).bad_pairs)]
-
-
-def _pairs_of(plan: CheckupPlan, host: str, pairs: Sequence[Pair]) -> list[Look]:
-    if not pairs:
-        return []
-    culprits = shared_by(pairs)
-    why = "; ".join(filter(None, (shared_text(culprits), left_out_text(plan))))
-    advice = (
-        "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
-        if culprits
-        else "compare the paths of these pairs with the others' (nvidia-smi topo -m)"
-    )
-    facts = {"pairs": [list(pair) for pair in pairs], "gpus": list(culprits)}
-    found = "fail or give wrong values"
-    look = line_of(plan, PAIRS, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)
-    return [replace(look, host=host)]
+        each = [(plan.runner.nodes.hosts[0], plan.isolation.bad_pairs)]
+    else:
+        each = [(host, assess(own).bad_pairs) for host, own in _of_each_host(plan, plan.first.trials)]
+    looks = []
+    for host, bad in each:
+        if bad:
+            culprits, shown = shared_by(bad), ", ".join(f"{one}–{other}" for one, other in sorted(bad)[:8])
+            facts: dict[str, Any] = {
+                "pairs": f"{shown} and {len(bad) - 8} more" if len(bad) > 8 else shown,
+                "shared": shared_text(culprits),
+                "left_out": _left_out(plan),
+            }
+            numbers = {"pairs": [list(pair) for pair in bad], "gpus": list(culprits)}
+            looks.append(looked(host, "tests", "pairs", numbers, **facts))
+    return looks
 
 
 def _nodes(plan: CheckupPlan) -> list[Look]:
     """Of several nodes that do not work together, those on which the GPUs do."""
     assert plan.first is not None
-    hosts, work = plan.runner.nodes.hosts, nodes_that_work(plan.runner, plan.first.trials)
-    if len(hosts) == 1 or not work or plan.search.chosen is not None or not plan.state.failed:
+    hosts, works = plan.runner.nodes.hosts, nodes_that_work(plan.runner, plan.first.trials)
+    if len(hosts) == 1 or not works or plan.search.chosen is not None or not plan.state.failed:
         return []
-    others = ", ".join(host for host in hosts if host not in work)
-    why = f"{work[0]} works" if len(work) == 1 else f"{', '.join(work)} work, each"
-    advice = f"start jobs without {others}" if others else "see the network between them; one node alone can train"
-    found = "do not all work together"
-    own = "GPUs" if plan.runner.backend == "nccl" else "ranks"
-    return [line_of(plan, NODES, "nodes", found, "error", f"{why} by itself, with all its {own}", advice)]
-
-
-def _pairs_text(pairs: Sequence[Pair]) -> str:
-    shown = ", ".join(f"{one}–{other}" for one, other in sorted(pairs)[:8])
-    return f"{shown} and {len(pairs) - 8} more" if len(pairs) > 8 else shown
+    devices = "GPUs" if plan.runner.backend == "nccl" else "ranks"
+    return [_line(plan, "nodes", works=works, others=[host for host in hosts if host not in works], devices=devices)]
 
 
 def _slow(plan: CheckupPlan) -> list[Look]:
     """Slow also in the best configuration that was found."""
     looks = []
-    for scope, (what, gives, advice) in _SLOW.items():
+    keys: dict[Scope, str] = {"node": "slow_node", "all": "slow_all"}
+    for scope, key in keys.items():
         if plan.best is not None and plan.is_slow(plan.best, scope):
             gbs = plan.best.of(scope).gbs
-            why = f"below {plan.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
-            looks.append(line_of(plan, SLOW_ALL_REDUCE, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
+            looks.append(_line(plan, key, {"busbw_gbs": gbs}, gbs=gbs, enough=plan.enough_gbs[scope]))
     return looks
 
 
 def _hopeless(plan: CheckupPlan) -> list[Look]:
     assert plan.first is not None
-    why = plan.first.node.hopeless
-    if not why or plan.search.chosen is not None:
+    node = plan.first.node
+    if not node.hopeless or plan.search.chosen is not None:
         return []
-    if plan.first.node.cause == "no_room":
-        advice = "make room where TMPDIR and -o point to, and see ulimit -n"
-    elif plan.first.node.one_device and plan.first.node.cause != "other_model":
-        advice = "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
-    else:
-        advice = "install a torch that fits this machine, or test the CPU with --device cpu"
-    return [line_of(plan, None, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)]
-
-
-def _passed(plan: CheckupPlan) -> list[Look]:
-    """What failed once and worked the next time, with nothing changed."""
-    if not plan.search.passed or plan.search.chosen is not None:
-        return []
-    why = "no setting explains what failed before: it may come and go"
-    advice = (
-        "run traceops doctor again; if it fails now and then, see the kernel's log (dmesg), Xids and who else uses "
-        "the machine"
-    )
-    return [line_of(plan, COMES_AND_GOES, "the same again", "worked, with nothing changed", "warning", why, advice)]
-
-
-def _not_tried(plan: CheckupPlan) -> list[Look]:
-    if not plan.untested:
-        return []
-    tried = ", ".join(words(one.change) for one in plan.search.tried)
-    found = f"tried: {tried}" if tried else "none tried"
-    return [line_of(plan, None, "alternatives", found, "not_evaluated", plan.untested, "give more time: --budget 600")]
+    because = "one_device" if node.one_device and node.cause != "other_model" else "torch"
+    return [_line(plan, "hopeless", why=node.hopeless, because="no_room" if node.cause == "no_room" else because)]

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from traceops.core.claims import reason
 from traceops.core.documents import READABLE_VERSIONS, SCHEMA_VERSION, FileProblem, SchemaVersion, Tool, file_problems
 from traceops.core.errors import InputError
 from traceops.core.facts import Fact
@@ -21,7 +22,7 @@ from traceops.fabric.measured import InspectorSpeed
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import MOST_ROWS, benchmark_json, machine_json, nccl_json, reference_json
 from traceops.machine.look import Look
-from traceops.rules.machine.judge import TEST_FAILED
+from traceops.rules.machine.judge import TEST_FAILED, FailedTest
 
 
 class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,12 +181,12 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
     """A finding for each test that failed, hung or gave wrong results. hosts: of the checkup."""
     ran = [trial for trial in trials if trial.as_it_is and trial.outcome != "not_evaluated"]
     if not ran:
-        return TEST_FAILED.not_evaluated("communication was not tested")
+        return TEST_FAILED.not_evaluated(reason("doctor", "not_tested"))
     findings = [
         TEST_FAILED.finding(
             "error",
             "high",
-            f"{trial_text(trial, hosts)}.",
+            _failed(trial, hosts),
             [
                 Evidence(Fact.TRIAL, trial.outcome, subject=trial.name),
                 Evidence(Fact.TOOK, round(trial.seconds, 1), "s", trial.deadline_s),
@@ -194,12 +195,19 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
         for trial in ran
         if trial.outcome in BAD
     ]
-    return TEST_FAILED.verdict(*findings, clear=f"{len(ran)} tests came out right")
+    return TEST_FAILED.verdict(*findings, clear=reason("doctor", "all_right", count=len(ran)))
+
+
+def _failed(trial: Trial, hosts: Sequence[str]) -> FailedTest:
+    return FailedTest(
+        test=trial.name,
+        outcome=trial.outcome,
+        host=trial.hosts[0] if len(trial.hosts) == 1 < len(hosts) else None,
+        after_s=trial.seconds if trial.outcome == "hung" else None,
+        said=trial.message.rstrip("."),
+    )
 
 
 def trial_text(trial: Trial, hosts: Sequence[str]) -> str:
     """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
-    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(trial.outcome, trial.outcome)
-    after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
-    on = f" on {trial.hosts[0]}" if len(trial.hosts) == 1 < len(hosts) else ""
-    return f"{trial.name} {how}{on}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")
+    return _failed(trial, hosts).sentence()

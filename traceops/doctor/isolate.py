@@ -11,7 +11,8 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traceops.doctor.candidates import Situation, hidden_but, words
+from traceops.core.claims import reason
+from traceops.doctor.candidates import Situation, change_of, hidden_but, words
 from traceops.doctor.job import LAUNCH
 from traceops.doctor.model import BAD, EnvironmentChange, Trial
 from traceops.doctor.runs import JobRequest, Runner, assess, stages_of, to_leave_out
@@ -120,7 +121,7 @@ class Isolation(Struct):
         """Start and train one step on every device of every node by itself, all at the same time; once only."""
         if self.alone or self.left() < LEAST_S:
             return
-        self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
+        self.tell(reason("doctor", "trying_each", device="GPU" if self.runner.gpus else "rank"))
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
         change = EnvironmentChange(fabric.SET, tuple(name for name in fabric.UNSET if name in self.runner.environ))
         request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
@@ -133,7 +134,7 @@ class Isolation(Struct):
         """Pairs that fail of all devices but these, where a test of all together ended before it came to them."""
         if len(self.runner.counts) > 1 or self.left() < 2 * LEAST_S:
             return ()
-        self.tell("testing which pairs fail")
+        self.tell(reason("doctor", "testing_pairs"))
         rest, change = self._rest(out) if out else (self.runner, EnvironmentChange())
         trials = rest.run("node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left())))
         self.keep(trials)
@@ -207,10 +208,7 @@ class Isolation(Struct):
         tested = self.runner.tested
         # In the order in which CUDA counts what it is shown, whatever order --gpus names.
         kept = tuple(gpu for gpu in self.runner.gpus if gpu in tested and gpu not in out)
-        hides = EnvironmentChange(
-            self.shown(kept), does=f"leaves {names_of(out)} out",
-            costs=f"{len(out)} of {len(tested)} GPUs, and as much of the batch of a step",
-        )  # fmt: skip
+        hides = change_of("fewer", self.shown(kept), devices=names_of(out), out=len(out), all=len(tested))
         return replace(self.runner, gpus=kept, devices=tuple(range(len(kept)))), hides
 
     def shown(self, kept: Sequence[int]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from traceops.across.links import LinkReference as Link
 from traceops.across.links import link_by_name
+from traceops.core.claims import reason
 from traceops.doctor.job import OF_ONE_DEVICE, STAGES, Backend, FailureCause, Job, Rendezvous
 from traceops.doctor.model import BAD, EnvironmentChange, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
@@ -310,7 +311,7 @@ def shared_by(pairs: Sequence[Pair]) -> tuple[int, ...]:
 def shared_text(shared: Sequence[int]) -> str:
     """'GPU2 is in all of them', 'GPU2 or GPU5 is in each of them', of what pairs share; empty where that is nothing."""
     names = " or ".join(f"GPU{gpu}" for gpu in shared)
-    return f"{names} is in {'all' if len(shared) == 1 else 'each'} of them" if shared else ""
+    return reason("doctor", "shared", gpus=names, count=len(shared)) if shared else ""
 
 
 def to_leave_out(bad_pairs: Sequence[Pair]) -> tuple[int, ...]:

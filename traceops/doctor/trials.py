@@ -22,6 +22,7 @@ from msgspec.structs import replace
 import traceops
 from traceops.capture.guard import is_peer_failure
 from traceops.core.as_module import command_of
+from traceops.core.claims import reason
 from traceops.core.errors import InputError
 from traceops.core.rank_text import ranks_text, who
 from traceops.doctor.isolate import Pair, pair_order
@@ -244,27 +245,27 @@ def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) 
 def _hung(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
     """Which ranks had not come to the stage, and where the others stood in it."""
     if out := [child.rank for child in ranks if not child.has(LAUNCH, "end")]:
-        return f"{_who(job, out)} had not imported torch"
+        return reason("doctor", "not_imported", who=_who(job, out))
     parts = []
     if out := [child.rank for child in ranks if not child.has(stage, "begin")]:
-        parts.append(f"{_who(job, out)} never came to it")
+        parts.append(reason("doctor", "never_came", who=_who(job, out)))
     places: dict[str, list[int]] = {}
     for child in ranks:
         if child.has(stage, "begin") and not child.has(stage, "end"):
-            places.setdefault(child.at or "its beginning", []).append(child.rank)
-    parts += [f"{_who(job, at)} stood at: {place}" for place, at in places.items()]
+            places.setdefault(child.at or reason("doctor", "beginning"), []).append(child.rank)
+    parts += [reason("doctor", "stood", who=_who(job, at), place=place) for place, at in places.items()]
     if done := [child.rank for child in ranks if child.has(stage, "end")]:
-        parts.append(f"{_who(job, done)} had done it")
+        parts.append(reason("doctor", "done", who=_who(job, done)))
     return "; ".join(parts)
 
 
 def _failed(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
     """Who died or raised what, who lost the connection to them, and who waited."""
     failed, causes = [child for child in ranks if child.failed], _causes(ranks)
-    reasons: dict[str, list[int]] = {}
+    ends: dict[str, list[int]] = {}
     for child in causes:
-        reasons.setdefault(_reason(child), []).append(child.rank)
-    parts = [f"{_who(job, at)} {reason}" for reason, at in reasons.items()]
+        ends.setdefault(_how_it_ended(child), []).append(child.rank)
+    parts = [f"{_who(job, at)} {how}" for how, at in ends.items()]
     if lost := [child.rank for child in failed if child not in causes]:
         parts.append(f"{_who(job, lost)} then lost a connection")
     if waited := [child.rank for child in ranks if not child.failed and not child.has(stage, "end")]:
@@ -278,14 +279,15 @@ def _causes(ranks: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     return [child for child in failed if child.error is None or not is_peer_failure(child.error)] or failed
 
 
-def _reason(child: WorkerProcess) -> str:
-    place = f" at: {child.at}" if child.at else ""
+def _how_it_ended(child: WorkerProcess) -> str:
     if child.error is not None:
-        return f"said {_essence(child.error)[:_LONG_MESSAGE]}"
+        return reason("doctor", "said", error=_essence(child.error)[:_LONG_MESSAGE])
     if child.exit is not None and child.exit < 0:
         name = next((known.name for known in signal.Signals if known == -child.exit), f"signal {-child.exit}")
-        return f"was killed by {name}{place}"
-    return f"ended with exit code {child.exit}{place}"
+        how = reason("doctor", "killed", signal=name)
+    else:
+        how = reason("doctor", "ended", code=str(child.exit))
+    return f"{how} at: {child.at}" if child.at else how
 
 
 def _essence(error: str) -> str:

@@ -140,7 +140,7 @@ def _repair(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
 def _without_p2p_first(others: list[EnvironmentChange], once: _Log) -> list[EnvironmentChange]:
     """What is left to try after P2P off, the likeliest to help where hangs take long; if it does, what costs less."""
     for place, change in enumerate(others):
-        if change.set == WITHOUT_P2P:
+        if change.set == WITHOUT_P2P.change.set:
             return others[:place] if once(change).works else others[:place] + others[place + 1 :]
     return others
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from traceops.core.claims import reason
 from traceops.core.installation import uncollected
 from traceops.doctor.job import LAUNCH, SIZES, Reporter, WorkerTask, own_cause, worker_problem
 
@@ -83,9 +84,9 @@ def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
         _take_gpu(device)
     if not dist.is_available() or not dist.is_backend_available(task.job.backend):
         raise worker_problem("no_backend", f"this torch ({torch.__version__}) was built without {task.job.backend}")
-    context.at("meeting at the store")
+    context.at("meeting")
     context.store = _store(task)
-    context.at(f"starting {task.job.backend}")
+    context.at("starting", backend=task.job.backend)
     dist.init_process_group(
         task.job.backend, store=context.store, rank=task.rank, world_size=task.job.world_size, timeout=_LONG
     )
@@ -99,8 +100,8 @@ def _take_gpu(device: torch.device) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU only"
-        raise worker_problem("no_gpu", f"torch {torch.__version__} ({built}) finds no GPU")
+        built = reason("doctor", "built_for" if torch.version.cuda else "built_for_cpu", cuda=torch.version.cuda)
+        raise worker_problem("no_gpu", reason("doctor", "no_gpu", torch=torch.__version__, built=built))
     if device.index >= torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""

@@ -81,6 +81,34 @@ class ThroughHost(Claim, frozen=True, kw_only=True):
     shared_gpus: bool = False
 
 
+class MeasuredLow(Claim, frozen=True, kw_only=True):
+    """A measured all-reduce is slow. source: `link`, or what the machine gave `before`."""
+
+    family = "bandwidth"
+    kind = "measured_low"
+    gpus: int
+    host: str | None = None
+    mb: float
+    gbs: float
+    pct: float
+    reference: float
+    source: str
+    link: str | None = None
+
+
+class SlowPairs(Claim, frozen=True, kw_only=True):
+    """Measured pairs of GPUs that are slower than their like. shared: the GPUs that are in all of them."""
+
+    family = "bandwidth"
+    kind = "slow_pairs"
+    slow: int
+    all: int
+    host: str | None = None
+    bound: float
+    pairs: tuple[str, ...]
+    shared: str | None = None
+
+
 LOW_BANDWIDTH = described("bandwidth", "TO-C001")
 
 SLOWER_THAN_SIBLINGS = described("bandwidth", "TO-C002")

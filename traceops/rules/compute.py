@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.compute.attainable import HalfType, half_type_of
 from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
+from traceops.core.words import WINDOW
 from traceops.rules.inputs import Inputs
 from traceops.words.catalogue import texts
 
@@ -42,7 +44,7 @@ class InBf16(Struct, frozen=True, kw_only=True):
 class KernelLoss(Claim, frozen=True, kw_only=True):
     """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
 
-    effect: what the fix does to the step, which it brings to `least` to `most`.
+    effect: what the fix does to the step, which it brings to `least` to `most`. half: the type of 16 bits to train in.
     """
 
     family = "compute"
@@ -59,6 +61,7 @@ class KernelLoss(Claim, frozen=True, kw_only=True):
     most: float
     more: float | None = None
     bf16: InBf16 | None = None
+    half: HalfType | None = None
 
 
 class ImpossibleSpeed(Claim, frozen=True, kw_only=True):
@@ -124,8 +127,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
-    findings = [_finding(loss, compute, rank, len(own)) for loss in compute.losses if not _is_other_fix(loss, compute)]
-    found = [one for one in findings if one is not None]
+    window = inputs.run.step_words is WINDOW
+    losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
+    found = [one for loss in losses if (one := _finding(loss, compute, rank, len(own), window)) is not None]
     if why := why_unrated(compute):
         found = [] if compute.rates == "assumed" else found
         return [_verdict(rule, found, rule.not_evaluated(why)) for rule in RULES]
@@ -152,7 +156,7 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
     return rule.verdict(*mine) if mine else otherwise
 
 
-def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding | None:
+def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bool) -> Finding | None:
     rule, share = OF_CAUSE[loss.cause], 100 * loss.device_ns / compute.busy_ns
     launches = 100 * loss.launches / max(compute.launches, 1.0)
     if loss.cause == "bandwidth_bound_at_limit":
@@ -167,11 +171,11 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
             severity = "warning"
     if severity is None:
         return None
-    saved = loss.device_ns / 1e6
-    return rule.finding(
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, window)
+    found = rule.finding(
         severity,
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
-        _claim(loss, compute),
+        claim,
         [
             Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), "ms/step", rank=rank),
             Evidence(Fact.KERNELS_SAVED, stored(saved), "ms/step", rank=rank),
@@ -187,6 +191,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int) -> Finding
         impact_ms=stored(saved) if compute.bound != "host" else None,
         cause=loss.cause,
     )
+    return replace(found, advice=claim.part("autocast_fp16")) if claim.half == "fp16" else found
 
 
 def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
@@ -194,7 +199,7 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _claim(loss: Loss, compute: RankCompute) -> KernelLoss:
+def _claim(loss: Loss, compute: RankCompute, window: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     bf16 = None
@@ -202,6 +207,7 @@ def _claim(loss: Loss, compute: RankCompute) -> KernelLoss:
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
     return KernelLoss(
+        window=window,
         form=_form(loss),
         cost=loss.device_ns / 1e6,
         kernels=loss.ns / 1e6,
@@ -214,6 +220,7 @@ def _claim(loss: Loss, compute: RankCompute) -> KernelLoss:
         most=loss.step_after_ns[1] / 1e6,
         more=loss.more_ns / 1e6 if _may_save_more(loss, compute) else None,
         bf16=bf16,
+        half=half_type_of(compute.gpu) if loss.cause == "float32_training" else None,
     )
 
 

@@ -16,7 +16,7 @@ from plotly_schema import drawn
 from sample_comparison import EXPOSED, KERNELS, MEMORY, STEP, many_changes, sample_comparison, single_captures, waived
 from sample_comparison import UNKNOWN as NOT_KNOWN
 
-from traceops.compare.model import Change, Comparison, MetricChange
+from traceops.compare.model import Change, Comparison, ComparisonVerdict, MetricChange
 from traceops.compare.sentence import headline
 from traceops.core.text import one_line
 from traceops.render.comparison import text
@@ -179,9 +179,9 @@ def test_a_side_is_called_by_its_captures_where_it_has_no_name_of_its_own() -> N
     assert side_names(same) == ("base_1, base_2 … (base)", "base_1, base_2 … (head)")
 
 
-def printed(comparison: Comparison, written: Path | None = None) -> str:
+def printed(comparison: Comparison, written: Path | None = None, *, verbose: bool = False) -> str:
     file = io.StringIO()
-    print_comparison(comparison, file, written)
+    print_comparison(comparison, file, written, verbose=verbose)
     return file.getvalue()
 
 
@@ -202,9 +202,9 @@ def test_the_verdict_is_the_first_line_and_lines_are_short(comparison: Compariso
 
 
 def test_metrics_reasons_and_changes_are_in_order() -> None:
-    text = printed(sample_comparison(hostile="plain"))
+    text = printed(sample_comparison(hostile="plain"), verbose=True)
     order = [
-        "+5.2 % (+3.9 to +6.6)", "✖ regression, limit 5 %", "compute", "9 times of 10", "Why, in ms a step:",
+        "+5.2 % (+3.9 to +6.6)", "✖ regression, limit 5 %", "compute", "9 times of 10", "Why, in ms per step:",
         " 1. +2.10 ms: 1 new kernel: plain", "Kernels, changed: 2", "0 → 2", "Operators, changed: 1", "Environment",
         "not set", "New findings:", "TO-I003", "Findings that are gone:", "TO-O001", "Outlier step", "Warning: plain",
         "Note: plain",
@@ -213,8 +213,21 @@ def test_metrics_reasons_and_changes_are_in_order() -> None:
     assert at == sorted(at)
 
 
+@pytest.mark.parametrize("verdict", ["regression", "inconclusive", "improvement", "no_regression"])
+def test_the_card_has_at_most_25_lines_and_counts_what_it_leaves_out(verdict: ComparisonVerdict) -> None:
+    lines = printed(sample_comparison(verdict, hostile="plain"), Path("compare.html")).splitlines()
+    assert len(lines) <= 25
+    assert "Changed: 2 kernels, 1 operator, 1 collective, 1 blocking call, 1 variable." in lines
+    assert any("TO-I003" in line for line in lines) and not any("0 → 2" in line for line in lines)
+
+
+def test_an_inconclusive_card_has_its_values_once_besides_the_table() -> None:
+    first, details = headline(sample_comparison("inconclusive"))
+    assert "60.11 ms → 63.24 ms" in first and "→" not in details and "-2.0 to +12.0 %" in details
+
+
 def test_many_changes_are_counted() -> None:
-    text = printed(many_changes(40))
+    text = printed(many_changes(40), verbose=True)
     assert "Kernels, changed: 42" in text and "… 36 more in the report" in text
 
 
@@ -229,7 +242,8 @@ def test_nothing_steers_the_terminal_or_the_runner() -> None:
     for width in range(40, 120):  # wherever the line breaks
         change = Change("operator", "new", "x" * width + "::error::bad", "", 1.0, 2.0, 1.0, 2.0, "##[add-mask]y")
         sample = sample_comparison()
-        text = printed(replace(sample, sentence="x" * width + "::warning::bad", changes=(change, *sample.changes)))
+        sample = replace(sample, sentence="x" * width + "::warning::bad", changes=(change, *sample.changes))
+        text = printed(sample, verbose=True)
         assert all(char.isprintable() or char == "\n" for char in text)
         assert "##[" not in text
         assert not [line for line in text.splitlines() if line.lstrip().startswith(("::error", "::warning"))]

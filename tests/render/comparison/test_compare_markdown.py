@@ -19,7 +19,6 @@ from traceops.render.comparison.markdown import (
     announce,
     marker,
     render_markdown,
-    step_summary,
     workflow_commands,
 )
 from traceops.render.writers.markdown import code, prose, table
@@ -247,7 +246,7 @@ def test_the_summary_is_appended_to_what_is_there(tmp_path: Path) -> None:
     stdout, summary = io.StringIO(), tmp_path / "summary.md"
     summary.write_text("before\n")
     announce(single_captures(), {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}, stdout, name="x")
-    assert summary.read_text(encoding="utf-8") == f"before\n{step_summary(single_captures(), name='x')}\n"
+    assert summary.read_text(encoding="utf-8") == f"before\n{render_markdown(single_captures(), name='x')}\n"
     assert [read_back(line)[0] for line in stdout.getvalue().splitlines()] == ["notice"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from traceops.compare.model import Comparison, MetricChange, MetricOutcome, StepPoint
 from traceops.render.comparison import text
+from traceops.render.comparison.text import WORDS
 from traceops.render.report.figures import Y_LABELS, Figure, dots, laid_out, line, rounded, upright_line
 from traceops.render.report.terms import TERMS
 
@@ -88,7 +89,7 @@ def waterfall_figure(comparison: Comparison) -> Figure | None:
         len(labels) + 2,
         pixels=30,
         xaxis={
-            "title": {"text": "ms a step, sum of the ledger's buckets"},
+            "title": {"text": WORDS["ledger_axis"]},
             "range": [rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)],
         },
         yaxis={
@@ -131,7 +132,7 @@ def interval_figure(comparison: Comparison) -> Figure | None:
             },
             "customdata": [[text.effect_text(m), text.outcome_text(m)] for m in shown],
             "hovertemplate": "%{y}<br>%{customdata[0]}: %{customdata[1]}<extra></extra>",
-            "name": "change and its interval",
+            "name": WORDS["interval"],
             "showlegend": False,
         }
     ]
@@ -139,7 +140,7 @@ def interval_figure(comparison: Comparison) -> Figure | None:
     if limits:
         labels = [label for label, _ in limits]
         marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
-        hover = "%{y}: fails from %{x:.4g} %"
+        hover = WORDS["limits_hover"]
         traces.append(dots("fails from here", [rounded(limit) for _, limit in limits], labels, marker, hover))
     return laid_out(
         traces,
@@ -220,8 +221,7 @@ def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:
         median = rounded(float(np.median(compared)))
         xs += [column - _WIDTH / 2, column + _WIDTH / 2, None]
         ys += [median, median, None]
-    hover = "median %{y:.3f} ms<extra></extra>"
-    return line("median of a capture", xs, ys, "rgba(128,128,128,0.9)", 2, hovertemplate=hover)
+    return line(WORDS["medians"], xs, ys, "rgba(128,128,128,0.9)", 2, hovertemplate=WORDS["medians_hover"])
 
 
 def _in_time_order(comparison: Comparison, keys: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from traceops.compare.model import Change, ChangeKind, Comparison, Explanation, MetricChange, Side, metric_of
+from traceops.compare.model import (
+    CaptureInfo,
+    Change,
+    ChangeKind,
+    Comparison,
+    Explanation,
+    MetricChange,
+    OutlierStep,
+    Side,
+    metric_of,
+)
 from traceops.compare.sentence import headline
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import one_line
 from traceops.core.units import UNKNOWN
-from traceops.render.cells import Cell, Column, Table, build_table, made_column, name, word
+from traceops.render.cells import Cell, Table, name, table_of, word
 from traceops.render.comparison import figures, text
+from traceops.render.comparison.text import WORDS, say
 from traceops.render.document import (
     Answer,
     Block,
@@ -35,6 +46,7 @@ from traceops.render.document import (
 )
 from traceops.render.document import text as paragraph
 from traceops.render.finding_blocks import checks_block, finding_block
+from traceops.render.report.figures import Figure
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.html import write_html
 
@@ -51,23 +63,33 @@ _NOTHING = Cell("")
 def metrics_table(comparison: Comparison) -> Table:
     """A row a metric that is no bucket of the ledger, gated ones first."""
     metrics = [metric for metric in text.known(comparison.metrics) if not text.is_bucket(metric)]
-    return build_table("Metrics, base against head", _metric_columns(comparison.power), metrics)
+    cells: dict[str, Callable[[MetricChange], Cell]] = {
+        "label": lambda m: _plain(one_line(m.label, 120)),
+        "base": lambda m: _plain(text.base_text(m)),
+        "head": lambda m: _plain(text.head_text(m)),
+        "change": lambda m: _plain(text.effect_text(m)),
+        "limit": lambda m: Cell(text.threshold_text(m)),
+        "mde_pct": lambda m: Cell("" if m.mde_pct is None else f"{m.mde_pct:.2g} %"),
+        "p": lambda m: Cell("" if m.p is None else "<0.0001" if m.p < 1e-4 else f"{m.p:.2g}"),
+        "samples": lambda m: Cell(f"{m.samples.base} / {m.samples.head}"),
+        "outcome": _outcome_cell,
+        "reason": lambda m: Cell(text.reason_text(m), css="word"),
+    }
+    return table_of("compare_metrics", metrics, make=cells, facts={"times": text.times_text(comparison.power)})
 
 
 def ledger_table(comparison: Comparison) -> Table | None:
     """A row a bucket of the step; None where neither side has any."""
     metrics = [metric for metric in text.ledger_rows(comparison) if text.is_bucket(metric)]
-    if not metrics:
-        return None
-    columns = [
-        made_column("bucket", "Part of the step", _bucket_cell, number=False),
-        _metric_column("base", "Base", text.base_text),
-        _metric_column("head", "Head", text.head_text),
-        made_column("change", "ms a step", lambda m: _plain(_milliseconds(m))),
-        _metric_column("pct", "Change, of the step", text.change_text),
-        _metric_column("interval", "Interval", text.interval_text),
-    ]
-    return build_table("Where the step goes, base against head", columns, metrics)
+    cells: dict[str, Callable[[MetricChange], Cell]] = {
+        "bucket": _bucket_cell,
+        "base": lambda m: _plain(text.base_text(m)),
+        "head": lambda m: _plain(text.head_text(m)),
+        "ms": lambda m: _plain(_milliseconds(m)),
+        "pct": lambda m: _plain(text.change_text(m)),
+        "interval": lambda m: _plain(text.interval_text(m)),
+    }
+    return table_of("compare_ledger", metrics, make=cells) if metrics else None
 
 
 def changes_table(comparison: Comparison, kind: ChangeKind) -> Table | None:
@@ -75,107 +97,57 @@ def changes_table(comparison: Comparison, kind: ChangeKind) -> Table | None:
     changes = text.important_first([change for change in comparison.changes if change.kind == kind])
     if not changes:
         return None
-    columns = _environment_columns() if kind == "environment" else _change_columns(changes)
-    title = f"{text.KINDS[kind][0]}, changed: {len(changes)}"
-    return build_table(title, columns, changes, most=MOST_CHANGES, rest_in="compare_changes.csv")
+    cells: dict[str, Callable[[Change], Cell]] = {
+        "name": lambda c: name(text.change_name(c), 100),
+        "status": lambda c: Cell(c.status),
+        "count": lambda c: Cell(text.count_text(c)),
+        "base_ms": lambda c: _optional_ms(c.base_ms),
+        "head_ms": lambda c: _optional_ms(c.head_ms),
+        "delta_ms": lambda c: Cell(text.milliseconds_text(c)),
+        "base_value": lambda c: name(text.value_text(c.base_value), 100),
+        "head_value": lambda c: name(text.value_text(c.head_value), 100),
+        "detail": lambda c: name(c.detail, 80) if c.detail else _NOTHING,
+    }
+    title, one = text.KINDS[kind]
+    facts = {"changed": f"{title}, changed: {len(changes)}", "kind": one.capitalize()}
+    facts["milliseconds"] = text.milliseconds_title(kind)
+    table = "compare_environment" if kind == "environment" else "compare_changes"
+    return table_of(table, changes, make=cells, facts=facts, most=MOST_CHANGES)
 
 
 def captures_table(side: Side, title: str) -> Table:
     """A row a capture of a side."""
-    columns = [
-        made_column("name", f"Captures of {title}", lambda c: name(c.name), number=False),
-        made_column("path", "Path", lambda c: name(c.path, 60), number=False),
-        made_column("started", "Started", lambda c: _plain(text.started_text(c.started_ns)), number=False),
-        made_column("commit", "Commit", lambda c: _commit(c.commit, c.dirty), number=False),
-        made_column("steps", "Profiled steps", lambda c: Cell(str(c.steps))),
-        made_column("unprofiled", "Steps without profiler", lambda c: Cell(str(c.unprofiled_steps))),
-    ]
-    return build_table(f"Captures of {title}", columns, side.captures, most=MOST_CAPTURES, rest_in="compare.json")
+    cells: dict[str, Callable[[CaptureInfo], Cell]] = {
+        "name": lambda c: name(c.name),
+        "path": lambda c: name(c.path, 60),
+        "started_ns": lambda c: _plain(text.started_text(c.started_ns)),
+        "commit": lambda c: _commit(c.commit, c.dirty),
+        "steps": lambda c: Cell(str(c.steps)),
+        "unprofiled_steps": lambda c: Cell(str(c.unprofiled_steps)),
+    }
+    return table_of("compare_captures", side.captures, make=cells, facts={"side": title}, most=MOST_CAPTURES)
 
 
 def outliers_table(comparison: Comparison) -> Table | None:
     """Steps far from their capture's median; None without any."""
-    if not comparison.outliers:
-        return None
-    columns = [
-        made_column("capture", "Capture", lambda o: name(f"{o.side}: {o.capture}"), number=False),
-        made_column("step", "Step", lambda o: Cell(str(o.step))),
-        made_column("profiled", "Profiled", lambda o: Cell("yes" if o.profiled else "no"), number=False),
-        made_column("ms", "ms", lambda o: _plain(text.amount(o.ms, "ms"))),
-        made_column("median", "Median of its capture", lambda o: _plain(text.amount(o.median_ms, "ms"))),
-    ]
-    return build_table(
-        "Outlier steps: named, and left in what is compared",
-        columns,
-        comparison.outliers,
-        most=MOST_OUTLIERS,
-        rest_in="compare.json",
-    )
+    cells: dict[str, Callable[[OutlierStep], Cell]] = {
+        "capture": lambda o: name(f"{o.side}: {o.capture}"),
+        "step": lambda o: Cell(str(o.step)),
+        "profiled": lambda o: Cell("yes" if o.profiled else "no"),
+        "ms": lambda o: _plain(text.amount(o.ms, "ms")),
+        "median_ms": lambda o: _plain(text.amount(o.median_ms, "ms")),
+    }
+    outliers = comparison.outliers
+    return table_of("compare_outliers", outliers, make=cells, most=MOST_OUTLIERS) if outliers else None
 
 
 def evidence_table(evidence: Sequence[Evidence]) -> Table | None:
     """The numbers an explanation rests on; None without any."""
-    if not evidence:
-        return None
-    columns = [
-        made_column("metric", "Metric", lambda e: name(e.metric, 90), number=False),
-        made_column("value", "Value", lambda e: _plain(f"{_value(e)}{' ' + e.unit if e.unit else ''}")),
-    ]
-    return build_table("Evidence", columns, evidence, most=MOST_EVIDENCE, rest_in="compare.json")
-
-
-def _metric_columns(power: float) -> list[Column]:
-    return [
-        _metric_column("metric", "Metric", lambda m: one_line(m.label, 120), number=False),
-        _metric_column("base", "Base", text.base_text),
-        _metric_column("head", "Head", text.head_text),
-        _metric_column("change", "Change", text.effect_text),
-        made_column(
-            "limit", "Limit", lambda m: Cell(text.threshold_text(m)),
-            title="a change for the worse fails from",
-        ),
-        made_column(
-            "mde", "Would be found", lambda m: Cell("" if m.mde_pct is None else f"{m.mde_pct:.2g} %"),
-            title=f"the smallest change that would have been found {text.times_text(power)}",
-        ),
-        made_column(
-            "p", "p", lambda m: Cell("" if m.p is None else "<0.0001" if m.p < 1e-4 else f"{m.p:.2g}"),
-            title="two-sided, corrected for the number of metrics tested together",
-        ),
-        made_column("samples", "Samples", lambda m: Cell(f"{m.samples.base} / {m.samples.head}"), title="base / head"),
-        made_column("outcome", "Outcome", _outcome_cell, number=False),
-        made_column("why", "Why", lambda m: Cell(text.reason_text(m), css="word"), number=False),
-    ]  # fmt: skip
-
-
-def _change_columns(changes: Sequence[Change]) -> list[Column]:
-    columns = [
-        made_column("name", text.KINDS[changes[0].kind][1].capitalize(), _name_cell, number=False),
-        made_column("status", "", lambda c: Cell(c.status), number=False),
-        made_column("count", "Count a step", lambda c: Cell(text.count_text(c)), title="mean over ranks, base → head"),
-        made_column("base_ms", "Base", lambda c: _optional_ms(c.base_ms)),
-        made_column("head_ms", "Head", lambda c: _optional_ms(c.head_ms)),
-        made_column("delta", text.milliseconds_title(changes[0].kind), lambda c: Cell(text.milliseconds_text(c))),
-    ]
-    if any(change.detail for change in changes):
-        columns.append(
-            made_column("detail", "Detail", lambda c: name(c.detail, 80) if c.detail else _NOTHING, number=False)
-        )
-    return columns
-
-
-def _environment_columns() -> list[Column]:
-    return [
-        made_column("name", "Variable", _name_cell, number=False),
-        made_column("status", "", lambda c: Cell(c.status), number=False),
-        made_column("base", "Base", lambda c: name(text.value_text(c.base_value), 100), number=False),
-        made_column("head", "Head", lambda c: name(text.value_text(c.head_value), 100), number=False),
-        made_column("detail", "Detail", lambda c: name(c.detail, 80) if c.detail else _NOTHING, number=False),
-    ]
-
-
-def _metric_column(key: str, label: str, said: Callable[[MetricChange], str], *, number: bool = True) -> Column:
-    return made_column(key, label, lambda metric: _plain(said(metric)), number=number)
+    cells: dict[str, Callable[[Evidence], Cell]] = {
+        "metric": lambda e: name(e.metric, 90),
+        "value": lambda e: _plain(f"{_value(e)}{' ' + e.unit if e.unit else ''}"),
+    }
+    return table_of("compare_evidence", evidence, make=cells, most=MOST_EVIDENCE) if evidence else None
 
 
 def _plain(said: str) -> Cell:
@@ -191,10 +163,6 @@ def _outcome_cell(metric: MetricChange) -> Cell:
 
 def _bucket_cell(metric: MetricChange) -> Cell:
     return Cell(metric.label, TERMS[metric.metric].definition, "swatch", colour=TERMS[metric.metric].colour)
-
-
-def _name_cell(change: Change) -> Cell:
-    return name(text.change_name(change), 100)
 
 
 def _milliseconds(metric: MetricChange) -> str:
@@ -222,17 +190,6 @@ _MOST_REASONS = 2
 _MOST_LABEL = 40
 _MOST_FINDINGS = 50  # of new ones, and of those that are gone
 _MOST_NAME = 500  # characters of a change that an explanation rests on
-_INTERVALS = (
-    "A bar is the interval of one metric by itself; whether noise could do it is judged over all of them together. A "
-    "red tick is where a change for the worse fails. Parts of the step are in percent of the step."
-)
-_WATERFALL = (
-    "Where a profiled step goes: from base to head, one part of the step at a time. The axis does not begin at 0."
-)
-_CHANGES = (
-    "Counts and milliseconds of one step, mean over ranks. Times of kernels on several streams add up to more than "
-    "the step."
-)
 
 
 def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") -> bytes:
@@ -262,7 +219,7 @@ def describe(comparison: Comparison) -> Document:
         verdict=Headline(text.VERDICT_LEVEL[comparison.verdict], headline(comparison)[0]),
         intro=tuple(_intro(comparison)),
         sections=tuple(section for section in made if section is not None),
-        footer="all numbers are in compare.json, compare_metrics.csv and compare_changes.csv beside this page",
+        footer=WORDS["footer"],
         styles=("summary.css", "compare.css"),
     )
 
@@ -271,7 +228,7 @@ def _intro(comparison: Comparison) -> list[Block]:
     details = headline(comparison)[1]
     blocks: list[Block] = [paragraph(details)] if details else []
     if comparison.refusals:
-        lines = [paragraph(bold("Compared although they differ:"), f" {why}") for why in comparison.refusals]
+        lines = [paragraph(bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
         blocks.append(items(lines, "refusals"))
     if (answer := _answer(comparison)) is not None:
         blocks.append(answer)
@@ -297,10 +254,12 @@ def _answer(comparison: Comparison) -> Answer | None:
         if change.kind == "environment"
     ]
     if told:
-        more = f"; {len(told) - _MOST_REASONS} more" if len(told) > _MOST_REASONS else ""
-        lines.append(("Differs", (paragraph(f"{'; '.join(told[:_MOST_REASONS])}{more}."),)))
-    sure = f"{text.outcome_text(step)[:1].upper()}{text.outcome_text(step)[1:]}"
-    lines.append(("How sure", (paragraph(f"{sure}{f': {step.reason}' if step.reason else ''}."),)))
+        more = max(len(told) - _MOST_REASONS, 0)
+        differs = say("environment", shown="; ".join(told[:_MOST_REASONS]), more=more or None)
+        lines.append(("Differs", (paragraph(differs),)))
+    outcome = text.outcome_text(step)
+    sure = say("sure", outcome=outcome[:1].upper() + outcome[1:], reason=step.reason)
+    lines.append(("How sure", (paragraph(sure),)))
     base, head = text.side_names(comparison)
     return Answer(
         tuple(lines),
@@ -326,14 +285,13 @@ def _look(step: MetricChange) -> Literal["now", "then", "worse"]:
 
 
 def _metrics(comparison: Comparison) -> Section:
-    blocks: list[Block] = []
-    if (figure := figures.interval_figure(comparison)) is not None:
-        label = (
-            "Dots with bars: each metric's change in percent and its interval, with the limit marked; the table below "
-            "has the numbers"
-        )
-        blocks += [soft(_INTERVALS), Chart("intervals", label, figure)]
-    return Section("metrics", "Metrics", (*blocks, TableBlock(metrics_table(comparison))))
+    chart = _chart("intervals", figures.interval_figure(comparison))
+    return Section("metrics", "Metrics", (*chart, TableBlock(metrics_table(comparison))))
+
+
+def _chart(name: str, figure: Figure | None) -> tuple[Block, ...]:
+    """A figure below what explains it; nothing without one."""
+    return () if figure is None else (soft(WORDS[name]), Chart(name, WORDS[f"{name}_chart"], figure))
 
 
 def _why(comparison: Comparison) -> Section | None:
@@ -341,15 +299,8 @@ def _why(comparison: Comparison) -> Section | None:
     blocks: list[Block] = []
     if comparison.explanations:
         blocks.append(items([_explanation(e) for e in comparison.explanations], "reasons", ordered=True))
-    ledger = ledger_table(comparison)
-    if ledger is not None:
-        if (figure := figures.waterfall_figure(comparison)) is not None:
-            label = (
-                "Waterfall: what each part of the step adds or takes from base to head, ms; the table below has the "
-                "numbers"
-            )
-            blocks += [soft(_WATERFALL), Chart("waterfall", label, figure)]
-        blocks.append(TableBlock(ledger))
+    if (ledger := ledger_table(comparison)) is not None:
+        blocks += [*_chart("waterfall", figures.waterfall_figure(comparison)), TableBlock(ledger)]
     return Section("why", "Why", tuple(blocks)) if blocks else None
 
 
@@ -364,22 +315,22 @@ def _explanation(reason: Explanation) -> list[Block]:
     rests_on: list[Block] = [items(changes)] if changes else []
     if evidence is not None:
         rests_on.append(TableBlock(evidence, "narrow"))
-    return [*blocks, fold("What this rests on", *rests_on)] if rests_on else blocks
+    return [*blocks, fold(WORDS["rests_on"], *rests_on)] if rests_on else blocks
 
 
 def _changes(comparison: Comparison) -> Section | None:
     made = [changes_table(comparison, kind) for kind in text.KINDS]
     known = [TableBlock(table) for table in made if table is not None]
-    return Section("changes", "What changed", (soft(_CHANGES), *known)) if known else None
+    return Section("changes", "What changed", (soft(WORDS["changes"]), *known)) if known else None
 
 
 def _findings(comparison: Comparison) -> Section:
     new = [*comparison.findings, *comparison.new_findings]
     blocks = _finding_blocks(new)
     if len(new) > _MOST_FINDINGS:
-        blocks.append(soft(f"{len(new) - _MOST_FINDINGS} more in compare.json."))
+        blocks.append(soft(say("more_findings", more=len(new) - _MOST_FINDINGS)))
     if not new:
-        blocks.append(paragraph("Nothing regressed, and head's report finds nothing that base's does not."))
+        blocks.append(paragraph(WORDS["no_findings"]))
     if comparison.gone_findings:
         blocks += [Heading("Gone since base"), *_finding_blocks(comparison.gone_findings)]
     return Section("findings", "Findings", tuple(blocks))
@@ -390,11 +341,7 @@ def _finding_blocks(findings: Sequence[Finding]) -> list[Block]:
 
 
 def _steps(comparison: Comparison) -> Section | None:
-    blocks: list[Block] = []
-    if (figure := figures.steps_figure(comparison)) is not None:
-        label = "Dots: duration of every step of every capture, ms, base and head in their colours"
-        blocks.append(soft("A dot a step, a column a capture, from left to right as they were taken."))
-        blocks.append(Chart("steps", label, figure))
+    blocks = [*_chart("steps", figures.steps_figure(comparison))]
     if (outliers := outliers_table(comparison)) is not None:
         blocks.append(TableBlock(outliers, "narrow"))
     return Section("steps", "Steps", tuple(blocks)) if blocks else None
@@ -410,8 +357,8 @@ def _method(comparison: Comparison) -> Section:
         TableBlock(captures_table(side, name)) for side, name in ((comparison.base, "base"), (comparison.head, "head"))
     ]
     if comparison.checks:
-        blocks.append(checks_block(comparison.checks, "What each rule says"))
-    return Section("method", "How it was compared", tuple(blocks))
+        blocks.append(checks_block(comparison.checks, WORDS["rules"]))
+    return Section("method", WORDS["how"], tuple(blocks))
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, Cell]]:

@@ -15,12 +15,12 @@ from traceops.compare.model import (
     Explanation,
     MetricChange,
     MetricOutcome,
-    OutlierStep,
 )
 from traceops.compare.sentence import headline
 from traceops.core.findings import Finding
 from traceops.core.text import one_line
 from traceops.render.comparison import text
+from traceops.render.comparison.text import WORDS, say
 from traceops.render.writers.markdown import FoldedPart, code, fitting, folded, prose, size, table
 from traceops.version import __version__
 
@@ -53,7 +53,7 @@ def render_markdown(comparison: Comparison, *, name: str = "", limit: int = LIMI
     """
     lines = [marker(name), *_overview(comparison)]
     sides = [prose(text.side_text(side), 200) for side in (comparison.base, comparison.head)]
-    end = f"<sub>Base: {sides[0]} · head: {sides[1]} · traceops {__version__}</sub>"
+    end = say("end", base=sides[0], head=sides[1], version=__version__)
     left = limit - size([*lines, "", end, ""])
     for section in _sections(comparison):
         part = folded(section, left // 3)  # so that no part of it crowds out the rest
@@ -66,7 +66,7 @@ def _overview(comparison: Comparison) -> list[str]:
     short, details = headline(comparison)
     lines = [f"**{VERDICT_MARK[comparison.verdict]} {prose(short)}**", *(["", prose(details)] if details else []), ""]
     for refusal in comparison.refusals[:_MOST_REMARKS]:
-        lines += [f"⚠️ **Compared although they differ:** {prose(refusal, 300)}", ""]
+        lines += [f"⚠️ **{WORDS['refused']}** {prose(refusal, 300)}", ""]
     shown = _most_telling(comparison)
     if shown:
         header = ("metric", "base", "head", "change", "interval", "verdict")
@@ -108,31 +108,23 @@ def _sections(comparison: Comparison) -> list[FoldedPart]:
     return [
         section
         for section in (
-            _explanations(comparison),
+            _list("More reasons", comparison.explanations[_MOST_EXPLANATIONS:], _reason, 20),
             _findings("New findings", comparison.new_findings),
             _metrics("All metrics", metrics, comparison.power),
-            _metrics("Where the step goes", text.ledger_rows(comparison), comparison.power),
+            _metrics(WORDS["ledger"], text.ledger_rows(comparison), comparison.power),
             *(_changes(comparison, kind) for kind in text.KINDS),
-            _list("How it was compared", _method(comparison), str, 80),
-            _findings("Findings that are gone", comparison.gone_findings),
-            _list("Outlier steps, left in", comparison.outliers, _outlier, 20),
+            _list(WORDS["how"], _method(comparison), str, 80),
+            _findings(WORDS["gone"], comparison.gone_findings),
+            _list(WORDS["outliers"], comparison.outliers, lambda step: f"- {prose(text.outlier_text(step), 300)}", 20),
             _list("Unchanged", comparison.unchanged, lambda said: f"- {prose(said, 300)}", 20),
         )
         if section.rows
     ]  # fmt: skip
 
 
-def _explanations(comparison: Comparison) -> FoldedPart:
-    return _list("More reasons", comparison.explanations[_MOST_EXPLANATIONS:], _reason, 20)
-
-
 def _reason(reason: Explanation) -> str:
     cost = text.cost_text(reason)
     return f"- {f'**{cost}** ' if cost else ''}{prose(reason.text, 300)}"
-
-
-def _outlier(step: OutlierStep) -> str:
-    return f"- {prose(text.outlier_text(step), 300)}"
 
 
 def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> FoldedPart:
@@ -200,7 +192,7 @@ def _method(comparison: Comparison) -> list[str]:
     lines = [f"- {prose(label, 80)}: {prose(value, 300)}" for label, value in text.method(comparison)]
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):
         for capture in side.captures[:20]:
-            steps = f"{capture.steps} profiled steps, {capture.unprofiled_steps} without the profiler"
+            steps = say("capture_steps", steps=str(capture.steps), unprofiled=str(capture.unprofiled_steps))
             lines.append(f"- {word}: {code(capture.path, 120)}, {steps}, {text.started_text(capture.started_ns)}")
         if len(side.captures) > 20:
             lines.append(f"- {word}: {len(side.captures) - 20} captures more")
@@ -246,9 +238,9 @@ def announce(comparison: Comparison, environ: Mapping[str, str], stdout: TextIO,
     if not path:
         return
     try:
-        problem = _append(Path(path), step_summary(comparison, name=name))
+        problem = _append(Path(path), render_markdown(comparison, name=name))
     except OSError as error:
-        problem = f"{path} cannot be appended to ({error.strerror or error})"
+        problem = say("summary_failed", path=path, why=error.strerror or error)
     if problem:
         print(_command("warning", "No job summary", problem), file=stdout)
 
@@ -267,17 +259,12 @@ def workflow_commands(comparison: Comparison) -> list[str]:
     return lines
 
 
-def step_summary(comparison: Comparison, *, name: str) -> str:
-    """What the comparison adds to $GITHUB_STEP_SUMMARY: the pull request's comment, far below 1 MiB."""
-    return render_markdown(comparison, name=name)
-
-
 def _append(path: Path, summary: str) -> str:
     """Add to the file; why not, where GitHub would refuse the whole of it then."""
     content = summary.encode("utf-8", "replace") + b"\n"
     with path.open("ab") as file:
         if file.tell() + len(content) > SUMMARY_LIMIT:
-            return f"{path} would be larger than the {SUMMARY_LIMIT} bytes GitHub takes"
+            return say("summary_too_large", path=path, limit=SUMMARY_LIMIT)
         file.write(content)
     return ""
 

@@ -3,58 +3,93 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from traceops.compare.model import Change, Comparison, MetricChange
+from traceops.compare.model import OUTCOMES, Change, Comparison, MetricChange
 from traceops.compare.sentence import headline
+from traceops.core.claims import phrases
 from traceops.core.findings import Finding
 from traceops.core.text import one_line, short_name
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.comparison import text
+from traceops.render.comparison.text import WORDS, say
 from traceops.render.document import Block, Code, TableBlock, Text
 from traceops.render.document import text as text_block
 from traceops.render.writers.terminal import MARK, write_terminal
 
 _WIDTHS = (40, 110)  # lines longer than that are hard to read in a log
 _MOST_EXPLANATIONS, _MOST_CHANGES, _MOST_REMARKS = 8, 6, 5
+_FIRST_EXPLANATIONS, _FIRST_REMARKS, _FIRST_MOVERS, _FIRST_METRICS = 3, 2, 3, 6  # where not all is asked for
 _NAME = 44
-_MOST_CHARACTERS, _MOST_OF_VERDICT = 400, 1000
+_MOST_CHARACTERS, _MOST_OF_VERDICT, _SHORT = 400, 1000, 200
 _BLANK = text_block("")
 _RUNNER_COMMAND = re.compile(
     r"::(?=error|warning|notice|debug|group|endgroup|add-|remove-|set-|save-|stop-|echo|internal-)", re.IGNORECASE
 )
 
 
-def print_comparison(comparison: Comparison, file: TextIO, written: Path | None) -> None:
+def print_comparison(comparison: Comparison, file: TextIO, written: Path | None, *, verbose: bool = False) -> None:
     """The verdict first, for people who read a job's log; `written` is where the whole report lies."""
-    write_terminal(describe_summary(comparison, written), file, widths=_WIDTHS)
+    write_terminal(describe_summary(comparison, written, verbose=verbose), file, widths=_WIDTHS)
 
 
-def describe_summary(comparison: Comparison, written: Path | None = None) -> list[Block]:
-    """What the terminal says of a comparison; `written` is where all of it lies."""
+def describe_summary(comparison: Comparison, written: Path | None = None, *, verbose: bool = False) -> list[Block]:
+    """What the terminal says of a comparison: a card of about 25 lines, all of it if verbose.
+
+    `written` is where the whole report lies.
+    """
     level = text.VERDICT_LEVEL[comparison.verdict]
     short, details = headline(comparison)
     blocks: list[Block] = [_line(f"{MARK[level]} {short}", f"level-{level}", limit=_MOST_OF_VERDICT)]
     if details:
-        blocks.append(_line(details, "soft", (2, 2), limit=_MOST_OF_VERDICT))
+        limit = _MOST_OF_VERDICT if verbose else _MOST_CHARACTERS
+        blocks.append(_line(details, "soft", (2, 2), limit=limit))
     for refusal in comparison.refusals:
-        blocks.append(_line(f"{MARK['warning']} Compared although they differ: {refusal}", "level-warning"))
+        blocks.append(_line(f"{MARK['warning']} {WORDS['refused']} {refusal}", "level-warning"))
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):
-        blocks.append(_line(f"{word}: {text.side_text(side)}", "soft", (0, 6)))
+        blocks.append(
+            _line(f"{word}: {text.side_text(side)}", "soft", (0, 6), limit=_MOST_CHARACTERS if verbose else _SHORT)
+        )
     known = text.known(comparison.gated)
-    if shown := [*known, *text.movers(comparison)]:
+    judged = known if verbose else _worst_first(known)[:_FIRST_METRICS]
+    if shown := [*judged, *text.movers(comparison, 5 if verbose else _FIRST_MOVERS)]:
         blocks += [_BLANK, _metrics(shown)]
-    blocks += _reasons(known, comparison.power)
-    blocks += _explanations(comparison)
-    blocks += _changes(comparison)
-    blocks += _findings("New findings:", comparison.new_findings)
-    blocks += _findings("Findings that are gone:", comparison.gone_findings)
-    blocks += _remarks(comparison)
+    told = judged if verbose else [m for m in judged if m.outcome != "unchanged" or m.metric == "step_time"]
+    blocks += _reasons(told, comparison.power, details)
+    blocks += _explanations(comparison, _MOST_EXPLANATIONS if verbose else _FIRST_EXPLANATIONS)
+    if verbose:
+        blocks += _changes(comparison)
+        blocks += _findings(WORDS["new"], comparison.new_findings)
+        blocks += _findings(WORDS["gone"], comparison.gone_findings)
+    else:
+        blocks += _counted(comparison)
+    blocks += _remarks(comparison, verbose)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
     return blocks
+
+
+def _worst_first(metrics: Sequence[MetricChange]) -> list[MetricChange]:
+    return sorted(metrics, key=lambda metric: OUTCOMES.index(metric.outcome))
+
+
+def _counted(comparison: Comparison) -> Iterator[Block]:
+    """How many of each kind changed, and which findings are new or gone, in a line each."""
+    kinds = Counter(change.kind for change in comparison.changes)
+    counts = [
+        f"{kinds[kind]} {one}{'s' if kinds[kind] > 1 else ''}" for kind, (_, one) in text.KINDS.items() if kinds[kind]
+    ]
+    new, gone = (
+        [f"{finding.rule} {finding.title}" for finding in findings[:_FIRST_REMARKS]]
+        + ([f"{len(findings) - _FIRST_REMARKS} more"] if len(findings) > _FIRST_REMARKS else [])
+        for findings in (comparison.new_findings, comparison.gone_findings)
+    )
+    if lines := phrases("views", "compare", "counted", changed=counts, new=new, gone=gone):
+        yield _BLANK
+        yield from (_line(line, "soft", limit=_SHORT) for line in lines)
 
 
 def _metrics(metrics: Sequence[MetricChange]) -> TableBlock:
@@ -82,22 +117,28 @@ def _metrics(metrics: Sequence[MetricChange]) -> TableBlock:
     return TableBlock(Table("", columns, tuple(rows)))
 
 
-def _reasons(metrics: Sequence[MetricChange], power: float) -> Iterator[Block]:
-    """Why each gated metric came out as it did, and what would have been found."""
+def _reasons(metrics: Sequence[MetricChange], power: float, details: str) -> Iterator[Block]:
+    """Why each gated metric came out as it did, unless the details have that, and what would have been found."""
     for metric in metrics:
         parts = [part for part in (text.reason_text(metric), text.found_text(metric, power)) if part]
-        if parts and (metric.outcome != "unchanged" or len(parts) > 1):
-            yield _line(f"{metric.label}: {'; '.join(parts)}.", "soft")
+        news = [part for part in parts if part.lower() not in details.lower()]
+        if news and (metric.outcome != "unchanged" or len(parts) > 1):
+            yield _line(f"{metric.label}: {'; '.join(news)}.", "soft")
 
 
-def _explanations(comparison: Comparison) -> Iterator[Block]:
+def _explanations(comparison: Comparison, most: int) -> Iterator[Block]:
     if not comparison.explanations:
         return
     yield _BLANK
-    yield _line("Why, in ms a step:", "bold", (0, 0))
-    for number, reason in enumerate(comparison.explanations[:_MOST_EXPLANATIONS], 1):
-        yield _line(f"{number}. {text.cost_text(reason)} {reason.text}", indent=(1, 4))
-    yield from _more(len(comparison.explanations) - _MOST_EXPLANATIONS, "reasons")
+    yield _line(WORDS["explained"], "bold", (0, 0))
+    for number, reason in enumerate(comparison.explanations[:most], 1):
+        yield _line(
+            f"{number}. {text.cost_text(reason)} {reason.text}",
+            indent=(1, 4),
+            limit=_MOST_CHARACTERS if most > _FIRST_EXPLANATIONS else _SHORT,
+        )
+    if most > _FIRST_EXPLANATIONS:
+        yield from _more(len(comparison.explanations) - most, "reasons")
 
 
 def _changes(comparison: Comparison) -> Iterator[Block]:
@@ -146,30 +187,35 @@ def _findings(title: str, findings: Sequence[Finding]) -> Iterator[Block]:
     if not findings:
         return
     yield _BLANK
-    yield _line(title, "bold", (0, 0))
+    yield _line(f"{title}:", "bold", (0, 0))
     for finding in findings[:_MOST_REMARKS]:
         said = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
         yield _line(said, f"level-{finding.severity}")
     yield from _more(len(findings) - _MOST_REMARKS, "in the report")
 
 
-def _remarks(comparison: Comparison) -> Iterator[Block]:
-    """Outliers, what differs and may matter, and what the reader should know."""
-    if comparison.outliers or comparison.warnings or comparison.notes:
+def _remarks(comparison: Comparison, verbose: bool) -> Iterator[Block]:
+    """What differs and may matter; verbose: also outliers, and what the reader should know."""
+    kinds = [
+        ("Outlier", "", [text.outlier_text(outlier) for outlier in comparison.outliers]),
+        ("Warning", "level-warning", list(comparison.warnings)),
+        ("Note", "soft", list(comparison.notes)),
+    ]
+    shown = [kind for kind in kinds if kind[2] and (verbose or kind[0] == "Warning")]
+    if shown and verbose:
         yield _BLANK
-    for kind, look, lines in (
-        ("Outlier step, left in", "", [text.outlier_text(outlier) for outlier in comparison.outliers]),
-        ("Warning", "level-warning", comparison.warnings),
-        ("Note", "soft", comparison.notes),
-    ):
-        for line in lines[:_MOST_REMARKS]:
-            yield _line(f"{kind}: {line}", look)
-        yield from _more(len(lines) - _MOST_REMARKS, "in the report")
+    most = _MOST_REMARKS if verbose else _FIRST_REMARKS
+    for kind, look, lines in shown:
+        for line in lines[:most]:
+            yield _line(f"{WORDS.get(kind, kind)}: {line}", look, limit=_MOST_CHARACTERS if verbose else _SHORT)
+        yield from _more(len(lines) - most, "in the report")
+    if not verbose:
+        yield _line(WORDS["all"], "soft")
 
 
 def _more(count: int, where: str) -> Iterator[Block]:
     if count > 0:
-        yield text_block(f"… {count} more {where}", look="soft", indent=(2, 2))
+        yield text_block(say("more_rows", count=count, where=where), look="soft", indent=(2, 2))
 
 
 def _cell(said: str, limit: int = 200) -> Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,10 +20,12 @@ from traceops.compare.model import (
     OutlierStep,
     Side,
 )
+from traceops.core.claims import first_phrase
 from traceops.core.units import UNKNOWN, mean_count_text, minute_text, ms_change_text, percent_changes, size_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import number
 from traceops.render.document import Level
+from traceops.words.catalogue import texts
 
 MARK: dict[MetricOutcome, str] = {
     "regression": "✖", "inconclusive": "▲", "waived": "▲", "improvement": "✔", "unchanged": "✔",
@@ -40,6 +43,8 @@ VERDICT_LEVEL: dict[ComparisonVerdict, Level] = {
     "regression": "error", "inconclusive": "warning", "improvement": "clear", "no_regression": "clear",
 }  # fmt: skip
 _MOST_NAMES = 2
+WORDS = texts("views", "compare")
+say = partial(first_phrase, "views", "compare")
 KINDS: dict[ChangeKind, tuple[str, str]] = {  # title, one of them
     "module": ("Modules or phases, GPU time", "module"),
     "gpu_operator": ("Operators, GPU time", "operator"),
@@ -141,7 +146,7 @@ def found_text(metric: MetricChange, power: float) -> str:
     if finite(metric.mde_pct) is None:
         return ""
     least = percent_changes([abs(metric.mde_pct or 0.0)])[0].removeprefix("+")
-    return f"a change of {least} % would have been found {times_text(power)}"
+    return say("found", least=least, times=times_text(power))
 
 
 def times_text(power: float) -> str:
@@ -253,18 +258,15 @@ def sentence_of(text: str) -> str:
 def method(comparison: Comparison) -> list[tuple[str, str]]:
     """How it was compared: pairs of a label and what it was."""
     facts = [("Base", side_text(comparison.base)), ("Head", side_text(comparison.head))]
-    facts.append(
-        ("Captures", "taken in turn, compared pair by pair" if comparison.paired else "two groups, not paired")
-    )
+    facts.append(("Captures", say("method", paired=comparison.paired)))
     facts.append(("Confidence", f"{100 * comparison.confidence:g} %"))
     for metric in known(comparison.gated):
         if found := found_text(metric, comparison.power):
             facts.append((f"{metric.label}, sensitivity", found))
-    noise = finite(comparison.launch_noise_pct)
-    if noise is not None:
-        facts.append(("Between captures", f"a standard deviation of {noise:.2g} % was assumed: a side has one capture"))
+    if (noise := finite(comparison.launch_noise_pct)) is not None:
+        facts.append((WORDS["launches_label"], say("launches", noise=f"{noise:.2g}")))
     if left_out := [metric.label for metric in comparison.metrics if not known([metric])]:
-        facts.append(("Not known on either side", ", ".join(left_out)))
+        facts.append((WORDS["left_out"], ", ".join(left_out)))
     for name, value in comparison.settings.items():
         if isinstance(value, (str, int, float)) and value not in ("", False):
             facts.append((f"Setting {name}", str(value)))

@@ -4,11 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from traceops.core.claims import Claim
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import JudgedBy, Rule, Verdict, described
 from traceops.machine.look import Level, Look
 from traceops.rules.machine import gpus, limits, links, network, platform, variable_clashes, variables
+
+
+class OneSentence(Claim, frozen=True):
+    """What is said in one sentence, which may end with the words of a program."""
+
+    def sentence(self) -> str:
+        """Without its full stop."""
+        return self.sentences("sentence")[0]
+
+    def message(self) -> str:
+        return f"{self.sentence()}."
+
+
+class FailedTest(OneSentence, frozen=True, kw_only=True):
+    """A test of communication that did not come out right. host: where it ran, of several. said: by itself."""
+
+    family = "machine"
+    kind = "failed_test"
+    test: str
+    outcome: str
+    host: str | None = None
+    after_s: float | None = None
+    said: str = ""
+
+
+class WrongOnMachine(OneSentence, frozen=True, kw_only=True):
+    """What is wrong on a machine. hosts: those that it is on, where it is not on all; more: how many are not listed."""
+
+    family = "machine"
+    kind = "wrong_on_machine"
+    what: str
+    found: str
+    because: str = ""
+    hosts: tuple[str, ...] = ()
+    more: int | None = None
+
 
 # What tests of communication show: traceops/doctor runs and judges them.
 TEST_FAILED = described("machine", "TO-D601", JudgedBy.DOCTOR)
@@ -84,27 +123,23 @@ def _same_on_all_hosts(looks: Sequence[Look]) -> list[list[Look]]:
 def _finding(rule: Rule, same: Sequence[Look], hosts: Sequence[str]) -> Finding:
     look = same[0]
     on = list(dict.fromkeys(one.host for one in same))
-    where = f" on {_listed(on)}" if len(hosts) > 1 and len(on) < len(hosts) else ""
-    why = f"; {look.why.rstrip('.')}" if look.why else ""
+    if len(hosts) == 1 or len(on) == len(hosts):
+        on = []
+    claim = WrongOnMachine(
+        what=look.what,
+        found=look.found,
+        because=look.why.rstrip("."),
+        hosts=tuple(on[:_MOST_HOSTS]),
+        more=len(on) - _MOST_HOSTS if len(on) > _MOST_HOSTS else None,
+    )
     numbers = [
         Evidence(Fact.MACHINE_NUMBER, value, subject=name.replace("_", " "))
         for name, value in look.facts.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
-    return Finding(
-        rule.id,
-        _SEVERITIES[look.level],
-        "high",
-        rule.title,
-        f"{look.what}{where}: {look.found}{why}.",
-        (Evidence(Fact.MACHINE, look.found, subject=look.what), *numbers),
-        advice=look.advice or rule.advice,
-    )
-
-
-def _listed(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    return ", ".join(hosts[:_MOST_HOSTS]) + more
+    evidence = [Evidence(Fact.MACHINE, look.found, subject=look.what), *numbers]
+    found = rule.finding(_SEVERITIES[look.level], "high", claim, evidence)
+    return replace(found, advice=look.advice) if look.advice else found
 
 
 def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool) -> Verdict:

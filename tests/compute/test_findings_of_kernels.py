@@ -1,0 +1,243 @@
+"""What the rules say of kernels, what a fix saves of the replayed step, and that the card agrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from recorded_step import FLOAT, launched_of, op, tensor, write
+
+from traceops.compute.measure import PACES, at_pace, measure_compute, replayed_ns
+from traceops.compute.model import Cause, RankCompute, judged_rank
+from traceops.compute.uses import Schedule
+from traceops.pipeline.analyze import analyze, analyze_window, find_traces
+from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.render.report.card import card_of
+from traceops.render.report.compute import kernels_sentence
+from traceops.rules.compute import OF_CAUSE, RULES
+from traceops.words.catalogue import texts
+
+DATA = Path(__file__).parents[1] / "data" / "compute"
+
+
+def test_each_cause_has_a_headline_and_advice():
+    forms = texts("compute", "kernel_loss")
+    for cause in get_args(Cause):
+        assert f"form.{cause}" in forms
+        assert cause in OF_CAUSE and OF_CAUSE[cause].advice_for(cause) != OF_CAUSE[cause].advice, cause
+    assert [rule.id for rule in RULES] == [f"TO-K00{number}" for number in range(1, 9)]
+
+
+def test_the_largest_loss_of_a_run_opens_its_report():
+    report = analyze(DATA / "odd_width.pt.trace.json.gz", jobs=1)
+    card = card_of(report)
+    assert (card.level, card.rule) == ("error", "TO-K003") and "4095" in card.headline
+    [found] = [one for one in report.findings if one.rule == "TO-K003"]
+    assert found.cause == report.compute.losses[0].cause == "misaligned_shape"
+    assert found.impact_ms == pytest.approx(report.compute.losses[0].device_ms)
+    assert report.compute.efficiency_pct < 40
+    assert "% of attainable speed (most of the rest in aten::" in kernels_sentence(report)
+
+
+def test_fast_kernels_of_a_slow_type_are_not_called_fast():
+    """The float32 products ran at 100 % of float32's speed, and the page said so beside the finding."""
+    report = analyze(DATA / "fp32_products.pt.trace.json.gz", jobs=1)
+    card, compute = card_of(report), report.compute
+    assert card.rule == "TO-K001" and "saves 25.0 of 30.7 ms" in kernels_sentence(report)
+    assert card.now_ms == compute.busy_ms, "the recorded step of 77.7 ms waits 46 ms for the profiler"
+    assert compute.losses[0].step_after_ms[0] == card.fixed_least_ms < card.fixed_ms < card.now_ms
+
+
+def of(tmp_path, calls, **rest):
+    report = analyze(write(tmp_path / "trace.json", calls, **rest), jobs=1)
+    return report, {check.rule: check for check in report.checks if check.rule.startswith("TO-K")}
+
+
+def test_a_faster_kernel_saves_nothing_where_the_host_bounds_the_step(tmp_path):
+    slow = op("aten::mm", tensor((512, 4095)), tensor((4095, 4095)), us=120, kernel="nvjet_h")
+    report, _ = of(tmp_path, [slow] * 4, host_us=400)
+    [found] = [one for one in report.findings if one.cause == "misaligned_shape"]
+    assert found.severity == "info" and found.impact_ms is None
+    assert found.facts["effect"] == "host"
+    assert report.compute.bound == "host"
+
+
+def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
+    report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=200)] * 3)
+    [found] = [one for one in report.findings if one.rule == "TO-K008"]
+    assert "% of attainable speed" in found.message and "sum" in found.message
+    assert checks["TO-K008"].status == "fired"
+
+
+def test_fast_kernels_are_clear(tmp_path):
+    report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=28)] * 3)
+    assert {check.status for check in checks.values()} == {"clear"}
+    assert "attainable speed" in card_of(report).headline
+
+
+def test_a_gpu_without_known_rates_is_not_judged(tmp_path):
+    slow = op("aten::sum", tensor((4096, 4096), FLOAT), us=200)
+    _, checks = of(tmp_path, [slow] * 3, device={"id": 0, "name": "NVIDIA Whatever", "numSms": 10})
+    assert {check.status for check in checks.values()} == {"not_evaluated"}
+    assert "rates" in checks["TO-K001"].reason
+
+
+def test_a_trace_without_shapes_is_not_judged_but_for_what_names_tell(tmp_path):
+    sums = [op("aten::sum", us=20)] * 3
+    _, checks = of(tmp_path, sums)
+    assert {check.status for check in checks.values()} == {"not_evaluated"}
+    attention = [op("aten::bmm"), op("aten::div", us=30), op("aten::_softmax", us=40), op("aten::bmm")]
+    report, checks = of(tmp_path, attention * 3)
+    assert checks["TO-K002"].status == "fired" and report.compute.losses[0].device_ms == pytest.approx(0.21)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "maker"), [("Cijk_Alik_Bljk_HHS", "MI300X"), ("nvjet_sm90_hsh", "H100"), ("my_kernel", "NAME")]
+)
+def test_a_trace_that_names_no_gpu_gets_no_clean_bill_and_asks_for_the_name(tmp_path, kernel, maker):
+    one = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=1500, kernel=kernel)
+    report, _ = of(tmp_path, [one] * 3, device={"id": 0})
+    card = card_of(report)
+    assert card.level == "info" and "attainable speed" not in card.headline
+    assert f"not checked: the trace doesn't name the GPU (--gpu {maker})" in kernels_sentence(report)
+
+
+def test_a_name_that_is_given_rates_the_kernels(tmp_path):
+    one = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=1500, kernel="nvjet_h")
+    found = find_traces(str(write(tmp_path / "trace.json", [one] * 3, device={"id": 0})))
+    report = analyze_window(found, found.latest, MapOptions(jobs=1, gpu="H200"))
+    assert report.compute.rates == "measured" and "attainable speed" in card_of(report).headline
+
+
+def test_a_speed_that_no_gpu_has_is_told(tmp_path):
+    fast = op("aten::mm", tensor((8192, 8192)), tensor((8192, 8192)), us=500, kernel="nvjet_h")
+    report, _ = of(tmp_path, [fast] * 3)
+    [found] = [one for one in report.findings if one.cause == "impossible_speed"]
+    assert (found.facts["operator"], found.facts["does"]) == ("aten::mm", "computes")
+    assert found.facts["factor"] == pytest.approx(2.2, abs=0.05) and report.compute.efficiency_pct is None
+
+
+def test_rows_that_may_be_unused_make_no_speed_impossible(tmp_path):
+    """A buffer of experts is sized for the worst case: its shape says at most what is computed."""
+    fast = op("aten::_grouped_mm", tensor((65536, 8192)), tensor((8, 8192, 8192)), us=4000, kernel="cutlass_grouped")
+    report, _ = of(tmp_path, [fast] * 3)
+    assert not [one for one in report.findings if one.cause == "impossible_speed"]
+
+
+def test_kernels_whose_calls_have_their_number_find_their_operator(tmp_path):
+    """As some tools write traces: no correlation, operators without a number, types by torch's ScalarType."""
+    one = op("aten::mm", tensor((4096, 4096)), tensor((4096, 4096)), us=300)
+    path = write(tmp_path / "trace.json", [one] * 3, host_us=400)
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        args = event.get("args", {})
+        if event.get("cat") == "cpu_op":
+            del args["External id"]
+            args["Input type"] = ["BFloat16", "BFloat16"]
+        elif "correlation" in args:
+            args["External id"] = args.pop("correlation")
+    path.write_text(json.dumps(trace))
+    rows = analyze(path, jobs=1).compute.operators
+    assert [(row.name, row.flops) for row in rows] == [("aten::mm", pytest.approx(3 * 2 * 4096**3))]
+
+
+def test_late_launches_are_told_with_the_loop_that_makes_them(tmp_path):
+    body = [op("aten::mm", tensor((64, 256)), tensor((256, 256)), us=3), op("aten::tanh", tensor((64, 256)), us=2)]
+    report, _ = of(tmp_path, body * 100, host_us=40)
+    late = [one for one in report.findings if one.rule == "TO-I001"]
+    assert [one.advice.partition(" Most launches")[0] for one in late] == [
+        OF_CAUSE["many_small_kernels"].advice_for("many_small_kernels")
+    ]
+    assert "come from mm, tanh" in late[0].advice or "come from tanh, mm" in late[0].advice
+
+
+@pytest.mark.parametrize("path", sorted(DATA.iterdir()), ids=lambda path: path.name)
+def test_the_card_holds_the_range_of_the_loss(path: Path) -> None:
+    report = analyze(str(path))
+    card = card_of(report)
+    assert card.rule is not None and card.rule.startswith("TO-K") and report.compute
+    lead = next(one for one in report.findings if one.rule == card.rule)
+    loss = next(one for one in report.compute.losses if one.cause == lead.cause)
+    assert card.now_ms is not None
+    least, most = (min(ms, card.now_ms) for ms in loss.step_after_ms)
+    assert (card.fixed_least_ms, card.fixed_ms) == pytest.approx((least, most), rel=0.01)
+
+
+def schedule(host, device, waits=()):
+    """Launches of which each takes the host and the device so long; the host waits behind those of `waits`."""
+    waited = np.zeros(len(device), dtype=bool)
+    waited[list(waits)] = True
+    host = np.array([*host, 0], dtype=np.int64)
+    return Schedule(np.arange(len(device)), host, np.ones(len(host), np.int64), np.array(device), waited)
+
+
+def step_of(one):
+    return float(replayed_ns(one, one.host_ns[np.newaxis].astype(float), one.device_ns[np.newaxis].astype(float))[0])
+
+
+def test_the_slower_of_host_and_device_makes_the_step():
+    assert step_of(schedule([10] * 8, [30] * 8)) == 240
+    assert step_of(schedule([30] * 8, [10] * 8)) == 240
+    # What the host falls behind in the first half it makes up for in the second one: only the sums count.
+    assert step_of(schedule([30] * 4 + [10] * 4, [10] * 4 + [30] * 4)) == 160
+
+
+def test_behind_a_wait_host_and_device_take_turns():
+    assert step_of(schedule([10] * 8, [30] * 8, waits=[7])) == 10 + 8 * 30
+    assert step_of(schedule([10] * 8, [30] * 8, waits=range(8))) == 8 * 40
+
+
+def measured(tmp_path, calls, **rest):
+    launched, device = launched_of(write(tmp_path / "trace.json", calls, **rest))
+    return measure_compute(launched, device)
+
+
+def odd(us):
+    return op("aten::mm", tensor((4096, 4095)), tensor((4095, 4096)), us=us, kernel="nvjet_h")
+
+
+def test_the_replay_at_the_recorded_pace_is_the_recorded_step(tmp_path):
+    for us, host_us, step_us in ((2000, 100, 4 * 2000), (200, 1000, 4 * 1000)):
+        compute = measured(tmp_path, [odd(us)] * 4, host_us=host_us, steps=3)
+        assert compute.paced_ns[len(PACES) - 1] == pytest.approx(1e3 * step_us, rel=0.02)
+
+
+def test_a_fix_of_kernels_promises_no_shorter_step_where_the_host_is_the_limit(tmp_path):
+    compute = measured(tmp_path, [odd(2000)] * 4, host_us=5000, steps=3)
+    fixed = at_pace(compute, [15e6])  # 0.75 of the recorded pace: the host has 15 ms to do
+    [loss] = fixed.losses
+    assert loss.device_ns > 2e6 and loss.step_after_ns == pytest.approx((15e6, 15e6), rel=0.01)
+    assert at_pace(compute, [8.1e6]).losses[0].step_after_ns[0] < 7.9e6  # here the device is the limit
+
+
+def test_an_optimizer_loop_saves_the_host_s_time_and_never_makes_the_step_longer(tmp_path):
+    loop = [op("aten::addcdiv_", *[tensor((64, 64))] * 3, us=3, inside=("Optimizer.step#AdamW.step",))] * 60
+    calls = [op("aten::mm", tensor((512, 512)), tensor((512, 512)), us=20, kernel="nvjet_h")] * 40
+    path = write(tmp_path / "trace.json", [*calls, *loop], host_us=100, steps=3)
+    text = path.read_text().replace('"cpu_op", "name": "Optimizer', '"user_annotation", "name": "Optimizer')
+    path.write_text(text)
+    launched, device = launched_of(path)
+    compute = at_pace(measure_compute(launched, device), [6e6])
+    loss = next(one for one in compute.losses if one.cause == "optimizer_loop")
+    least, most = loss.step_after_ns
+    assert 0.35 * 6e6 < least <= most < 0.55 * 6e6  # 40 of 100 launches are left
+
+
+def test_causes_of_the_host_go_where_the_unprofiled_step_is_the_device_s(tmp_path):
+    small = [op("aten::add", tensor((64, 64)), tensor((64, 64)), us=5)] * 200
+    compute = measured(tmp_path, small, host_us=20, steps=3)
+    assert compute.bound == "host" and compute.losses[0].cause in ("many_small_kernels", "too_small_batch")
+    paced = at_pace(compute, [1.01e6])
+    assert paced.bound == "device"
+    assert not [one for one in paced.losses if one.cause in ("many_small_kernels", "too_small_batch")]
+
+
+def rank(busy, device):
+    return RankCompute(busy, busy, busy, device, 1.0, 1.0, "device", "measured")
+
+
+def test_of_ranks_with_as_much_work_the_one_that_waits_least_stands_for_all():
+    assert judged_rank({0: rank(100.0, 190.0), 1: rank(98.0, 110.0), 2: rank(20.0, 20.0)}) == 1
