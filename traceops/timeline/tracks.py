@@ -18,6 +18,7 @@ from traceops.measure.steps import NO_STEP
 from traceops.timeline.keep import overlaps
 from traceops.timeline.processes import first_id, overview_pid, rank_title, title_events
 from traceops.timeline.times import Placement, format_us
+from traceops.words.catalogue import texts
 
 # Slices on tracks: spread so that on each they nest or do not touch, as the viewer demands.
 
@@ -150,7 +151,7 @@ def step_slices(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
             continue
         args: dict[str, Any] = {"duration_ms": int(own.duration[i]) / 1e6}
         args |= {f"{name}_ms": int(ns[i]) / 1e6 for name, ns in own.buckets.items()}
-        name = "whole trace, no steps are marked" if number == NO_STEP else f"step {number}"
+        name = texts("views", "timeline")["whole_trace"] if number == NO_STEP else f"step {number}"
         yield Slice(name, placed[i], placed[i + 1], args)
 
 
