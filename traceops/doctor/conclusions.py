@@ -212,8 +212,7 @@ def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial], device: str) -
             "because": because,
         }
         numbers = {"gpus": list(devices), "alone": True}
-        names = names_of(devices, device)
-        looks.append(looked(host, "tests", "alone", numbers, names=names, devices=tuple(devices), **facts))
+        looks.append(looked(host, "tests", "alone", numbers, devices=tuple(devices), **facts))
     return looks
 
 
