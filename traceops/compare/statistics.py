@@ -168,7 +168,7 @@ def estimate(
         error = max(measured, inner, floor)
         return Estimate(before, after, error, df, False, False)
     error = max(math.sqrt(inner**2 + share * (noise or 0.0) ** 2), measured)
-    return Estimate(before, after, error, _welch(within, *sides, error), True, False)
+    return Estimate(before, after, error, _welch(within, sides[0], sides[1], error), True, False)
 
 
 def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float], error: float) -> float:

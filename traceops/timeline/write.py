@@ -18,7 +18,6 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs
 from traceops.across.match import MatchedCollectives
 from traceops.across.rank_times import RankTimes
-from traceops.across.roles import ROLE_ORDER
 from traceops.core.claims import first_phrase
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
@@ -46,6 +45,7 @@ from traceops.timeline.tracks import (
     slice_event,
     spread,
     step_slices,
+    stream_words,
     track_events,
     well_formed,
 )
@@ -304,22 +304,6 @@ def lateness_levels(matching: MatchedCollectives, rank: int, bundles: Mapping[in
 
 def _role(run: CrossRank, number: int) -> Role:
     return run.roles.of_collective[number] if number < len(run.roles.of_collective) else "unknown"
-
-
-def stream_words(run: CrossRank, rank: int) -> dict[int, str]:
-    """What the device's streams of a rank carry: 'compute', or communication with its roles where these are told."""
-    times = run.times_of(rank)
-    own = None if times is None else times.summary
-    if own is None or not own.on_gpu:
-        return {}
-    roles: dict[int, set[Role]] = defaultdict(set)
-    for stream, role in zip(own.comm.stream.tolist(), run.roles.of_event.get(rank, ()), strict=False):
-        roles[stream].add(role)
-    words = {own.compute_stream: "compute"}
-    for stream, found in roles.items():
-        told = [ROLES[role] for role in ROLE_ORDER if role in found and role != "unknown"]
-        words[stream] = ", ".join(["communication", *told])
-    return words
 
 
 # How large a timeline will be, before it is written.
