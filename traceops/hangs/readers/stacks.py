@@ -162,6 +162,11 @@ def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
     return RankStacks(rank, path, threads) if threads else None
 
 
+def _begins_dump(line: str) -> bool:
+    found = _FAULT_START.match(line) or _PYSPY_PROCESS.match(line) or (line.startswith("# ") and _MAIN.match(line))
+    return bool(found)
+
+
 def _last_dump(path: str) -> list[ThreadStack]:
     """Dumps follow each other in a file; the last one with frames counts, with the main thread if any has it."""
     main: int | None = None
@@ -176,14 +181,12 @@ def _last_dump(path: str) -> list[ThreadStack]:
 
     for _, said in text_lines(path):
         line = _plain(said)
+        thread = _thread(line)
+        if _begins_dump(line) or (thread is not None and thread.number is not None and current.has(thread.number)):
+            best, current = close(current), Dump()
         if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
-            best, current = close(current), Dump()
             main = int(told[1], 0)
-        elif _FAULT_START.match(line) or _PYSPY_PROCESS.match(line):
-            best, current = close(current), Dump()
-        elif (thread := _thread(line)) is not None:
-            if thread.number is not None and current.has(thread.number):
-                best, current = close(current), Dump()
+        elif thread is not None:
             if len(current.threads) < _MOST_THREADS:
                 current.add(thread)
         elif (told := _FAULT_STACK.match(line)) is not None:
