@@ -280,7 +280,11 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
     if path.suffix == ".json" and read_run_file(path, found):
         found.files.append(str(path))
     elif is_ras(head):
-        _read_ras(path, found)
+        found.texts.append(path)
+        events = read_ras(str(path))
+        if events:
+            found.log += events
+            found.files.append(str(path))
         if head.lstrip()[:1] == b"{":
             found.logs.append(path)
         else:  # a log of the job may hold it too
@@ -289,25 +293,13 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
     elif head[:2] == b'{"' and is_inspector(head):
         found.texts.append(path)
     elif packing is None and is_dump(head):
-        _read_dump(path, found)
+        # Note the dump and its rank: all are read together.
+        rank = rank_in_name(path)
+        if rank is None:
+            raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
+        found.dump_files.append((path, rank))
     else:
         _read_text(path, head, found, alone=alone)
-
-
-def _read_ras(path: Path, found: Found) -> None:
-    found.texts.append(path)
-    events = read_ras(str(path))
-    if events:
-        found.log += events
-        found.files.append(str(path))
-
-
-def _read_dump(path: Path, found: Found) -> None:
-    """Note the dump and its rank: all are read together."""
-    rank = rank_in_name(path)
-    if rank is None:
-        raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
-    found.dump_files.append((path, rank))
 
 
 def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:

@@ -28,7 +28,8 @@ def diagnosis_of_run(root: str) -> tuple[Diagnosis | None, str]:
     """The diagnosis of a run folder; None and why not where there is none."""
     if is_remote(root):
         return None, reason("hangs", "remote")
-    if not _has_evidence(root):
+    # Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most.
+    if not (_has_any(Path(root, "evidence"), _OURS) or _rank_failed(root, ("failed", "hung"))):
         return None, reason("hangs", "no_evidence")  # which is not the same as no hang
     from traceops.hangs.diagnose import diagnose  # half of what analyze imports, and most runs do not hang
 
@@ -51,11 +52,6 @@ def _hint(path: str) -> str:
     if _has_any(Path(path, "evidence"), _OURS) or _has_any(Path(path), _DUMPS):
         return "has_evidence"
     return "has_dump" if _has_dump(Path(path)) else ""
-
-
-def _has_evidence(path: str) -> bool:
-    """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
-    return _has_any(Path(path, "evidence"), _OURS) or _rank_failed(path, ("failed", "hung"))
 
 
 def _rank_failed(path: str, statuses: tuple[str, ...] = ("failed",)) -> bool:

@@ -432,7 +432,11 @@ def _apart(event: LogEvent, job: _Job) -> str | None:
     told = [(one, _when(event, one.last)) for one in job.times.values() if one.last is not None]
     whys = [_by_clock(own, one) for one, own in told if own is not None]
     if not whys:
-        return _without_time(event, job)
+        # Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause.
+        kinds = {failure.kind for failure in job.failures}
+        if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):
+            return None
+        return reason("hangs", "since_boot" if _SINCE_BOOT.match(event.text) else "no_times")
     return None if None in whys else whys[0]
 
 
@@ -456,14 +460,6 @@ def _may_be_zone(when: int, step: int, end: int) -> bool:
     """Whether the line is of the job's last minutes in another zone's time."""
     shift = round((end - when) / _ZONE_S) * _ZONE_S
     return 0 < abs(shift) <= _ZONES_S and step - _STEP_S <= when + shift <= end + _STEP_S
-
-
-def _without_time(event: LogEvent, job: _Job) -> str | None:
-    """Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause."""
-    kinds = {failure.kind for failure in job.failures}
-    if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):
-        return None
-    return reason("hangs", "since_boot" if _SINCE_BOOT.match(event.text) else "no_times")
 
 
 def _when(event: LogEvent, like: Moment) -> int | None:

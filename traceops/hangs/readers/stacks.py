@@ -230,11 +230,7 @@ def _frame(line: str, writer: str) -> Frame | None:
     if writer == "gdb":
         match = _GDB_FRAME.match(line)
         return None if match is None else _gdb_frame(match[1])
-    return _pyspy_frame(line)
-
-
-def _pyspy_frame(line: str) -> Frame | None:
-    """From '    step (train.py:12)' or '    clock_nanosleep (libc.so.6)'; local variables are indented further."""
+    # From ' step (train.py:12)' or ' clock_nanosleep (libc.so.6)'; local variables are indented further.
     if not line.startswith("    ") or line[4:5].isspace() or not line.rstrip().endswith(")"):
         return None
     function, _, place = line.strip()[:-1].rpartition(" (")
