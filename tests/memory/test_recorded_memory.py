@@ -14,8 +14,9 @@ import traceops
 from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
+from traceops.core.words import KINDS_OF_MEMORY as KINDS
 from traceops.core.words import STEP
-from traceops.measure.step_memory import KINDS, measure_step_memory
+from traceops.measure.step_memory import measure_step_memory
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines

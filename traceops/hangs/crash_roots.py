@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from traceops.core.errors import KILLED_BY
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
+from traceops.hangs.crash_kinds import 
 from traceops.hangs.crashes import (
     FROM_OUTSIDE,
     LATER,
