@@ -1,4 +1,4 @@
-"""A rank's program with something changed: its computation, what it is late in, the order of its nodes, its host."""
+"""A rank's program with something changed, its computation, order of nodes or host, and where a program is late."""
 
 from __future__ import annotations
 
