@@ -361,7 +361,7 @@ def unzipped(file: IO[bytes], path: str) -> bytes:
 _PIECE = 1 << 20
 _CHECKSUMS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "Content-MD5", "md5")  # as fsspec's stores name them
 # Whatever the map runs, by its place in the package; other modules cannot change a summary.
-MAP_CODE = ("core", "traces", "compute", "measure", "pipeline/mapping/summary_file.py")
+MAP_CODE = ("core", "words", "traces", "compute", "measure", "pipeline/mapping/summary_file.py")
 
 
 class Content(Struct, frozen=True):
