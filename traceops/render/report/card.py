@@ -138,7 +138,7 @@ def _of_hang(report: Report, hang: HangJson) -> Card:
     proof = root.evidence[0] if root.evidence else None
     return Card(
         level=hang.level,
-        headline=shortened(root.message),
+        headline=shortened(root.message if found is None else headline_of(found)),
         confidence=root.confidence,
         actions=() if found is None else actions_of(found.advice),
         proof="" if proof is None else _cut(f"{proof.what}: {proof.value}", _MOST_ACTION),
