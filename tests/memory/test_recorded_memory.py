@@ -241,7 +241,7 @@ def test_the_report_and_its_page(run):
 
 def test_nothing_is_read_where_the_manifest_says_that_there_are_none(run, monkeypatch):
     (run / "run.json").write_text(json.dumps({"options": {"profile_memory": False}}))
-    monkeypatch.setattr("traceops.pipeline.observed_run.read_memory_events", None)
+    monkeypatch.setattr("traceops.traces.memory_events.read_memory_events", None)
     assert not isinstance(analyze(run).memory, MemoryRows)
 
 
