@@ -214,7 +214,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "s": lambda value: f"{value:.3g} s",
     "list": lambda value: ", ".join(map(str, value)),
     "semicolons": lambda value: "; ".join(map(str, value)),
-    "and": lambda value: " and ".join(map(str, value)),
+    "and": lambda value: " and ".join(filter(None, (", ".join(map(str, value[:-1])), str(value[-1])))),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
@@ -271,7 +272,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*with_bus_ids(found.machines, log), *(log.machines if log is not None else ())]
     if log is not None and log.connections_left_out:
-        found.problems.append((log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out"))
+        problem = reason("fabric", "connections_left_out", count=log.connections_left_out)
+        found.problems.append((log.files[0], problem))
     inspector = read_inspector(found.inspector, found.problems) if found.inspector else None
     references, problems = tuple(found.references), tuple(found.problems)
     return Fabric(

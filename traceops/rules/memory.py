@@ -111,6 +111,7 @@ class MemoryBounds(Bounds, frozen=True):
 BOUNDS = MemoryBounds()
 _IN_PIECES = 0.2  # of what is reserved: free between blocks in use
 _RESERVED = 0.9  # of a GPU
+_IN_LATER_PART = "in the later part of the run"
 _MALLOCS = 0.5  # cudaMalloc calls a step
 _OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
@@ -197,7 +198,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         rate, retries, retrying = most.mallocs or 0.0, most.retries or 0, _is_retrying(most)
         evidence = [
             Evidence(Fact.CUDAMALLOC, round(rate, 2), "calls/step", _MALLOCS, most.rank),
-            Evidence(Fact.RETRIES, retries, "in the later part of the run", rank=most.rank),
+            Evidence(Fact.RETRIES, retries, _IN_LATER_PART, rank=most.rank),
         ]
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))

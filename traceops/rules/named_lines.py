@@ -64,7 +64,7 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     evidence = (
         Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
         Evidence(Fact.PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
-        Evidence(Fact.PLAIN_WAIT, stored(waits), "ms/step and rank", rank=rank),
+        Evidence(Fact.PLAIN_WAIT, stored(waits), _PER_STEP_AND_RANK, rank=rank),
         Evidence(Fact.RECORDED, stored(recorded_ms), "ms/step", rank=rank),
     )
     return replace(
@@ -99,6 +99,8 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
 # What a late rank's own process does in most steps beside the program: compile again, or collect garbage.
 
 
+_PER_STEP_AND_RANK = "ms/step and rank"  # a unit
+_IN_THESE_STEPS = "ms in these steps"  # a unit
 _DOES = {"recompilation": Fact.COMPILING_AGAIN, "garbage_collection": Fact.COLLECTING_GARBAGE}
 _IN_MOST = 0.5  # of the steps: else it is what makes single steps stand out
 
@@ -367,7 +369,7 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
         under=None if seen else one.unseen_ms,
         idle=one.idle_ms if on_gpu else None,
     )
-    unit = "ms in these steps" if sometimes else run.step_words.unit("ms")
+    unit = _IN_THESE_STEPS if sometimes else run.step_words.unit("ms")
     evidence = [
         Evidence(Fact.REASON, f"in {one.said}", rank=one.rank),
         Evidence(Fact.HOST_IN, stored(one.ms), unit, rank=one.rank, peers=stored(one.peers_ms), subject=one.said),

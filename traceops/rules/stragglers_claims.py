@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, reason
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,11 +136,11 @@ def _of_hosts(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
         return ""
     theirs = list(dict.fromkeys(names[rank] for rank in sorted(chosen)))
     if {rank for rank, host in names.items() if host in set(theirs)} != chosen:
-        return f"all on {theirs[0][:_LONGEST]}" if len(theirs) == 1 else ""
+        return "" if len(theirs) > 1 else reason("late", "all_on", host=theirs[0][:_LONGEST])
+    named = [host[:_LONGEST] for host in theirs[:_NAMED]]
     if len(theirs) == 1:
-        return f"all ranks of {theirs[0][:_LONGEST]}"
-    named = ", ".join(host[:_LONGEST] for host in theirs[:_NAMED])
-    return f"all ranks of {len(theirs)} hosts: {named}{' …' if len(theirs) > _NAMED else ''}"
+        return reason("late", "all_of", host=named[0])
+    return reason("late", "all_of_several", count=len(theirs), hosts=[*named, *["…"] * (len(theirs) > _NAMED)])
 
 
 def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
@@ -156,10 +156,7 @@ def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
         return ""
     if {own[place] for own in by_host.values() for place in places if place < len(own)} != chosen:
         return ""
-    ordered = [str(place) for place in sorted(places)]
-    if len(ordered) == 1:
-        return f"local rank {ordered[0]} of each host"
-    return f"local ranks {', '.join(ordered[:-1])} and {ordered[-1]} of each host"
+    return reason("late", "of_each_host", places=sorted(places))
 
 
 def _of_stride(chosen: set[int], known: list[int]) -> str:

@@ -169,6 +169,9 @@ def _way(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) 
     return transport if transport in ("P2P", "SHM", "NET") else "other"
 
 
+_BONDED = Evidence(Fact.A_BONDED_NIC, "one device for NCCL, near one node")
+
+
 def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
     """Which NICs are near which GPU: what a way over the network would take."""
     near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used[:_MOST_PAIRS]]
@@ -177,8 +180,8 @@ def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
         for gpu, nics, path in near
         if path is not None
     ]
-    bonded = [nic for _, nics, _ in near for nic in nics if nic.bonded]
-    return [*told, *([Evidence(Fact.A_BONDED_NIC, "one device for NCCL, near one node")] if bonded else [])]
+    bonded = any(nic.bonded for _, nics, _ in near for nic in nics)
+    return [*told, *[_BONDED] * bonded]
 
 
 def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
