@@ -188,11 +188,17 @@ def _joined(one: Machine, other: Machine) -> Machine:
         if nic.label not in labels:
             labels[nic.label] = _free_label(nic.label, nics)
             nics[labels[nic.label]] = replace(nic, label=labels[nic.label])
+    paths = dict(one.paths)
+    for (start, end), path in other.paths.items():
+        pair = labels.get(start, start), labels.get(end, end)
+        pair = pair if pair in paths or pair[::-1] not in paths else pair[::-1]
+        known = paths.get(pair)
+        paths[pair] = path if known is None else _better(known, path)
     return Machine(
         host=one.host or other.host,
         gpus=tuple(sorted(gpus.values(), key=lambda gpu: gpu.index)),
         nics=tuple(nics.values()),
-        paths=_joined_paths(one, other, labels),
+        paths=paths,
         sources=tuple(dict.fromkeys((*one.sources, *other.sources))),
     )
 
@@ -201,16 +207,6 @@ def _free_label(label: str, taken: dict[str, Nic]) -> str:
     if label not in taken:
         return label
     return next(free for number in range(len(taken) + 1) if (free := f"NIC{number}") not in taken)
-
-
-def _joined_paths(one: Machine, other: Machine, labels: dict[str, str]) -> dict[tuple[str, str], DevicePath]:
-    paths = dict(one.paths)
-    for (start, end), path in other.paths.items():
-        pair = labels.get(start, start), labels.get(end, end)
-        pair = pair if pair in paths or pair[::-1] not in paths else pair[::-1]
-        known = paths.get(pair)
-        paths[pair] = path if known is None else _better(known, path)
-    return paths
 
 
 def _better(known: DevicePath, path: DevicePath) -> DevicePath:

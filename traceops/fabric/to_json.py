@@ -51,7 +51,11 @@ def alike_machines(machines: Iterable[Machine]) -> list[tuple[Machine, tuple[str
     """Each make of machine once, with the names of the other hosts that have the same devices and paths."""
     found: dict[Hashable, tuple[Machine, list[str]]] = {}
     for machine in machines:
-        key = _make(machine)
+        key = (
+            tuple(replace(gpu, uuid=None, bus_id=None) for gpu in machine.gpus),
+            tuple(replace(nic, bus_id=None) for nic in machine.nics),
+            frozenset((devices, path.kind, path.count, path.gbs) for devices, path in machine.paths.items()),
+        )
         if key not in found:
             found[key] = machine, []
         elif machine.host is not None:
@@ -68,14 +72,6 @@ def alike_connections(communicators: Sequence[Communicator]) -> list[ConnectionJ
     if len(found) > MOST_CONNECTIONS:
         found = _counted(communicators, by_host=False)
     return found[:MOST_CONNECTIONS]
-
-
-def _make(machine: Machine) -> Hashable:
-    return (
-        tuple(replace(gpu, uuid=None, bus_id=None) for gpu in machine.gpus),
-        tuple(replace(nic, bus_id=None) for nic in machine.nics),
-        frozenset((devices, path.kind, path.count, path.gbs) for devices, path in machine.paths.items()),
-    )
 
 
 def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[ConnectionJson]:

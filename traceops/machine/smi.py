@@ -247,6 +247,8 @@ def _index(gpu: ET.Element, place: int, *, chosen: bool) -> int:
 def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     link = "pci/pci_gpu_link_info"
     reasons = _reasons(gpu)
+    # Whether the clocks for applications are the default ones, which older cards have below their highest.
+    now, usual = (_number(gpu, f"{which}applications_clocks/graphics_clock") for which in ("", "default_"))
     return SmiGpu(
         index=index,
         name=_text(gpu, "product_name") or "unknown GPU",
@@ -269,7 +271,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         idle="gpu_idle" in reasons or _text(gpu, "performance_state") not in ("P0", "P1", "P2"),
         utilization=_number(gpu, "utilization/gpu_util"),
         reasons=tuple(reason for reason in reasons if reason != "gpu_idle"),
-        own_clocks=_own_clocks(gpu),
+        own_clocks=now is not None and now == usual,
         tells_reasons=any(
             (element.text or "").strip() in ("Active", "Not Active")
             for block in _THROTTLE_REASONS
@@ -325,12 +327,6 @@ _HEALTHY = {
     "incorrect_configuration": ("none", "false"),
     "summary": ("healthy",),
 }
-
-
-def _own_clocks(gpu: ET.Element) -> bool:
-    """Whether the clocks for applications are the default ones, which older cards have below their highest."""
-    now, usual = (_number(gpu, f"{which}applications_clocks/graphics_clock") for which in ("", "default_"))
-    return now is not None and now == usual
 
 
 def _reasons(gpu: ET.Element) -> tuple[str, ...]:

@@ -184,13 +184,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
             verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
-        capped = _of_window(family, inputs) or (family.of_recorded and unlike)
+        capped = (family.of_steps and inputs.run.unit == "window") or (family.of_recorded and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)
-
-
-def _of_window(family: Family, inputs: Inputs) -> bool:
-    return family.of_steps and inputs.run.unit == "window"
 
 
 def _unlike_the_run(inputs: Inputs) -> bool:

@@ -55,7 +55,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         judged += len(pairs)
         across = [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]
         if across:
-            between = [talk for talk in own if _is_one_of(talk, across)]
+            between = [talk for talk in own if any({one, other} == set(talk.gpus) for one, other, _ in across)]
             evidence = _paths_taken(across, len(pairs), between)
             found, measured = _across(machine, pairs, across, between, known, logged=logged)
             alike[found].append((machine, [*evidence, *_nics(machine, used), *measured], between))
@@ -139,10 +139,6 @@ def _used(machine: Machine, own: Sequence[Talk]) -> list[Gpu]:
     """The GPUs that ranks of the log run on, all of the machine where no log says it."""
     seen = [gpu for talk in own for gpu in talk.gpus if gpu is not None]
     return sorted(set(seen), key=lambda gpu: gpu.index) or list(machine.gpus)
-
-
-def _is_one_of(talk: Talk, pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
-    return any({one, other} == set(talk.gpus) for one, other, _ in pairs)
 
 
 def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
