@@ -288,8 +288,10 @@ def undisturbed(
     all of them does not count. No window does whose step is far from that without recording.
     """
     own = {light.rank: light for light in lights}
-    if not own or plain is None or plain.ms <= 0:
-        return None, None if not own else reason("validity", "no_plain_step")
+    if not own:
+        return None, None
+    if plain is None or plain.ms <= 0:
+        return None, reason("validity", "no_plain_step")
     if (unlike := _unlike_ranks(own)) is not None:
         return None, unlike
     source = next(iter(own.values())).source

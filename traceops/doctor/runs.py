@@ -233,13 +233,15 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
         bad_pairs = []  # all of them: nothing that tells one from another
     rows = [row for trial in trials for row in trial.measured]
     # What the first trial says that no setting can help against, and what kind of cause that is.
+    hopeless, cause = next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
     return Assessment(
         frozenset(trial.name for trial in bad),
         frozenset(way for trial in trials for way in trial.transports),
         large_all_reduce(rows),
         tuple(bad_pairs),
         slow_pairs(rows, machine),
-        *next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None)),
+        hopeless,
+        cause,
         named=next((trial.failed for trial in bad if _are_few(trial)), ()),
     )
 

@@ -113,6 +113,14 @@ def _is_same_host(known: Machine, other: Machine, hosts: int) -> bool:
     return not set(known.sources) & set(other.sources)
 
 
+def _differ(a: Gpu, b: Gpu) -> bool:
+    return bool(
+        (a.name and b.name and _name(a) != _name(b))
+        or (a.uuid and b.uuid and a.uuid != b.uuid)
+        or (a.numa is not None and b.numa is not None and a.numa != b.numa)
+    )
+
+
 def _agree(one: Machine, other: Machine) -> bool:
     """Whether the GPUs of one are among those of the other, and nothing said of them is against it."""
     pairs = list(_same(one.gpus, other.gpus, _same_gpu))
@@ -123,12 +131,7 @@ def _agree(one: Machine, other: Machine) -> bool:
         is_whole = len(one.gpus) == len(other.gpus) == len(buses)
         if not is_whole or buses != sorted(buses):
             return False
-    if any(
-        (a.name and b.name and _name(a) != _name(b))
-        or (a.uuid and b.uuid and a.uuid != b.uuid)
-        or (a.numa is not None and b.numa is not None and a.numa != b.numa)
-        for a, b in pairs
-    ):
+    if any(_differ(a, b) for a, b in pairs):
         return False
     labels = {b.label: a.label for a, b in pairs}
     for (start, end), path in other.paths.items():
@@ -277,8 +280,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
     )  # fmt: skip
 
 
-def _read(path: Path, found: _Found) -> bool:
-    """Whether the file told anything. Raises InputError for one that should have and is damaged."""
+def _begin(path: Path) -> bytes:
+    """The first bytes of its text. Raises FileError for what cannot be read as text."""
     try:
         with open_regular(path) as file:
             begin = file.read(_HEAD)
@@ -288,8 +291,12 @@ def _read(path: Path, found: _Found) -> bool:
         raise FileError(path, "is a pointer of Git LFS, not the file: git lfs pull")
     if path.name.endswith(_ARCHIVES):
         raise FileError(path, "is an archive; unpack it, and give the files in it that are of one job")
-    if is_dressed(begin, path.name):
-        begin = text_head(str(path), _HEAD)
+    return text_head(str(path), _HEAD) if is_dressed(begin, path.name) else begin
+
+
+def _read(path: Path, found: _Found) -> bool:
+    """Whether the file told anything. Raises InputError for one that should have and is damaged."""
+    begin = _begin(path)
     head = begin.decode(errors="replace")
     if is_inspector(begin):
         found.inspector.append(str(path))

@@ -104,8 +104,12 @@ def parse_environment(text: str) -> TorchEnvironment | None:
         value = told.get(name, "")
         return None if value.lower() in _UNKNOWN else value
 
+    version, cuda, hip, driver = map(known, _FIELDS)
     return TorchEnvironment(
-        *map(known, _FIELDS),
+        version,
+        cuda,
+        hip,
+        driver,
         {"true": True, "yes": True, "false": False, "no": False}.get(told.get("Is CUDA available", "").lower()),
         tuple(sorted(set(_NCCL.findall(text)))),
         _variables(text),
