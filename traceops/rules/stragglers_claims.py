@@ -25,15 +25,17 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     other_steps: tuple[int, int] | None = None
 
 
-class Late(Claim, frozen=True, kw_only=True):
+class LateClaim(Claim, frozen=True):
+    family = "late"
+
+
+class Late(LateClaim, frozen=True, kw_only=True):
     """A rank that is late in most steps, or in `steps` only. does: the cause, or what is behind it.
 
     way: the state that is replayed, in which it costs nothing. A prediction is `then`, or from `then_least` to
     `then_most`, or `then_or_more`; with others late too it is what is saved `beside` them.
     """
 
-    family = "late"
-    kind = "late"
     rank: int
     does: str
     steps: tuple[int, ...] = ()
@@ -60,11 +62,9 @@ class Late(Claim, frozen=True, kw_only=True):
     approximate: str = ""
 
 
-class LateBehindLoading(Claim, frozen=True, kw_only=True):
+class LateBehindLoading(LateClaim, frozen=True, kw_only=True):
     """A rank that would be waited for if batches came in time."""
 
-    family = "late"
-    kind = "late_behind_loading"
     rank: int
     does: str
     step: float
@@ -73,11 +73,9 @@ class LateBehindLoading(Claim, frozen=True, kw_only=True):
     least: bool = False
 
 
-class ComesLast(Claim, frozen=True, kw_only=True):
+class ComesLast(LateClaim, frozen=True, kw_only=True):
     """A rank for which all wait, whose peers are hardly faster. loader: another rank, whose loader is as slow."""
 
-    family = "late"
-    kind = "comes_last"
     rank: int
     does: str
     waiting: float
@@ -88,11 +86,9 @@ class ComesLast(Claim, frozen=True, kw_only=True):
     doubt: Doubt | None = None
 
 
-class Slower(Claim, frozen=True, kw_only=True):
+class Slower(LateClaim, frozen=True, kw_only=True):
     """Ranks that are slower than the others alike. place: what only they have in common."""
 
-    family = "late"
-    kind = "slower"
     ranks: tuple[int, ...]
     count: int
     of: int
