@@ -139,7 +139,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
     Family("TO-D", "machine setup", _of_the_machine, limits=_bounds_of_the_machine),
     Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, limits=(memory.BOUNDS,)),
-    Family("TO-R", "regressions", regression.RULES),
+    Family("TO-R", "regressions", regression.RULES, limits=(regression.BOUNDS,)),
 )
 RULES: tuple[Rule, ...]  # all
 BY_ID: dict[str, Rule]

@@ -9,7 +9,7 @@ from typing import Protocol
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.rule import JudgedBy, described
+from traceops.core.rule import Bounds, JudgedBy, described
 from traceops.core.units import stored
 
 REGRESSED = described("regression", "TO-R001", JudgedBy.COMPARE)
@@ -26,7 +26,15 @@ class Regressed(Claim, frozen=True, kw_only=True):
     because: str = ""
 
 
-_SURE = 0.01  # p below which a change is certain
+class RegressionBounds(Bounds, frozen=True):
+    """From where on a change is certain. By how much a metric may be worse, the configuration of a comparison says."""
+
+    words = "regression"
+
+    sure_p: float = 0.01
+
+
+BOUNDS = RegressionBounds()
 
 
 class ComparedMetric(Protocol):
@@ -57,7 +65,7 @@ class ComparedMetric(Protocol):
 def regression(row: ComparedMetric, values: str, because: str) -> Finding:
     """TO-R001 for one metric. values: both sides' in words; because: what explains it best, empty if nothing does."""
     pct = row.change_pct
-    sure = row.p is None or (row.p < _SURE and row.low_pct is not None)
+    sure = row.p is None or (row.p < BOUNDS.sure_p and row.low_pct is not None)
     value = None if pct is None or not math.isfinite(pct) else stored(pct)
     return REGRESSED.finding(
         "error",
