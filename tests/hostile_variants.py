@@ -1,7 +1,7 @@
 """A hostile variant of a real file for each of our readers, and the command that reads it.
 
 `python tests/hostile_variants.py 10000` tries so many by hand and prints what came of them; arguments behind it are
-the first seed and the readers to try. test_hostile_variants.py tries a few.
+the first seed and the readers to try. test_hostile_input.py tries a few.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ TESTS_OF = {
     "README.md": ("test_docs.py",),
     "templates/": ("render",),
 }
-ALWAYS = ("cli/test_plain_words.py", "test_analyze.py", "test_drawn.py", "test_intervals.py")
+ALWAYS = ("cli/test_plain_words.py", "test_analyze.py", "test_suite.py", "core/test_arrays.py")
 HERE = Path(__file__).parent
 
 

@@ -1,17 +1,31 @@
-"""Folders that a hostile or broken world leaves: none crashes, hangs, or hides the good files."""
+"""What a hostile or broken world leaves: nothing crashes, hangs, floods, hides the good files or reaches a terminal."""
 
+from __future__ import annotations
+
+import csv
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
+from drawn import examples
+from hostile_variants import READERS, _small_trace, attempt, written
+from hypothesis import given
+from hypothesis import strategies as st
 
+from traceops.capture.manifest import RankManifest
 from traceops.cli import main
+from traceops.core.errors import odd_value_text
+from traceops.launch.conclusion import has_whole_steps
+from traceops.pipeline import conclude as concluding
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping import ranks
+from traceops.render.writers.csv import csv_text
 
 DATA = Path(__file__).parent / "data"
 BASE = 1_000_000
@@ -214,3 +228,191 @@ def test_a_window_without_a_usable_trace_hides_no_other(tmp_path, capsys):
         assert main(command) == 0
         assert "window 1 is left out" in capsys.readouterr().err
         assert list(out.rglob("report.json"))
+
+
+# One odd value costs its own file at most: no traceback, and the files and runs beside it are read.
+
+
+@pytest.fixture
+def run(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / "run" / f"rank_{rank}.json").parent.mkdir(exist_ok=True)
+        (tmp_path / "run" / f"rank_{rank}.json").write_bytes(written(_small_trace(rank)))
+    return tmp_path / "run"
+
+
+def told(command, path, tmp_path, capsys):
+    """The exit code, what was said, and the report where there is one."""
+    out = str(tmp_path / ("out" if command == "analyze" else "timeline"))
+    code = main([command, str(path), "-o", out, *(["--no-cache"] if command == "analyze" else [])])
+    report = tmp_path / "out" / "report.json"
+    return code, "".join(capsys.readouterr()), json.loads(report.read_text()) if report.exists() else None
+
+
+@pytest.mark.parametrize("number", ["1e999", "9e18", "-1e999"])
+def test_a_time_that_no_clock_has(run, tmp_path, capsys, number):
+    text = (run / "rank_1.json").read_text()
+    (run / "rank_1.json").write_text(re.sub(r'"ts": \d+', f'"ts": {number}', text, count=1))
+    code, said, report = told("analyze", run, tmp_path, capsys)
+    assert code == 0 and [row["rank"] for row in report["ranks"]] == [0, 1] and "please report" not in said
+    assert told("view", run, tmp_path, capsys)[0] == 0
+
+
+def test_a_number_that_nothing_can_hold_costs_the_view_its_event(run, tmp_path, capsys):
+    text = (run / "rank_1.json").read_text()
+    (run / "rank_1.json").write_text(text.replace('"correlation": 51', '"correlation": 1e999', 1))
+    code, said, _ = told("view", run, tmp_path, capsys)
+    assert code == 0 and "event is without a valid time" in said
+
+
+@pytest.mark.parametrize("rank", [[0], {}, "0", -1, 10**30, None])
+def test_a_rank_that_is_no_number(run, tmp_path, capsys, rank):
+    (run / "run.json").write_text(json.dumps({"name": "mine", "ranks": [{"rank": rank, "light": {}}, {"rank": 1}]}))
+    code, said, report = told("analyze", run, tmp_path, capsys)
+    assert code == 0 and len(report["ranks"]) == 2 and "please report" not in said
+    assert any("has unusable fields: ranks" in one["message"] for one in report["findings"])
+
+
+def test_steps_without_a_length(run, tmp_path, capsys, recwarn):
+    for rank in (0, 1):
+        trace = _small_trace(rank)
+        trace["traceEvents"] = [{**event, "ts": 5, "dur": 0} for event in trace["traceEvents"]]
+        (run / f"rank_{rank}.json").write_bytes(written(trace))
+    assert told("analyze", run, tmp_path, capsys)[0] == 0 and not list(recwarn)
+
+
+def test_what_nobody_foresaw_of_run_json_costs_run_json(run, tmp_path, capsys, monkeypatch):
+    read = concluding.run_block
+
+    def fails(discovery, ranks):
+        if discovery.manifest:
+            raise TypeError("unhashable type: 'list'")
+        return read(discovery, ranks)
+
+    monkeypatch.setattr(concluding, "run_block", fails)
+    (run / "run.json").write_text(json.dumps({"name": "mine"}))
+    code, _, report = told("analyze", run, tmp_path, capsys)
+    assert code == 0 and len(report["ranks"]) == 2
+    reason = odd_value_text(TypeError("unhashable type: 'list'"))
+    assert any(f"run.json: {reason}" in one["message"] for one in report["findings"])
+
+
+def test_a_fault_of_ours_beside_a_sound_run_json_is_not_blamed_on_it(run, monkeypatch):
+    def fails(known, *_):
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setattr(concluding, "judge", fails)
+    (run / "run.json").write_text(json.dumps({"name": "mine"}))
+    with pytest.raises(TypeError, match="a fault of ours"):
+        analyze(run, cache=False)
+
+
+def test_what_nobody_foresaw_of_a_run_costs_that_run(run, tmp_path, capsys, monkeypatch):
+    (run / "run.json").write_text(json.dumps({"name": "mine"}))
+    shutil.copytree(run, tmp_path / "runs" / "one")
+    shutil.copytree(run, tmp_path / "runs" / "two")
+    read = concluding.run_block
+
+    def fails(found, ranks):
+        if found.root.endswith("one"):
+            raise ZeroDivisionError
+        return read(found, ranks)
+
+    monkeypatch.setattr(concluding, "run_block", fails)
+    code, said, _ = told("analyze", tmp_path / "runs", tmp_path, capsys)
+    assert code == 0 and "it could not be analysed (ZeroDivisionError" in said and (tmp_path / "out" / "two").exists()
+
+
+def test_a_cell_has_no_end_of_a_line():
+    assert csv_text([{"name": "gemm\r\n=cmd()", "n": 1}]) == "name,n\ngemm  =cmd(),1\n"
+
+
+def test_a_trace_that_is_gone_is_not_counted(tmp_path):
+    rank = RankManifest(0, 0, 1, "a", 1, {}, {}, {}, traces=["rank_0/x.pt.trace.json.gz"])
+    assert not has_whole_steps(rank, tmp_path)
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0" / "x.pt.trace.json.gz").write_bytes(b"x")
+    assert has_whole_steps(rank, tmp_path)
+
+
+# No control character of a trace, a path or a run's name reaches a terminal or a file, and no name is a formula.
+
+
+_ESC = "\x1b]0;mine\x07\x1b[31m\x9b2J\x7f\u202e\u2067"
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.slow
+def test_no_product_and_no_terminal_gets_a_control_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, started in (("a\x1b[31m", 1), ("b", 2)):
+        folder = tmp_path / "profile" / name
+        shutil.copytree(DATA / "ddp4", folder)
+        told = {
+            "name": f"run{_ESC}",
+            "started_ns": 10**18 + started,
+            "environment": {f"NCCL_{_ESC}": f"{_ESC}{started}"},
+        }
+        (folder / "run.json").write_text(json.dumps(told))
+        trace = folder / "rank_1.pt.trace.json.gz"
+        text = gzip.decompress(trace.read_bytes()).decode()
+        escaped = json.dumps(_ESC)[1:-1]
+        text = text.replace('"aten::', f'"=aten{escaped}::').replace('"void ', f'"=void{escaped} ')
+        trace.write_bytes(gzip.compress(text.encode()))
+        (folder / "rank_9\x1b[2J.pt.trace.json").write_text("{")
+    for words in (
+        ["analyze", "profile/a\x1b[31m"],
+        ["analyze", "profile/b", "-q", "-o", "reports/b\x1b[31m"],
+        ["compare", "profile/a\x1b[31m", "profile/b"],
+        ["baseline", "save", "profile/b"],
+        ["baseline", "show", "unknown*", "--json"],
+        ["baseline", "history", "-o", "reports/history"],
+        ["view", "profile/a\x1b[31m"],
+        ["show", "reports/a\x1b[31m"],
+        ["show", "reports/a\x1b[31m", "kernels"],
+        ["show", "reports/a\x1b[31m", "kernels", "--json"],
+        ["show", "reports/a\x1b[31m", "collectives", "--group", _ESC],
+        ["analyze", f"nowhere{_ESC}"],
+    ):
+        main(words)
+    shown = "".join(capfd.readouterr())
+    assert shown and not _CONTROL.search(shown), _CONTROL.search(shown)
+    products = [path for path in (tmp_path / "reports").rglob("*") if path.is_file() and path.suffix != ".gz"]
+    assert len(products) > 25
+    for path in products:
+        text = path.read_text().replace(plotly(path), "")
+        assert not _CONTROL.search(text), (path, _CONTROL.search(text))
+        assert not _TURNS.search(text) or path.suffix not in (".html", ".csv"), path
+    cells = [cell for path in products if path.suffix == ".csv" for row in csv.reader(path.open()) for cell in row]
+    assert any(cell.startswith("'=void") for cell in cells)
+    assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
+
+
+def plotly(path: Path) -> str:
+    """plotly.js in a page, which has such characters in its tables of letters."""
+    library = Path(__file__).parents[1] / "templates" / "plotly" / "plotly-cartesian.min.js"
+    return library.read_text() if path.suffix == ".html" else "\0"
+
+
+@pytest.mark.parametrize("cell", ["=cmd|' /C calc'!A0", " =1+1", "\t=1", "+1+1", "@SUM(A1)", "-1+cmd", "＝1+1"])
+def test_no_cell_is_a_formula(cell: str) -> None:
+    shown = csv_text([{"name": cell, "several": [cell]}])
+    assert [value[0] for value in list(csv.reader(shown.splitlines()))[1]] == ["'", "'"]
+
+
+def test_a_number_stays_one() -> None:
+    assert csv_text([{"a": -1, "b": -1.5, "c": None}]) == "a,b,c\n-1,-1.5,\n"
+
+
+# No variant of a real file ends a command in a traceback or makes it write much more than it read.
+
+
+@pytest.mark.parametrize("name", READERS)
+@examples(12)
+@given(seed=st.integers(0, 2**32))
+def test_a_hostile_variant_costs_itself_only(name, seed):
+    with tempfile.TemporaryDirectory() as folder:
+        assert attempt(name, seed, Path(folder)) == ""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import traceops
+
 ROOT = Path(__file__).parents[1]
 BUNDLED = {"runners": "runners", "templates": "templates", "demo": "tests/data/slow_loader4"}
 SOURCES = ("traceops", *BUNDLED.values(), "pyproject.toml", "setup.py", "README.md", "LICENSE")
@@ -174,3 +176,11 @@ def test_the_wheel_finds_its_own_data_from_another_folder(unpacked, tmp_path):
     )
     data = unpacked / "traceops" / "_bundled"
     assert done.stdout.split() == [str(data / "runners" / "train.py"), str(data / "templates")]
+
+
+# What ``import traceops`` shows: completion in a notebook asks for it.
+
+
+def test_what_is_loaded_on_first_use_is_listed():
+    assert {"analyze", "capture", "Schedule", "__version__"} <= set(dir(traceops))
+    assert all(hasattr(traceops, name) for name in dir(traceops) if name not in ("capture", "Schedule"))

@@ -30,7 +30,7 @@ from traceops.capture import as_script
 from traceops.cli.run import NOTHING_CAPTURED
 from traceops.launch.display import without_chatter
 
-_LIMIT_S = 300
+_LIMIT_S = 1800  # for a program that hangs; the longest takes a minute where nothing else runs
 _LISTED_IN = ROOT / "docs" / "capture.md"
 _OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
@@ -219,7 +219,8 @@ def main() -> int:
         return 0
     listed = " ".join(_LISTED_IN.read_text().split())
     wrong, more_s = 0, []
-    for case in chosen:
+    for number, case in enumerate(chosen, 1):
+        print(f"{number}/{len(chosen)} {case.name}", file=sys.stderr, flush=True)
         if case.own_mounts and os.getuid() != 0:
             print(f"{case.name}: left out, as it takes root")
             continue

@@ -41,42 +41,12 @@ class Program:
     aside: bool = False
 
 
-_NANO = (
-    "train.py", "--dataset=random", f"--max_iters={STEPS + 2}", "--gradient_accumulation_steps=2",
-    "--eval_interval=1000", "--eval_iters=1", "--log_interval=10",
-)  # fmt: skip
-_LLAMA = ("llama_fsdp2.py", f"--steps={STEPS + 1}")
-
 # Those that no GPU has run since November 2026 first, then those farthest from the truth: time may run out. Of a run's
 # seconds most are the start: of torch, NCCL and the compiler.
-PROGRAMS: tuple[Program, ...] = (
-    Program("Hugging Face Trainer", ("hf_train.py", f"--steps={STEPS + 1}"), "field", seconds=31),
-    Program("nanoGPT, eager", (*_NANO, "--compile=False"), "nanoGPT", seconds=27, data="nanogpt"),
-    Program("pipeline, 1F1B", ("pp.py", "1f1b", "8"), "field", seconds=25, needs=2),
-    Program("FSDP2, eager", _LLAMA, "field", seconds=29),
-    Program("all troubles at once", ("{small}/all_at_once.py",), seconds=31, planted=True, needs=2),
-    Program("tensor parallel", (*_LLAMA, "--tp", "--layers=8"), "field", seconds=28, needs=2),
-    Program("ResNet-50, DDP", ("{small}/resnet_train.py",), seconds=29),
-    Program("Lightning", ("lit_train.py",), "field", seconds=29, needs=2),
-    Program(
-        "minGPT-ddp",
-        ("main.py", "data_config.path=text.txt", "data_config.truncate=1.0", "trainer_config.max_epochs=1"),
-        "minGPT-ddp", seconds=23, data="mingpt", packages=True, needs=2,
-    ),
-    Program("FSDP2, compiled", (*_LLAMA, "--compile", "--ckpt"), "field", seconds=43),
-    Program(  # half of its layers: compiling all of them takes a minute
-        "nanoGPT, compiled",
-        (*_NANO, "--compile=True", "--n_layer=6", "--n_embd=1024", "--n_head=16"),
-        "nanoGPT", seconds=46, data="nanogpt",
-    ),
-)  # fmt: skip
+PROGRAMS = read_records(Path(__file__).with_name("two_gpus.jsonl"), Program)
 
 # For two ranks on a CPU: whether all of this works.
-ON_CPU: tuple[Program, ...] = (
-    Program("ResNet-50, DDP", ("{small}/resnet_train.py",)),
-    Program("Hugging Face Trainer", ("{small}/hf_trainer.py",)),
-    Program("all troubles at once", ("{small}/all_at_once.py",), planted=True, needs=2),
-)
+ON_CPU = read_records(Path(__file__).with_name("on_cpu.jsonl"), Program)
 
 # Programs of one rank on one GPU (programs/), in three samples, each written before any result.
 ONE_GPU = read_records(Path(__file__).with_name("one_gpu.jsonl"), Program)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks import ROOT
 from benchmarks.observed_ranks.runs import end, start
+from benchmarks.records import read_records
 
 _LIMIT_S = 110.0
 _ENDED = 255
@@ -82,43 +83,8 @@ class Turn:
         )
 
 
-def _ranks(name: str, program: str, **more: object) -> Turn:
-    return Turn(name, f"observed_ranks/programs/{program}.py", **more)  # type: ignore[arg-type]
-
-
-def _one(name: str, program: str, *options: str, block: int = 20, seconds: float = 40.0, **more: object) -> Turn:
-    path = program if "/" in program else f"observed/programs/{program}.py"
-    return Turn(
-        name, path, options, ranks=1, block=block, traced=1, seconds=seconds, **more  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-RANKS = (
-    _ranks("tensor_parallel", "tensor_parallel"),
-    _ranks("fsdp2", "fsdp2", seconds=65),
-    _ranks("experts", "experts"),
-    _ranks("ddp", "ddp"),
-    _ranks("nano", "nano", seconds=65),
-    _ranks("mesh", "mesh", ranks=4, block=20, rounds=3, traced=1, seconds=60),
-    _ranks("hf_trainer", "hf_trainer", block=20, seconds=55),
-    _ranks("pipeline", "pipeline"),
-    _ranks("accelerate", "acc"),
-    _ranks("lightning", "lit"),
-)
-ONE_RANK = (
-    _one("Trainer", "hf_llama", seconds=50),
-    _one("Lightning", "lit_vit"),
-    _one("FSDP2, compiled, checkpointing", "sharded_blocks", "--compile", "--checkpoint", seconds=65),
-    _one("GPT-2, eager", "gpt_124m"),
-    _one("GPT-2, compiled", "gpt_124m", "--compile", seconds=55),
-    _one("ResNet-50, DDP", "programs/small/resnet_train.py"),
-    _one("FSDP2, eager", "sharded_blocks", seconds=50),
-    _one("FSDP2, checkpointing", "fsdp2_checkpointed", block=19, rounds=3, steps=60),
-    _one("LBFGS", "heat_lbfgs", block=19, rounds=3, steps=60),
-    _one("small GPT, eager", "observed_ranks/programs/nano.py", "--compile", "0", block=40),
-    _one("diffusion", "diffusion_unet", block=24, rounds=4, steps=100),
-    _one("two towers", "two_towers", block=14, rounds=4, steps=60),
-)
+RANKS = read_records(Path(__file__).with_name("turns_of_ranks.jsonl"), Turn)
+ONE_RANK = read_records(Path(__file__).with_name("turns_of_one.jsonl"), Turn)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import ROOT
 from benchmarks.observed.registry import make_data
 from benchmarks.observed_ranks.runs import end, variables_of
 from benchmarks.observed_ranks.truth import Run
@@ -110,7 +111,8 @@ class Visit:
     def _field(self, one: Field, pair: Pair, limit_s: float) -> int:
         folder = self.work / f"{one.name}.{'alone' if one.alone else 'traced'}"
         how = ["--launcher", "none"] if one.own else ["--nproc", str(one.ranks)]
-        script = [sys.executable, *one.command] if one.own else list(one.command)
+        command = [word.replace("{root}", str(ROOT)) for word in one.command]
+        script = [sys.executable, *command] if one.own else command
         more = {"SLOW": "0.05"} if one.slow else {}
         return _wait(self._started(pair, script, "field", folder, more, None if one.alone else how), limit_s)
 

@@ -12,26 +12,31 @@ the times of all steps, in ns. LOOKS=10: ten times as many looks at the host, to
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from benchmarks.observed.cost import hooked, whole_capture
-from benchmarks.two_gpus.behind_models import KINDS, training
-from benchmarks.two_gpus.cupti_common import CUDA, DEVICE, say, sync
-from benchmarks.two_gpus.observe_pairs import host, until_takes
+from benchmarks.observed.cost import hooked, step_of, whole_capture
 from traceops.capture import session as stepping
 from traceops.capture.observing import observer as pace
 from traceops.capture.observing import step_clock
 from traceops.capture.progress import read_progress
+
+Step = Callable[[], None]
+CUDA = torch.cuda.is_available() and not os.environ.get("CPU")
+DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
 
 # The clock goes on in the steps without: what is due by it is to come as often as if it did not.
 step_clock._EVENTS_COST /= 2
@@ -39,6 +44,82 @@ stepping._LONG_WAY_NS *= 2
 # And what is free at its start is no part of a long training.
 step_clock._FREE_NS = pace._FREE_NS = pace._SLOW_FREE_NS = 0
 pace._COST *= float(os.environ.get("LOOKS", "1"))
+
+
+def sync() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def resnet() -> tuple[torch.nn.Module, Callable[[Any], torch.Tensor]]:
+    from torchvision.models import resnet18, resnet50  # type: ignore[import-not-found, unused-ignore]
+
+    model = (resnet50 if CUDA else resnet18)().to(DEVICE, memory_format=torch.channels_last)
+    rows, side = (48, 224) if CUDA else (2, 32)
+    images = torch.randn(rows, 3, side, side, device=DEVICE).to(memory_format=torch.channels_last)
+    labels = torch.arange(rows, device=DEVICE)
+    return model, lambda made: torch.nn.functional.cross_entropy(made(images), labels)
+
+
+def llama() -> tuple[torch.nn.Module, Callable[[Any], torch.Tensor]]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size, layers, length = (768, 12, 512) if CUDA else (32, 2, 16)
+    shape = LlamaConfig(
+        hidden_size=size, intermediate_size=2 * size, num_hidden_layers=layers, num_attention_heads=8,
+        num_key_value_heads=8, vocab_size=8000, max_position_embeddings=length,
+    )  # fmt: skip
+    tokens = torch.arange(2 * length, device=DEVICE).reshape(2, length) % 8000
+    return LlamaForCausalLM(shape).to(DEVICE), lambda made: made(input_ids=tokens, labels=tokens).loss
+
+
+def small() -> tuple[torch.nn.Module, Callable[[Any], torch.Tensor]]:
+    model = torch.nn.Sequential(*(torch.nn.Linear(96, 96) for _ in range(24))).to(DEVICE)
+    batch = torch.randn(8, 96, device=DEVICE)
+    return model, lambda made: made(batch).square().mean()
+
+
+KINDS = {"resnet": resnet, "llama": llama, "small": small}
+
+
+def training(kind: str, *, ddp: bool = True) -> Step:
+    model, loss_of = KINDS[kind]()
+    made = model
+    if ddp:
+        made = torch.nn.parallel.DistributedDataParallel(model, device_ids=[DEVICE.index] if CUDA else None)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+
+    def step() -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16) if kind != "small" else contextlib.nullcontext():
+            loss = loss_of(made)
+        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def until_takes(ms: float, make: Callable[[int], Step], layers: int) -> Step:
+    """A program whose step takes about so long."""
+    step = make(layers)
+    for _ in range(4):
+        for _ in range(15):
+            step()
+        sync()
+        began = time.perf_counter()
+        for _ in range(10):
+            step()
+        sync()
+        took = (time.perf_counter() - began) * 100
+        if abs(took / ms - 1) < 0.15:
+            break
+        layers = max(1, round(layers * ms / took))
+        step = make(layers)
+    return step
+
+
+def host(layers: int) -> Step:
+    return step_of(96, 8, DEVICE, layers)
 
 
 def _agreed(count: int) -> int:
@@ -108,13 +189,14 @@ def measure(kind: str, seconds: float, folder: Path) -> None:
     told = {name: [round(value, 5) for value in _on_by_off(values)] for name, values in (("wall", wall), ("cpu", cpu))}
     if "RAW" in os.environ:
         np.save(Path(os.environ["RAW"]) / f"{kind}.npy", np.array([wall, cpu, looks]))
-    say(
+    row = dict(
         part="step_end", kind=kind, step_ms=round(float(np.median(wall)) / 1e6, 4), fours=len(wall) // 4, **told,
         call_us=[round(float(one), 2) for one in np.quantile(calls, (0.05, 0.5, 0.95, 0.99))],
         call_mean_us=round(float(np.mean(calls)), 2), samples=observer.samples, look_us=_of_a_look(wall, looks),
         trouble=observer.trouble,
         taken=[one.memory for one in seen], failure=str(capture.failure), short=type(capture._way).__name__,
     )  # fmt: skip
+    print(json.dumps(row), flush=True)
     capture.__exit__(None, None, None)
 
 
@@ -162,7 +244,7 @@ def main() -> None:
             torch.cuda.set_device(DEVICE)
         dist.init_process_group("nccl" if CUDA else "gloo")
     with tempfile.TemporaryDirectory() as name:
-        say(part="micro", cuda=CUDA, **micro(Path(name)))
+        print(json.dumps({"part": "micro", "cuda": CUDA, **micro(Path(name))}), flush=True)
     for one in sys.argv[1:]:
         kind, seconds = one.split(":")
         with tempfile.TemporaryDirectory() as name:

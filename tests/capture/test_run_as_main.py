@@ -187,6 +187,8 @@ def test_an_uncaught_error_is_shown_without_our_frames_unless_it_is_ours():
         through_ours(outer)
     shown = "".join(traceback.format_exception(script._own_traceback(raised.value)))
     assert "in inner" in shown and "in outer" in shown and "steps.py" not in shown
+    before = SyntaxError()  # the program has not begun, so no frame is its own
+    assert script._own_traceback(before).__traceback__ is None
     with pytest.raises(ZeroDivisionError) as raised:
         through_ours(lambda: exec(compile("1 / 0", script.__file__, "exec")))
     shown = "".join(traceback.format_exception(script._own_traceback(raised.value)))

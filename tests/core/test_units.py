@@ -1,9 +1,13 @@
-"""Numbers as people read them."""
+"""Numbers, steps and causes in words."""
 
 from __future__ import annotations
 
 import pytest
 
+from traceops.across.lateness import CAUSES
+from traceops.core import cause_words
+from traceops.core.findings import MOST_STEPS
+from traceops.core.rank_text import first_steps_text
 from traceops.core.units import (
     clock_text,
     count_text,
@@ -20,6 +24,9 @@ from traceops.core.units import (
     rate_text,
     size_text,
 )
+from traceops.core.words import STEP, WINDOW, StepWords, step_words
+from traceops.measure.ledger import BUCKETS
+from traceops.render.report.terms import TERMS
 
 
 @pytest.mark.parametrize(
@@ -61,3 +68,39 @@ def test_times_rates_and_percents() -> None:
     assert [rate_text(v) for v in (381.2, 18.44, 0.816)] == ["381", "18.4", "0.82"]
     assert [percent_text(v) for v in (12.4, 0.274, 0.001)] == ["12 %", "0.27 %", "0.01 %"]
     assert percent_changes([-0.001]) == ["0.00"] and percent_changes([5.2, -3.94]) == ["+5.2", "-3.9"]
+
+
+# Steps of a finding in words.
+
+
+def test_steps_are_not_counted_where_there_may_be_more_of_them():
+    """'in steps 24, 36, 48 … (64 in all)' stood beside an evaluation that came 97 times."""
+    assert first_steps_text(range(0, 200, 12), 3) == "0, 12, 24 … (17 in all)"
+    assert first_steps_text(range(0, 12 * MOST_STEPS, 12), 3) == "0, 12, 24 …"
+
+
+# Words cover what is measured, neither more nor less.
+
+
+def test_every_cause_of_lateness_has_words() -> None:
+    assert tuple(cause_words.CAUSES) == CAUSES
+
+
+def test_every_bucket_of_the_ledger_has_words_and_a_colour_in_its_order() -> None:
+    assert tuple(cause_words.BUCKETS) == tuple(TERMS) == BUCKETS
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (STEP, "26.41 ms of each 69.2 ms step; a step would take 42.8 ms"),
+        (WINDOW, "26.41 ms of the window of 69.2 ms; the window would take 42.8 ms"),
+    ],
+)
+def test_a_sentence_is_made_with_the_words_for_what_its_times_are_of(words: StepWords, said: str) -> None:
+    assert f"26.41 ms of {words.each_of('69.2 ms')}; {words.a} would take 42.8 ms" == said
+
+
+def test_units_of_a_window_are_those_of_its_sums() -> None:
+    assert (STEP.unit("ms"), WINDOW.unit("ms"), WINDOW.unit("calls")) == ("ms/step", "ms", "calls")
+    assert (step_words("step"), step_words("window"), step_words("none")) == (STEP, WINDOW, STEP)

@@ -425,7 +425,8 @@ for number in range(20):
     print("err", number, file=sys.stderr)
 os.system("echo from a shell > /dev/stdout")
 print("behind it")
-code = "import time; time.sleep(4); open('uploaded', 'w'); print('uploaded', flush=True); open('printed', 'w')"
+waits = "import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists('upload'), True)]; "
+code = waits + "print('uploaded', flush=True); open('printed', 'w')"
 subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
 print("pid", os.getpid())
@@ -446,7 +447,7 @@ def test_what_a_rank_prints_and_what_it_leaves_running(tmp_path):
     assert told[:-1] == [*expected, "from a shell", "behind it"]
     log = tmp_path / "run" / "logs" / "rank_0.output.log"
     assert log.read_text().splitlines() == told, "a file was truncated by the shell"
-    assert not (tmp_path / "uploaded").exists(), "the run waits for nothing"
+    (tmp_path / "upload").touch()  # after the run, which waits for nothing
     deadline = time.monotonic() + DEADLOCK_S
     while not (tmp_path / "printed").exists():
         assert time.monotonic() < deadline, "what was to outlive the run was killed, or died of what it printed"

@@ -257,19 +257,19 @@ def test_a_built_in_strategy_and_summaries_that_take_the_place_of_its_traces(sta
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_training_is_ended_once_its_capture_is_complete(tmp_path, start):
-    _, told = start("--nproc", "2", "--name", "mine", "--stop", "--", "app/train.py", "--steps", "3000").communicate(
+    _, told = start("--nproc", "2", "--name", "mine", "--stop", "--", "app/train.py", "--steps", "20000").communicate(
         timeout=_DEADLOCK_S
     )
     run = json.loads((tmp_path / "profile" / "mine" / "run.json").read_text())
     assert "capture complete at step" in told and "2 of 2 ranks traced" in told
     assert (run["status"], run["exit_code"], run["failed_rank"]) == ("finished", 0, None)
-    assert run["steps"] < 3000 and all(rank["traces"] for rank in run["ranks"])
+    assert run["steps"] < 20_000 and all(rank["traces"] for rank in run["ranks"])
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_run_that_is_active_can_be_stopped_by_its_folder(tmp_path, start):
-    training = start("--nproc", "2", "--name", "mine", "--", "app/train.py", "--steps", "3000")
+    training = start("--nproc", "2", "--name", "mine", "--", "app/train.py", "--steps", "20000")
     manifests = [tmp_path / "profile" / "mine" / f"rank_{rank}" / "manifest.json" for rank in (0, 1)]
     while training.poll() is None and not all(path.exists() for path in manifests):
         time.sleep(0.1)
@@ -384,7 +384,7 @@ def test_no_setting_worked(folder, capsys):
     options = ["--settings", "doctor.json", "--fallback", "single", "--dry-run"]
     assert main(["run", "--device", "cpu", *options, "--strategy", "pytorch_ddp"]) == 0
     printed, said = capsys.readouterr()
-    assert "--grad-accum 4" in printed and "one rank in the place of 4" in said
+    assert "--grad-accum 4" in printed and "one rank in place of 4" in said
 
 
 @pytest.mark.torch

@@ -3,7 +3,7 @@
 `install` has `subprocess` fork where it would execute the same Python with variables that make the same of it. What
 `execve` and the start of Python do to a process is done here: descriptors, signals, variables, arguments, folder, path,
 standard streams and ``__main__``. A supervisor of `traceops run` is forked too, and what it executes.
-tests/test_started.py holds the two ways together.
+tests/test_suite.py holds the two ways together.
 """
 
 import atexit

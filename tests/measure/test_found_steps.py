@@ -1,13 +1,22 @@
-"""Steps of traces that mark none: found by what repeats, and only where it does."""
+"""Steps: found where a trace marks none, as pandas finds them, and which of them are typical."""
+
+from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from events_builder import build, kernel, note
+from drawn import examples
+from events_builder import build, kernel, note, step
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceops.measure.activity import find_activity
-from traceops.measure.steps import NO_STEP, find_steps
+from traceops.measure.steps import NO_STEP, find_steps, typical_steps
+from traceops.pipeline.analyze import analyze
+from traceops.report.model import Report
 
 US = 1_000
 OPTIMIZER = "Optimizer.step#AdamW.step"
@@ -218,3 +227,111 @@ def test_micro_batches_without_an_optimizer_in_sight_make_steps_by_what_every_th
     assert len(found(iterations(18, names=names, marks=marks))) == 5
     copied = iterations(18, names=lambda i: [*pass_of(), "copy"] if i % 2 else pass_of(), marks=marks)
     assert len(found(copied)) == 17  # a copy now and then is none
+
+
+# Our steps beside a few lines of pandas that know nothing of traceops, to the microsecond.
+
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+
+# Traces that others published.
+RUNS = ["hta/pair", "hta/amd", "hta/ns"]
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    """Imported by the worker that needs pandas, and not by each that collects the tests."""
+    from benchmarks.field import pandas_ledger
+
+    return pandas_ledger
+
+
+def traces_of(run: str) -> list[Path]:
+    return sorted(path for path in (DATA / run).iterdir() if path.name.endswith(".json.gz"))
+
+
+def document(report: Report) -> dict:
+    rows = {"ranks": [{"rank": row.rank} for row in report.ranks]}
+    return rows | {"steps": [msgspec.to_builtins(step) for step in report.steps]}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_step_busy_exposed_and_idle_time_are_what_pandas_says(run: str, ledger):
+    report = analyze(DATA / run, cache=False, jobs=1)
+    compared, differing = ledger.differing_steps(document(report), traces_of(run))
+    assert compared == len(report.steps) > 0 and differing == 0
+
+
+def test_a_step_that_is_off_by_a_microsecond_is_seen(ledger):
+    told = document(analyze(DATA / "hta/pair", cache=False, jobs=1))
+    told["steps"][0]["compute"] += 0.001
+    assert ledger.differing_steps(told, traces_of("hta/pair")) == (4, 1)
+
+
+def test_the_parts_of_a_step_make_it_whole(ledger):
+    (row,) = ledger.steps_of(traces_of("hta/amd")[0]).to_dict("records")
+    assert row["busy_ms"] + row["idle_ms"] == pytest.approx(row["step_ms"], abs=1e-9)
+    step = {"duration_ms": 9.0, "compute": 1.0, "memory": 0.5, "idle_host": 5.0, "idle_gap": 0.5}
+    step |= {"comm_transfer": 1.0, "comm_wait": 0.75, "comm_unmatched": 0.25}
+    assert ledger.of_traceops(step) == {
+        "step_ms": 9.0, "busy_ms": 3.5, "exposed_ms": 2.0, "memory_ms": 0.5, "idle_ms": 5.5,
+    }  # fmt: skip
+
+
+def test_waiting_is_what_pandas_says_of_the_collectives_of_all_ranks(ledger):
+    waiting_ms = [row.wait_ms for row in analyze(DATA / "ddp4", cache=False, jobs=1).ranks]
+    assert waiting_ms == pytest.approx(ledger.waiting_of(traces_of("ddp4")), abs=0.001) and max(waiting_ms) > 1
+
+
+# Which steps are typical.
+
+
+@pytest.mark.parametrize(
+    ("steps", "unlike"),
+    [
+        ([2149, 136, 129, 131], [0]),  # a recompilation in the first of four [tests/data/recompile2]
+        ([100, 101, 99, 180, 100], [3]),
+        ([100, 300, 100, 300], []),  # every other step is long: none is the usual one
+        ([100, 1000], []),  # of two steps neither is the usual one
+        ([100, 120, 80, 110, 90], []),
+        ([100, 100, 100, 149], []),  # below one and a half times the median
+        ([60, 100, 140, 100, 170], []),  # they spread that far anyway
+        ([100, 100, 10], []),  # a short step costs nothing
+        ([5], []),
+        ([], []),
+    ],
+)
+def test_far_longer_steps_are_unlike(steps, unlike):
+    assert np.flatnonzero(~typical_steps(steps)).tolist() == unlike
+
+
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=30), st.floats(0.01, 100))
+@examples(60)
+def test_fewer_than_half_are_left_out_whatever_the_unit(steps, unit):
+    typical = typical_steps(steps)
+    assert typical.sum() * 2 > len(steps)
+    assert typical[int(np.argmin(steps))]
+    ordered = np.sort(steps)
+    assert (typical_steps(ordered)[:-1] >= typical_steps(ordered)[1:]).all()
+    assert typical_steps(np.array(steps) * 2**3).tolist() == typical.tolist()
+
+
+# Where steps begin and end, where the marks alone do not say it.
+
+
+MS = 1_000_000
+
+
+def test_a_mark_on_the_cpu_that_holds_no_operator_is_no_step():
+    """A profiler's step() right after another: a program was said to spend 100 % of 14 µs outside torch."""
+    work = [note("aten::mm", at * MS, MS, cat="cpu_op") for at in range(2, 12, 2)]
+    events = build([step(1, 20 * MS, 14_000), *work])
+    steps = find_steps(events, find_activity(events))
+    assert (steps.number.tolist(), steps.empty) == ([NO_STEP], (1,))
+    assert steps.edges.tolist() == [2 * MS, 11 * MS]
+
+
+def test_a_mark_with_one_operator_is_a_step():
+    events = build([step(1, 0, 10 * MS), note("aten::mm", 2 * MS, MS, cat="cpu_op")])
+    assert find_steps(events, find_activity(events)).number.tolist() == [1]

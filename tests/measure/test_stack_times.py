@@ -1,13 +1,20 @@
-"""Where a host spends its time, from the frames of a trace with stacks."""
+"""Where a host spends its time: by frames, by names of functions, by nested operators."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from events_builder import BACKWARD, MAIN, build, call, kernel, step
+from events_builder import BACKWARD, MAIN, build, call, kernel, note, step
+from hypothesis import given
+from hypothesis import strategies as st
 
+from traceops.measure import activity, host_rows
 from traceops.measure.activity import find_activity
+from traceops.measure.host_places import stack_purposes
+from traceops.measure.host_rows import named
 from traceops.measure.ledger import find_lane
+from traceops.measure.nesting import find_nesting
 from traceops.measure.stack_times import IDLE, stack_times
 from traceops.measure.steps import find_steps
 from traceops.measure.summary import summarize
@@ -127,3 +134,264 @@ def test_a_real_rank_that_is_late():
     assert one.host_ns / MS == pytest.approx([60.0, 60.0, 60.0], abs=0.1)
     assert one.idle_ns.sum(axis=0) / MS == pytest.approx([0.1, 17.5, 24.8], abs=0.1)
     assert all(one.place.function != "busy" for one in other)
+
+
+# What the name of a function says that the host is about.
+
+
+TRAINER = "/site-packages/transformers/trainer.py"
+
+
+@pytest.mark.parametrize(
+    "functions, says",
+    [
+        (["Trainer.train", "Trainer._maybe_log_save_evaluate", "Trainer.log"], None),  # was an evaluation
+        (["Trainer._maybe_log_save_evaluate", "Trainer._save_checkpoint"], "checkpoint"),
+        (["train", "evaluate_and_save", "save_checkpoint"], "checkpoint"),  # was an evaluation
+        (["train", "evaluate_and_save", "evaluate"], "evaluation"),
+        (["train", "eval_and_log"], None),
+        (["Trainer._maybe_log_save_evaluate", "Trainer._evaluate", "Trainer.evaluate"], "evaluation"),
+        (["train_and_evaluate", "step"], None),
+        (["train_and_evaluate", "validate"], "evaluation"),
+        (["train_one_epoch.<locals>.evaluate"], "evaluation"),
+        (["run_eval"], "evaluation"),
+        (["_EvaluationLoop.run", "do_validation"], "evaluation"),
+        (["my_val_loop"], "evaluation"),
+        (["evaluate_model"], "evaluation"),
+        (["log_eval_loss"], None),
+        (["retrieval", "Interval.evaluated"], None),
+        (["_FitLoop.run", "_EvaluationLoop.run", "_DataFetcher.__next__"], "evaluation"),  # was data that comes late
+        (["_FitLoop.run", "_TrainingEpochLoop.run"], None),
+        (["main", "test"], "evaluation"),  # was nothing
+        (["Trainer.train", "Trainer._test"], "evaluation"),
+        (["run_val_epoch"], "evaluation"),
+        (["test_training", "unit_test", "val_loader", "latest"], None),
+    ],
+)
+def test_a_function_that_also_trains_logs_or_saves_is_no_evaluation(functions, says):
+    frames = [SimpleNamespace(function=name, file=TRAINER, no_grad=False) for name in functions]
+    observed = SimpleNamespace(frames=frames, stacks=[tuple(range(len(frames)))])
+    assert stack_purposes(observed)[0].what == says
+
+
+@pytest.mark.parametrize(
+    "folder, says",
+    [("/opt/torch/.venv/lib/python3.12", "evaluation"), ("/site-packages/torch", None), ("/usr/lib/torch", None)],
+)
+def test_a_virtual_environment_may_be_called_torch(folder, says):
+    """Evaluations of the HF Trainer in /opt/torch/.venv had no cause."""
+    inside = folder + ("/site-packages/transformers/trainer.py" if says else "/inference.py")
+    frames = [SimpleNamespace(function="Trainer.evaluate", file=inside, no_grad=False)]
+    assert stack_purposes(SimpleNamespace(frames=frames, stacks=[(0,)]))[0].what == says
+
+
+CONTEXT = ("context_decorator.<locals>.decorate_context", "/site-packages/torch/utils/_contextlib.py")
+CALL = ("Module._call_impl", "/site-packages/torch/nn/modules/module.py")
+ENGINE = ("_engine_run_backward", "/site-packages/torch/autograd/graph.py")
+OWN = "/home/me/train.py"
+
+
+def purposes(*stacks):
+    """Of frames as (function, file), and a third where the line is in a block without gradients."""
+    frames = [
+        SimpleNamespace(function=name, file=file, no_grad=bool(block))
+        for stack in stacks
+        for name, file, *block in stack
+    ]
+    starts = [sum(map(len, stacks[:at])) for at in range(len(stacks))]
+    numbers = [tuple(range(start, start + len(stack))) for start, stack in zip(starts, stacks, strict=True)]
+    found = stack_purposes(SimpleNamespace(frames=frames, stacks=numbers))
+    return [(one.what, None if one.frame is None else frames[one.frame].function) for one in found]
+
+
+def test_a_model_that_is_called_in_a_function_decorated_with_no_grad():
+    """nanoGPT's evaluation has a name that says nothing: nothing was told of it."""
+    estimate = [("<module>", OWN), CONTEXT, ("estimate_loss", OWN), CALL, ("GPT.forward", OWN)]
+    assert purposes(estimate) == [("inference", "estimate_loss")]
+    assert purposes([("<module>", OWN), CONTEXT, ("update_average", OWN)]) == [(None, None)]  # calls no module
+    named = [("<module>", OWN), CONTEXT, ("evaluate", OWN), CALL, ("GPT.forward", OWN)]
+    assert purposes(named) == [("evaluation", "evaluate")]
+
+
+def test_a_decorator_that_turns_gradients_on_or_an_optimizers_closure_is_training():
+    closure = [("fit", OWN), CONTEXT, ("Closure.closure", "/lightning/closure.py"), CALL, ("Net.forward", OWN)]
+    behind = [*closure[:3], ENGINE]
+    assert purposes(closure, behind) == [(None, None), (None, None)]
+    lbfgs = [("fit", OWN), CONTEXT, ("LBFGS.step", "/torch/optim/lbfgs.py"), ("closure", OWN), CALL]
+    assert purposes(lbfgs) == [(None, None)]
+    own = [("fit", OWN), CONTEXT, ("SAM.step", OWN), CONTEXT, ("closure", OWN), CALL]
+    assert purposes(own) == [(None, None)]
+
+
+def test_a_model_that_is_called_in_a_block_without_gradients():
+    """An evaluation at module level has no function, and no name: 61 % of a run were nothing that shows why."""
+    module = ("<module>", OWN, "block")
+    assert purposes([module, CALL, ("GPT.forward", OWN)]) == [("inference", "<module>")]
+    assert purposes([module, ("update_average", OWN)]) == [(None, None)]
+    trains = [("<module>", OWN), ENGINE]
+    assert purposes([module, CALL], trains) == [("inference", "<module>"), (None, None)]
+    assert purposes([("SAM.step", OWN, "block"), CALL]) == [(None, None)]
+    assert purposes([("<module>", OWN), ("evaluate", OWN, "block"), CALL]) == [("evaluation", "evaluate")]
+
+
+# Words to look for before a pattern are in every name that the pattern finds.
+
+
+ASCII = st.characters(max_codepoint=127)
+PATTERNS = {"input": (host_rows._INPUT, host_rows._INPUT_WORDS), "queues": (host_rows._QUEUES, host_rows._QUEUES_WORDS)}
+
+
+@pytest.mark.parametrize("which", PATTERNS)
+@given(st.data())
+def test_no_name_is_lost_to_the_words(which, data):
+    pattern, words = PATTERNS[which]
+    name = data.draw(st.from_regex(pattern, alphabet=ASCII))
+    assert named(build([note(name, 0, 1)]), pattern, words).tolist() == [True]
+
+
+@given(st.from_regex(activity._LIBRARY, alphabet=ASCII))
+def test_no_kernel_of_a_library_is_lost_to_the_words(name):
+    assert activity.communicates(name)
+
+
+@given(st.from_regex(activity._VERB, alphabet=ASCII))
+def test_no_collective_is_lost_to_the_words(name):
+    other = activity._NONE.search(name) is not None and activity._LIBRARY.search(name) is None
+    assert activity.communicates(name) is not other
+
+
+def test_words_alone_do_not_make_a_name_fit():
+    names = ["Memory", "relaunch", "cudaMemcpyAsync", "cudaLaunchKernel"]
+    events = build([note(name, 0, 1) for name in names])
+    found = named(events, host_rows._QUEUES, host_rows._QUEUES_WORDS).tolist()
+    assert found == [False, False, True, True]
+
+
+# Parents and own time of nested operators, against a slow and obvious way to find them.
+
+
+YEARS = 1 << 61  # ns; two threads this wide fit no axis that counts ns
+
+
+@st.composite
+def trees(draw):
+    """Nested intervals on two threads, inside each other or beside each other, and calls on three."""
+    rows = []
+
+    def grow(tid, start, end, depth):
+        rows.append(note(f"op{len(rows)}", start, end - start, tid, "cpu_op"))
+        at = start + draw(st.integers(0, 2))
+        while depth and at + 1 < end and draw(st.booleans()):
+            stop = draw(st.integers(at, end))
+            grow(tid, at, stop, depth - 1)
+            at = stop + draw(st.integers(0, 3))
+
+    for tid in (1, 2):
+        begin = draw(st.integers(0, 5))
+        for _ in range(draw(st.integers(0, 3))):
+            length = draw(st.integers(0, 60))
+            grow(tid, begin, begin + length, 4)
+            begin += length + draw(st.integers(0, 4))
+    for tid, ts in draw(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 90)), max_size=20)):
+        rows.append(note("launch", ts, 1, tid, "cuda_runtime"))
+    return build(draw(st.permutations(rows)))
+
+
+def split(events):
+    """Rows of the operators and of the calls."""
+    operators = events.in_cats("cpu_op")
+    return np.flatnonzero(operators), np.flatnonzero(~operators)
+
+
+def around(events, ops, row):
+    """All operators that hold this moment of this thread, innermost first; of equal ones the later in the file.
+
+    One of no length lies in those that begin as it does if one of them stands before it in the file.
+    """
+    own = row in ops
+    alike = [
+        op for op in ops if (events.tid[op], events.ts[op]) == (events.tid[row], events.ts[row]) and events.dur[op]
+    ]
+    before = own and not events.dur[row] and min(alike, default=row) >= row
+    holding = [
+        op for op in ops
+        if op != row and events.tid[op] == events.tid[row] and events.ts[op] <= events.ts[row] < events.end[op]
+        and (not own or (events.dur[op], -op) > (events.dur[row], -row))
+        and not (before and op in alike)
+    ]  # fmt: skip
+    return sorted(holding, key=lambda op: (events.dur[op], -op))
+
+
+def rows_at(nesting, positions):
+    return [int(nesting.rows[at]) if at >= 0 else -1 for at in positions]
+
+
+@given(trees())
+def test_parents_are_the_innermost_around(events):
+    ops, _ = split(events)
+    nesting = find_nesting(events, ops)
+    assert sorted(nesting.rows) == ops.tolist()
+    expected = [next(iter(around(events, ops, row)), -1) for row in nesting.rows]
+    assert rows_at(nesting, nesting.parent) == expected
+    assert nesting.outermost.tolist() == np.flatnonzero(np.array(expected) == -1).tolist()
+
+
+@given(trees())
+def test_a_call_is_inside_the_innermost_and_the_outermost_operator_on_its_thread(events):
+    ops, calls = split(events)
+    nesting = find_nesting(events, ops)
+    inside = [around(events, ops, row) or [-1] for row in calls]
+    assert rows_at(nesting, nesting.innermost_around(calls)) == [holding[0] for holding in inside]
+    assert rows_at(nesting, nesting.outermost_around(calls)) == [holding[-1] for holding in inside]
+
+
+@given(trees())
+def test_own_times_add_up_to_the_time_of_the_outermost(events):
+    ops, _ = split(events)
+    nesting = find_nesting(events, ops)
+    assert nesting.own_time.sum() == events.dur[nesting.rows[nesting.outermost]].sum()
+
+
+@given(trees())
+def test_times_years_apart_nest_as_well(events):
+    ops, calls = split(events)
+    calls = calls[np.isin(events.tid[calls], events.tid[ops])]
+
+    def found():
+        nesting = find_nesting(events, ops)
+        return [
+            rows_at(nesting, positions)
+            for positions in (
+                nesting.parent, nesting.innermost_around(calls), nesting.outermost_around(calls)
+            )
+        ]  # fmt: skip
+
+    near = found()
+    events.ts[events.tid == 2] += YEARS
+    events.ts[events.tid == 1] -= YEARS - 1
+    assert found() == near
+
+
+def test_calls_after_what_was_deep_inside_and_beside_the_operators():
+    rows = [
+        note("outer", 0, 100, cat="cpu_op"), note("inner", 10, 20, cat="cpu_op"), note("inmost", 15, 10, cat="cpu_op"),
+        note("last", 20, 5, cat="cpu_op"), note("other", 50, 10, 2, "cpu_op"),
+        note("launch", 22, 2, cat="cuda_runtime"), note("launch", 25, 2, cat="cuda_runtime"),
+        note("launch", 30, 2, cat="cuda_runtime"), note("launch", 100, 2, cat="cuda_runtime"),
+        note("launch", -5, 2, 2, "cuda_runtime"), note("launch", 55, 2, 2, "cuda_runtime"),
+        note("launch", 55, 2, 3, "cuda_runtime"),
+    ]  # fmt: skip
+    nesting, calls = find_nesting(build(rows), np.arange(5)), np.arange(5, 12)
+    assert nesting.innermost_around(calls).tolist() == [3, 1, 0, -1, -1, 4, -1]
+    assert nesting.outermost_around(calls).tolist() == [0, 0, 0, -1, -1, 4, -1]
+
+
+def test_operators_that_only_overlap_are_one_stretch_of_the_first():
+    rows = [
+        note("first", 0, 10, cat="cpu_op"), note("second", 5, 15, cat="cpu_op"), note("third", 20, 5, cat="cpu_op"),
+        note("wait", 15, 1, cat="cuda_runtime"), note("wait", 20, 1, cat="cuda_runtime"),
+        note("wait", 25, 1, cat="cuda_runtime"),
+    ]  # fmt: skip
+    nesting = find_nesting(build(rows), np.arange(3))
+    assert nesting.outermost.tolist() == [0, 2]
+    assert nesting.outermost_around(np.arange(3, 6)).tolist() == [0, 2, -1]

@@ -1,5 +1,6 @@
-"""Whoever runs the map, the report is the same; and a worker that dies costs its rank."""
+"""Whoever runs the map, the report is the same; a worker that dies costs its rank, and Ctrl-C ends all."""
 
+import io
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping import executors, ranks
 from traceops.pipeline.mapping.executors import map_files, map_in_processes
-from traceops.pipeline.mapping.ranks import MapOptions, Outcome, summarize_all
+from traceops.pipeline.mapping.ranks import Done, MapOptions, Outcome, ProgressLine, progress_text, summarize_all
 from traceops.pipeline.mapping.summary_file import unpack
 from traceops.traces.discover import TraceFile, discover
 
@@ -410,3 +411,125 @@ def test_a_containers_share_of_processor_time_bounds_the_processes(tmp_path, mon
         assert executors.cores() == most
     share.write_text("150000 100000")
     assert executors.cores() == min(visible, 2)
+
+
+# Ctrl-C while traces are read ends the command and its processes at once, and leaves nothing half-written.
+
+
+_COMMAND = """
+import os, pathlib, signal, sys, time
+from traceops.cli import main
+from traceops.pipeline.mapping import ranks
+
+folder, started = sys.argv[1], pathlib.Path(sys.argv[2])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # of a test in the background it is ignored
+
+def slow(file, *options):
+    (started / str(os.getpid())).touch()
+    time.sleep(60)
+    (started / "ended").touch()
+
+ranks.summarize = slow
+ranks._POOL_WORTH_BYTES = 0
+sys.exit(main(["analyze", folder, "-o", folder + "/out", "--jobs", sys.argv[3]]))
+"""
+
+
+def alive(pid):
+    """Whether a process runs; one that is dead and not yet waited for does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("whole_group", [False, True], ids=["kill -INT", "Ctrl-C in a terminal"])
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_interrupted(ddp, tmp_path, cache, jobs, whole_group):
+    started = tmp_path / "started"
+    started.mkdir()
+    command = [sys.executable, "-c", _COMMAND, str(ddp), str(started), str(jobs)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while len(list(started.iterdir())) < jobs:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    workers = [int(path.name) for path in started.iterdir()]
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    out, said = process.communicate()
+    assert process.returncode == 130
+    assert (out, said) == ("", "traceops analyze: interrupted\n")
+    assert not (started / "ended").exists()
+    assert not any(map(alive, workers))
+    assert list((ddp / "out").iterdir()) == []
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end processes with their parent")
+def test_workers_of_a_killed_command_end_too(ddp, tmp_path):
+    started = tmp_path / "started"
+    started.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", _COMMAND, str(ddp), str(started), "2"])
+    while len(list(started.iterdir())) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    workers = [int(path.name) for path in started.iterdir()]
+    process.kill()
+    process.wait()
+    while any(map(alive, workers)):
+        time.sleep(0.02)
+    assert not (started / "ended").exists()
+
+
+# The line while traces are read: what it says, and where it says nothing.
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def line(file, seconds, **options):
+    """What reaches the file when the map calls at these moments."""
+    clock = iter([0.0, *seconds])
+    with ProgressLine(file, clock=lambda: next(clock), **options) as progress:
+        for number, _ in enumerate(seconds, 1):
+            progress(Done(number, 8, 10_000_000 * number, 80_000_000))
+    return file.getvalue()
+
+
+def test_it_says_how_far_how_fast_and_how_long(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    written = line(Terminal(), [0.2, 2.0])
+    assert "2/8 ranks  20 MB  10 MB/s  0:06 left" in written
+    assert "1/8" not in written  # what takes only a moment needs no line
+    assert written.endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "text"),
+    [
+        (Done(0, 4, 0, 80_000_000), 1, "reading traces  0/4 ranks"),
+        (Done(3, 4, 0, 0), 3, "reading traces  3/4 ranks  0:01 left"),
+        (Done(4, 4, 8_000_000, 8_000_000), 2, "reading traces  4/4 ranks  8 MB  4 MB/s"),
+        (Done(1, 1024, 10**9, 1024 * 10**9), 20, "reading traces  1/1024 ranks  1,000 MB  50 MB/s  5:41:00 left"),
+    ],
+)
+def test_texts(done, seconds, text):
+    assert progress_text(done, seconds) == text
+    assert len(text) < 80
+
+
+def test_it_is_not_written_more_often_than_eyes_can_follow(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert line(Terminal(), [1.0, 1.01, 1.02, 1.2]).count("ranks") == 2
+
+
+def test_nothing_in_a_pipe_or_where_nobody_wants_it(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert line(io.StringIO(), [2.0]) == ""
+    assert line(Terminal(), [2.0], enabled=False) == ""
+    monkeypatch.setenv("TERM", "dumb")
+    assert line(Terminal(), [2.0]) == ""

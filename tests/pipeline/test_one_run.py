@@ -1,12 +1,22 @@
-"""Folders that hold more than one run, or one trace twice: what was found, used and left out is said."""
+"""What one folder holds: one run or several, of one host or several, and ranks that are there twice."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
+from fault_runs import unpacked
 
+from traceops.core.claims import claim_of
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
+from traceops.render.report.coverage import unjudged_sentence
+from traceops.render.report.html import describe
+from traceops.render.report.terminal import describe_summary
+from traceops.render.writers.csv import render_csv_files
+from traceops.render.writers.terminal import write_terminal
+from traceops.rules.bandwidth import LowBandwidth
 from traceops.traces.windows import host_in_name
 
 EPOCH_NS = 1_790_857_026 * 10**9
@@ -325,3 +335,112 @@ def test_the_names_that_our_capture_gives_tell_the_host_too():
     assert host_in_name("mix/vm_1672.window_0.1795893468323.pt.trace.json", 1672) == "vm"
     assert host_in_name("mix/vm_1672.1795893468323.pt.trace.json.gz", 1672) == "vm"
     assert host_in_name("mix/vm.window_0.1795893468323.pt.trace.json", 1672) is None
+
+
+# Runs of several hosts: a row a host, and communication inside a host apart from that between hosts.
+
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory):
+    """A recorded run on a 2×2 mesh, as if ranks 0 and 1 had been on one node and 2 and 3 on another."""
+    folder = tmp_path_factory.mktemp("hsdp")
+    for path in (DATA / "slow_hsdp4").glob("*.json*"):
+        shutil.copy(path, folder / path.name)
+    run = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else {"world_size": 4}
+    told = {entry["rank"]: entry for entry in run.get("ranks", [])}
+    run["hosts"] = ["node-0", "node-1"]
+    run["ranks"] = [{**told.get(rank, {}), "rank": rank, "host": f"node-{rank // 2}"} for rank in range(4)]
+    (folder / "run.json").write_text(json.dumps(run))
+    return analyze(folder)
+
+
+def test_a_row_a_host_adds_up_to_what_its_ranks_do(two_hosts):
+    rows, ranks = two_hosts.hosts, {row.rank: row for row in two_hosts.ranks}
+    assert [(row.host, row.ranks) for row in rows] == [("node-0", (0, 1)), ("node-1", (2, 3))]
+    for row in rows:
+        own = [ranks[rank] for rank in row.ranks]
+        for name in ("compute_ms", "comm_wait_ms", "idle_host_ms"):
+            assert getattr(row, name) == pytest.approx(sum(getattr(one, name) for one in own) / 2, abs=1e-5)
+        assert row.late_share == pytest.approx(sum(one.late_share for one in own), abs=1e-5)
+        whole = sum(one.transfer_ms for one in own) / 2, sum(one.wait_ms for one in own) / 2
+        split = (row.inside_transfer_ms + row.between_transfer_ms, row.inside_wait_ms + row.between_wait_ms)
+        assert split == pytest.approx(whole, rel=1e-4), "all of it lies inside or between"
+        assert row.inside_transfer_ms > 0 and row.between_transfer_ms > 0
+        assert row.inside_busbw_gbs and row.between_busbw_gbs
+
+
+def test_hosts_are_in_page_terminal_and_csv(two_hosts, tmp_path, capsys):
+    import sys
+
+    write_terminal(describe_summary(two_hosts, tmp_path, verbose=True), sys.stdout)
+    shown = capsys.readouterr().out
+    assert "4 ranks on 2 hosts" in shown and "node-1  2–3" in shown
+    assert "hosts" in [section.id for section in describe(two_hosts).sections]
+    lines = render_csv_files(two_hosts)["hosts.csv"].splitlines()
+    assert lines[0].startswith("host,ranks,step_ms,") and lines[2].startswith("node-1,2 3,")
+
+
+def test_one_host_has_no_table_of_hosts():
+    report = analyze(DATA / "starved_loader2")
+    assert not report.hosts and "hosts.csv" not in render_csv_files(report)
+    assert "hosts" not in [section.id for section in describe(report).sections]
+
+
+# Two ranks that share one H200 and send over sockets, by plain torch.profiler: what their traces do not tell.
+
+
+def test_steps_that_only_some_ranks_recorded_count_in_no_mean(tmp_path):
+    """Of four steps a rank two are shared: 9.3 of 16 ms of transfer were told, and a step of 88.7 ms for 87.3."""
+    report = analyze(unpacked("sockets_shifted", tmp_path))
+    step = report.summary.step_time_ms
+    assert step.unshared == (2, 3, 6, 7)
+    assert step.typical == pytest.approx(87.26, rel=0.02)
+    assert report.summary.ledger_ms.comm_transfer == pytest.approx(16.3, rel=0.03)
+    assert report.summary.ledger_ms.comm_unmatched == 0
+
+
+def test_nobody_knows_whether_ranks_that_each_see_one_gpu_share_a_host(tmp_path):
+    """They were held to NVLink, as an error. Names that the program chose have no host."""
+    both = unpacked("sockets_plain", tmp_path)
+    for rank, path in enumerate(sorted(both.iterdir())):
+        path.rename(both / f"rank{rank}.1795470461619331944.pt.trace.json")
+    report = analyze(both)
+    [slow] = [one for one in report.findings if one.rule == "TO-C001"]
+    assert (slow.severity, slow.confidence) == ("warning", "low")
+    assert claim_of(slow, LowBandwidth).may_be_apart
+
+
+def test_the_name_of_a_trace_says_the_host(tmp_path):
+    """tensorboard_trace_handler writes HOST_PID.time.pt.trace.json, unless the program names the worker itself."""
+    report = analyze(unpacked("sockets_plain", tmp_path))
+    assert report.run.hosts == ("vm",)
+    [slow] = [one for one in report.findings if one.rule == "TO-C001"]
+    assert slow.confidence == "high" and "of one host." in slow.message
+
+
+def test_ranks_of_one_host_recorded_minutes_apart_are_of_two_runs(tmp_path):
+    """Their collectives match by number, and clocks that nobody sets may be off by minutes; one host has one clock."""
+    both = unpacked("sockets_plain", tmp_path)
+    path = sorted(both.iterdir())[1]
+    text = path.read_text()
+    [base] = re.findall(r'"baseTimeNanoseconds": (\d+)', text)
+    path.write_text(text.replace(base, str(int(base) + 120 * 10**9)))
+    report = analyze(both)
+    assert report.run.ranks_present == (1,)
+    [left] = [one.message for one in report.findings if one.rule == "TO-V002"]
+    assert "begins 2:00 before rank 1 does: it is of another capture. It is left out" in left
+
+
+def test_one_rank_alone_says_what_of_its_step_nobody_can_judge(tmp_path):
+    """The first sentence had a missing rank, and nothing of a fifth of the step in collectives."""
+    both = unpacked("sockets_plain", tmp_path)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(sorted(both.iterdir())[0], alone)
+    report = analyze(alone)
+    card = card_of(report)
+    assert card.headline.startswith("1 of 2 ranks has no trace") and card.judged_pct < 85
+    assert "Add the traces of the missing ranks" in unjudged_sentence(report)

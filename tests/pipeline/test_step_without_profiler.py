@@ -1,4 +1,4 @@
-"""What a step takes without the profiler is one number: in the terminal, on the page, in tables and in report.json."""
+"""Which step a report is about: what it takes without the profiler, and the path of one like the others."""
 
 import json
 import shutil
@@ -68,3 +68,12 @@ def test_a_window_that_was_asked_for_later_has_the_steps_before_it():
     manifest = {"unprofiled_step_ms": 42.0, "schedule": schedule}
     assert without_profiler_ms(manifest, [500, 501], None, None) == 42.0
     assert without_profiler_ms({}, [5, 6], None, None) is None
+
+
+# The critical path that is shown is that of a step like the others.
+
+
+def test_of_four_steps_with_a_recompilation_the_path_is_of_a_typical_one():
+    report = analyze(DATA / "recompile2")
+    shown = {piece.step for piece in report.tables.critical_path}
+    assert shown and shown.isdisjoint(report.summary.step_time_ms.unlike)

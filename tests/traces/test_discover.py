@@ -1,4 +1,4 @@
-"""Which files are traces, of which rank, which window; and what is said about the others."""
+"""Which files are traces, of which job, process, rank and window; and what is said about the others."""
 
 import gzip
 import json
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.measure.summary import summarize
 from traceops.traces.discover import discover
+from traceops.traces.foreign import why_foreign
+from traceops.traces.kineto import load_trace
 
 
 def trace(rank=None, world=2, ts=100.0, base=None):
@@ -231,3 +234,227 @@ def test_a_path_that_may_not_be_read_is_an_error_that_names_it(tmp_path, monkeyp
     for path in (tmp_path, tmp_path / "rank_0.json"):
         with pytest.raises(InputError, match=f"{path} may not be read"):
             discover(str(path))
+
+
+# Several jobs that recorded into one folder: no window holds ranks of two of them.
+
+
+SECOND = 1_000_000  # us
+
+
+def write_rank(folder, name, rank, pid, begin_us, host="node", world=2):
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": pid, "tid": pid, "ts": begin_us, "dur": 1}
+    told = {"distributedInfo": {"rank": rank, "world_size": world}, "host_name": host}
+    text = {"schemaVersion": 1, "baseTimeNanoseconds": 10**18, **told, "traceEvents": [event]}
+    (folder / f"rank{rank}.{name}.pt.trace.json").write_text(json.dumps(text))
+
+
+def names(folder):
+    """Of each window, its job and the middle of its files' names."""
+    found = discover(str(folder))
+    return found, [
+        (one.job, [file.path.rsplit("/", 1)[1].split(".")[1] for file in one.files]) for one in found.windows
+    ]
+
+
+def test_windows_of_one_process_are_of_one_job(tmp_path):
+    for rank in (0, 1):
+        for at in (0, 1):
+            write_rank(tmp_path, f"w{at}", rank, 10 + rank, 100 + at * SECOND)
+    found, windows = names(tmp_path)
+    assert windows == [(0, ["w0", "w0"]), (0, ["w1", "w1"])]
+    assert not found.notes and not found.doubts
+
+
+def test_a_second_job_is_no_second_window(tmp_path):
+    """Two runs of a script into one folder were two windows of one run, and nobody was told."""
+    for at, job in enumerate("ab"):
+        for rank in (0, 1):
+            for window in (0, 1):
+                write_rank(tmp_path, f"{job}{window}", rank, 10 * at + rank, (60 * at + window) * SECOND + 900 * rank)
+    found, windows = names(tmp_path)
+    assert windows == [(0, ["a0"] * 2), (0, ["a1"] * 2), (1, ["b0"] * 2), (1, ["b1"] * 2)]
+    assert [one.index for one in found.windows] == [0, 1, 2, 3]
+    assert found.latest.index == 3
+    [note] = found.notes
+    assert "of 2 jobs" in note and not found.doubts
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_job_that_recorded_fewer_ranks_gets_none_of_the_other(tmp_path, missing):
+    """Rank 1 of the first job was joined to rank 0 of the second."""
+    for rank in (0, 1):
+        write_rank(tmp_path, "a", rank, 10 + rank, 100 + rank)
+    write_rank(tmp_path, "b", 1 - missing, 20, 60 * SECOND)
+    found, windows = names(tmp_path)
+    assert windows == [(0, ["a", "a"]), (1, ["b"])]
+    assert found.latest.job == 1 and not found.problems
+
+
+def test_jobs_at_the_same_time_are_told_apart_by_their_pids_and_that_is_said(tmp_path):
+    """By time, rank 1 of each was the other's."""
+    for job, pid, begins in (("a", 10, (100, 108)), ("b", 20, (110, 102))):
+        for rank in (0, 1):
+            write_rank(tmp_path, job, rank, pid + rank, begins[rank])
+    found, windows = names(tmp_path)
+    assert sorted(windows) == [(0, ["a", "a"]), (1, ["b", "b"])]
+    assert [what for _, what in found.doubts if "another of the jobs" in what]
+
+
+def test_the_same_pid_on_another_host_is_another_process(tmp_path):
+    for at, host in enumerate(("one", "two")):
+        for rank in (0, 1):
+            write_rank(tmp_path, host, rank, 10 + rank, 60 * at * SECOND + rank, host)
+    assert names(tmp_path)[1] == [(0, ["one"] * 2), (1, ["two"] * 2)]
+
+
+# Several traces of one process under names of its own: windows of one rank, not ranks.
+
+
+def write_trace(path, begin_us, end_us, pid=585, cat="cpu_op"):
+    host = {"ph": "X", "cat": cat, "name": "aten::mm", "pid": pid, "tid": pid, "ts": begin_us, "dur": 1}
+    end = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": end_us}
+    path.write_text(json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": [host, end]}))
+
+
+def windows(folder):
+    return [[file.rank for file in one.files] for one in discover(str(folder)).windows]
+
+
+def test_names_by_steps_are_windows(tmp_path):
+    """trace_7.json and trace_12.json of one process were two ranks that cover different steps (TO-V003)."""
+    write_trace(tmp_path / "trace_12.json", 700.0, 900.0)
+    write_trace(tmp_path / "trace_7.json", 100.0, 300.0)
+    assert windows(tmp_path) == [[0], [0]]
+    assert [one.files[0].path.rsplit("/", 1)[1] for one in discover(str(tmp_path)).windows] == [
+        "trace_7.json",
+        "trace_12.json",
+    ]
+
+
+@pytest.mark.parametrize("second", [{"pid": 586}, {"begin_us": 200.0}, {"cat": "kernel"}])
+def test_other_processes_times_and_unknown_ones_are_ranks(tmp_path, second):
+    """Ranks of containers may have one pid: they record at the same time."""
+    write_trace(tmp_path / "trace_0.json", 100.0, 300.0)
+    write_trace(tmp_path / "trace_1.json", **({"begin_us": 700.0, "end_us": 900.0} | second))
+    assert windows(tmp_path) == [[0, 1]]
+
+
+def test_a_trace_that_tells_no_end_is_a_rank(tmp_path):
+    write_trace(tmp_path / "trace_1.json", 700.0, 900.0)
+    (tmp_path / "trace_0.json").write_text((tmp_path / "trace_1.json").read_text().replace("Record Window End", "x"))
+    assert windows(tmp_path) == [[0, 1]]
+
+
+def test_other_names_are_ranks(tmp_path):
+    write_trace(tmp_path / "before.json", 100.0, 300.0)
+    write_trace(tmp_path / "after.json", 700.0, 900.0)
+    assert windows(tmp_path) == [[0, 1]]
+
+
+# Chrome traces of other programs are told as what they are; torch's own, whatever is left of them, are not.
+
+
+SPAN = {"ph": "X", "pid": 1, "tid": 1, "ts": 100.0, "dur": 10.0}
+NAMED = {"ph": "M", "pid": 1, "tid": 1, "name": "process_name"}
+FOREIGN = {
+    "JAX": {
+        "displayTimeUnit": "ns",
+        "metadata": {"highres-ticks": True},
+        "traceEvents": [NAMED | {"args": {"name": "/device:GPU:0"}}, SPAN | {"name": "fusion.1"}, {}],
+    },
+    "VizTracer": {"traceEvents": [SPAN | {"name": "f (a.py:1)", "cat": "FEE"}], "viztracer_metadata": {"version": "1"}},
+    "ONNX Runtime": [SPAN | {"cat": "Session", "name": "model_loading_uri", "args": {}}],
+    "Horovod": [NAMED | {"args": {"name": "w"}}, {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1}],
+    "Chrome": {
+        "traceEvents": [SPAN | {"cat": "toplevel", "name": "ThreadControllerImpl::RunTask"}],
+        "metadata": {"source": "DevTools"},
+    },
+    "torch.autograd.profiler": [SPAN | {"name": "aten::mm", "pid": "CPU functions", "args": {}}],
+    "none of torch's profiler": {"traceEvents": [SPAN | {"cat": "mine", "name": "work"}]},
+}
+
+
+@pytest.mark.parametrize("maker", FOREIGN)
+def test_the_program_is_named_and_nothing_is_called_damaged(tmp_path, maker):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(FOREIGN[maker]).encode()))
+    (window,) = discover(str(path)).windows
+    with pytest.raises(InputError) as told:
+        summarize(window.files[0])
+    said = str(told.value)
+    assert said.startswith(str(path)) and maker in said and "Chrome trace" in said
+    assert "damaged" not in said and "summary" not in said
+
+
+@pytest.mark.parametrize(
+    "content", [[{"id": 1, "timestamps": [{"name": "RECV", "ns": 5}]}], [{"frame": {"name": "k"}}]]
+)
+def test_a_list_of_something_else_is_no_chrome_trace(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content))
+    (window,) = discover(str(path)).windows
+    with pytest.raises(InputError, match="it is no Chrome trace: what it lists has no phase"):
+        summarize(window.files[0])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"traceEvents": [SPAN | {"cat": "Kernel", "name": "k"}]},  # older torch wrote capitals
+        {"traceEvents": [SPAN | {"cat": "privateuse1_runtime", "name": "launch"}]},
+        {"distributedInfo": {"rank": 3, "world_size": 4}, "traceEvents": [SPAN | {"cat": "mine", "name": "x"}]},
+    ],
+)
+def test_what_torch_wrote_is_torchs(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content))
+    assert why_foreign(load_trace(str(path))) == ""
+
+
+def test_a_trace_that_was_cut_off_stays_damaged(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [{"ph": "X", "cat": "mi')
+    assert why_foreign(load_trace(str(path))) == ""
+
+
+OPERATOR = SPAN | {"cat": "cpu_op", "name": "aten::mm"}
+CALL = SPAN | {"cat": "cuda_runtime", "name": "cudaGetDeviceCount", "args": {"correlation": 1}}
+
+
+@pytest.mark.parametrize(
+    ("events", "cut", "says"),
+    [
+        ([OPERATOR, SPAN | {"cat": "enqueue"}, SPAN | {"cat": "dequeue"}], "", "Ascend NPU"),
+        ([CALL, CALL], "", "2 calls of the GPU's runtime, but no operator, no kernel and no step"),
+        (
+            [{"name": "k", "ph": "b", "cat": "GPU", "ts": 1, "pid": 1, "tid": 1}],
+            ", ",
+            "what can be read of it holds no",
+        ),
+    ],
+)
+def test_a_trace_of_which_nothing_can_be_judged_says_why(tmp_path, events, cut, says):
+    path = tmp_path / "rank0.json"
+    text = json.dumps(events)
+    path.write_text(text[:-1] + cut if cut else text)
+    (window,) = discover(str(path)).windows
+    with pytest.raises(InputError) as told:
+        summarize(window.files[0])
+    assert says in str(told.value) and "cannot be read as a summary" not in str(told.value)
+
+
+def test_collectives_of_nccl_without_a_gpu_in_the_trace_are_not_missed_in_backward(tmp_path):
+    path = tmp_path / "rank0.json"
+    host = [
+        ("user_annotation", "ProfilerStep#1", 0, 100),
+        ("cpu_op", "DistributedDataParallel.forward", 1, 10),
+        ("cpu_op", "autograd::engine::evaluate_function: Mm", 20, 10),
+        ("user_annotation", "nccl:all_to_all", 50, 5),
+        ("cpu_op", "record_param_comms", 50, 5),
+    ]
+    events = [SPAN | {"cat": cat, "name": name, "ts": ts, "dur": dur} for cat, name, ts, dur in host]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    (window,) = discover(str(path)).windows
+    backward = summarize(window.files[0]).backward
+    assert backward.steps_with_backward == 1 and not backward.launches_known

@@ -1,16 +1,19 @@
-"""A text that is searched once for the words of all its readers: each gets the blocks that it would have found."""
+"""Reading text quickly: many words searched at once, and ahead of time, give the same answers."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from traceops.hangs.readers.messages import WORDS
+from traceops.traces.source import Damaged, read_ahead
 from traceops.traces.text_index import Words, backwards, blocks_with, edge_blocks, holds, indexed, spread_blocks
-from traceops.traces.text_lines import blocks
+from traceops.traces.text_lines import WordSearch, blocks, holds_any
 
 RARE, BOTH, NEVER = Words(b"watchdog caught"), Words(b"[q]x", b"step 77 "), Words(b"not in this text")
 LINES = "".join(
@@ -74,3 +77,81 @@ def test_words_that_are_asked_for_later_are_searched_for_too(tmp_path: Path) -> 
     assert not holds(str(file), RARE)
     assert holds(str(file), Words(b"something new"))
     assert holds(str(file), Words(b"something new"), most=1 << 20)
+
+
+# Many words are searched for at once: the same answer as one by one.
+
+
+HEALTHY = b"".join(
+    b"Epoch [2/2], Step [%d/12942], Loss: 2.1197, Perplexity: 8.3289, exit 0, 100%%|\n" % step for step in range(50)
+)
+NEEDLES = WORDS.words
+SEARCH = WordSearch(NEEDLES)
+
+
+def test_no_word_is_in_a_healthy_block():
+    assert not any(word in HEALTHY for word in NEEDLES)
+    assert not SEARCH.any_in(HEALTHY) and not holds_any(HEALTHY, NEEDLES)
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_each_word_is_found_at_each_place(before):
+    missed = [word for word in NEEDLES if not SEARCH.any_in(b"." * before + word)]
+    assert missed == [] and all(holds_any(HEALTHY + b"x" * before + word + HEALTHY, NEEDLES) for word in NEEDLES)
+
+
+def test_a_word_that_is_cut_is_none():
+    for word in NEEDLES:
+        for cut in (word[1:], word[:-1]):
+            assert SEARCH.any_in(HEALTHY + cut + b"\n") is any(other in cut for other in NEEDLES)
+
+
+@pytest.mark.parametrize("block", [b"", b"a", b"ab", b"abc", b"abcd", "Störung\U0001f525".encode()])
+def test_short_blocks_and_short_words(block):
+    words = (b"bc", b"abcd", "Störung".encode(), *(b"never %d" % number for number in range(30)))
+    assert holds_any(block, words) is any(word in block for word in words)
+
+
+# Reading ahead changes when things are read, never what, and leaves no thread behind.
+
+
+def test_items_come_in_order_and_the_error_where_it_was():
+    def items():
+        yield from range(100)
+        raise Damaged("cut off")
+
+    got = read_ahead(items())
+    assert [next(got) for _ in range(100)] == list(range(100))
+    with pytest.raises(Damaged, match="cut off"):
+        next(got)
+    assert list(read_ahead(iter([]))) == []
+
+
+def test_giving_up_ends_the_thread_and_the_reading():
+    read = []
+
+    def endless():
+        while True:
+            read.append(0)
+            yield b"x"
+
+    before = threading.active_count()
+    ahead = read_ahead(endless())
+    assert next(ahead) == b"x"
+    ahead.close()
+    assert threading.active_count() == before
+    assert len(read) < 100
+
+
+def test_it_reads_while_the_consumer_is_at_work():
+    second_read = threading.Event()
+
+    def items():
+        yield 1
+        second_read.set()
+        yield 2
+
+    ahead = read_ahead(items())
+    assert next(ahead) == 1
+    assert second_read.wait(60)  # though nobody has asked for the second
+    assert list(ahead) == [2]

@@ -155,6 +155,16 @@ class CrossRank(Struct, frozen=True, dict=True):
         return "none" if by == "cut_off" else "window" if by == "window" else "step"
 
     @cached_property
+    def durations_ms(self) -> Mapping[int, float]:
+        """By the number of each step how long it took, ms: the median over the ranks that recorded it."""
+        numbers = np.concatenate([times.summary.step_numbers for times in self.ranks])
+        took = np.concatenate([times.duration for times in self.ranks])
+        order = np.argsort(numbers, kind="stable")
+        known, begins = np.unique(numbers[order], return_index=True)
+        parts = np.split(took[order], begins[1:])
+        return {number: median(part) / 1e6 for number, part in zip(known.tolist(), parts, strict=True)}
+
+    @cached_property
     def loaders_unknown(self) -> tuple[int, ...]:
         """Ranks whose loader may hold up a step that a cure makes shorter: its workers were not looked at."""
         return without_pace([times.summary for times in self.ranks], self.loading_ms)

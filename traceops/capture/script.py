@@ -24,6 +24,7 @@ from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
 
+_USAGE = "usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]"
 _HERE = f"{Path(__file__).parent}{os.sep}"
 
 
@@ -40,7 +41,7 @@ def run_and_end(argv: Sequence[str], loaded: frozenset[str]) -> NoReturn:
 def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseException | None]:
     """The exit code, and what the program ended with, None where it ended well."""
     if not argv or argv == ["-m"]:
-        print("usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
+        print(_USAGE, file=sys.stderr)
         return 2, None
     session: Capture | None = None
     contained(_print_to_launcher)
@@ -133,7 +134,7 @@ def _own_traceback(error: BaseException) -> BaseException:
             trace = trace.tb_next
         raised = next((i for i in range(len(frames), 0, -1) if not _is_ours(frames[i - 1])), 0)
         kept = [frame for i, frame in enumerate(frames) if not _is_ours(frame) or i >= raised > 0]
-        for frame, following in zip(kept, [*kept[1:], None], strict=True):
+        for frame, following in zip(kept, [*kept, None][1:], strict=True):
             frame.tb_next = following
         one.__traceback__ = kept[0] if kept else None
         one = one.__cause__ or one.__context__

@@ -131,6 +131,22 @@ def first_phrase(family: str, kind: str, part: str, /, *, window: bool = False, 
     return next(iter(phrases(family, kind, part, window=window, **facts)), "")
 
 
+class Wording:
+    """The sentences of one section of words/<family>.ini, for what is no claim: `say("stopped", ranks=(1, 2))`."""
+
+    def __init__(self, family: str, kind: str) -> None:
+        self._family, self._kind = family, kind
+
+    def __call__(self, part: str, /, **facts: Any) -> str:
+        """The first sentence of a part of which every fact is known. Raises KeyError where there is none."""
+        known = Facts(family=self._family, **facts)
+        known.kind = self._kind
+        for line in sections(self._family)[self._kind][part].split("\n"):
+            if line and (sentence := filled(line, known)) is not None:
+                return sentence
+        raise KeyError(f"words/{self._family}.ini has no sentence for {self._kind}.{part} with {sorted(facts)}")
+
+
 def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, Sized) and not len(value))
 
@@ -138,7 +154,7 @@ def _is_empty(value: Any) -> bool:
 def filled(template: str, claim: Claim | Facts) -> str | None:
     """A sentence with its facts; None where one of them is not known, or a condition does not hold.
 
-    '{name:part}' is the first text of `name`, in the same section, whose facts are known, or else nothing.
+    '{name:part}' is the first text of `name`, in its section or else in [words], whose facts are known, or nothing.
     """
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
@@ -149,7 +165,8 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
             said += _STEP[name](claim.window)
             continue
         if spec == "part":
-            own = sections(claim.family)[claim.kind][name].split("\n")
+            file = sections(claim.family)
+            own = (file[claim.kind] if name in file[claim.kind] else file["words"])[name].split("\n")
             part = next((one for line in own if line and (one := filled(line, claim)) is not None), "")
             said += part if part[:1] in _JOINED or said[-1:] in ("", " ") else f" {part}"
             continue
@@ -219,6 +236,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
+    "number": lambda value: str(len(value)),
     "list": lambda value: ", ".join(map(str, value)),
     "semicolons": lambda value: "; ".join(map(str, value)),
     "and": lambda value: " and ".join(filter(None, (", ".join(map(str, value[:-1])), str(value[-1])))),

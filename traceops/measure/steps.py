@@ -155,6 +155,8 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     step = np.searchsorted(start, activity.launched, side="right") - 1
     step[activity.launched >= end[-1]] = len(start)
     if not activity.on_gpu:
+        if len(step) and not ((step >= 0) & (step < len(start))).any():
+            return _one_window(activity, tuple(numbers.tolist()))
         return StepBounds(numbers, np.append(start, end[-1]), start, end, step, by=by, mark=mark)
     step[_launched_before_window(events, activity)] = -1
     edges = np.full(len(start) + 1, np.iinfo(np.int64).min)

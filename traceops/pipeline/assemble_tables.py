@@ -295,11 +295,14 @@ def with_speed(summary: Summary, run: Run, ranks: CrossRank) -> Summary:
         return summary
     counted = [times.summary.flops for times in ranks.ranks]
     devices = {times.summary.meta.device for times in ranks.ranks}
+    flops = flops_of(run, counted, next(iter(devices)) if len(devices) == 1 else None, step_ms)
+    if any(times.summary.kernels_lost for times in ranks.ranks):  # the steps are the host's, not the device's
+        flops = replace(flops, tflops_per_s=None, mfu_pct=None)
     return replace(
         summary,
         samples_per_s=_rate(run.samples_per_step, step_ms),
         tokens_per_s=_rate(run.tokens_per_step, step_ms),
-        flops=flops_of(run, counted, next(iter(devices)) if len(devices) == 1 else None, step_ms),
+        flops=flops,
     )
 
 

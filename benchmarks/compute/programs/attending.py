@@ -11,12 +11,7 @@ from own import mean_square, stack
 from torch import nn
 
 
-@pair(
-    "attention",
-    ["masked_attention", "unfused_attention"],
-    "no mask where nothing is padded",
-    "An attention mask of ones only is passed on, and keeps the flash kernels away.",
-)
+@pair
 def padding_mask_of_ones(sick: bool) -> Step:
     batch, length = size(4, 1), size(2048, 8)
     mask = torch.ones(batch, 1, length, length, device=DEVICE, dtype=torch.bool)
@@ -28,12 +23,7 @@ def padding_mask_of_ones(sick: bool) -> Step:
     return training(mean_square(model, normal(batch, length, size(1024, 32))), adamw(model))
 
 
-@pair(
-    "attention",
-    ["masked_attention", "unfused_attention"],
-    "attention within blocks of the window's width",
-    "A window of 512 is expressed as a mask over 8192 x 8192 scores: 15 of 16 are computed for nothing.",
-)
+@pair
 def window_by_mask(sick: bool) -> Step:
     length, window, width, heads = size(8192, 32), size(512, 8), size(1024, 32), size(16, 2)
     at = torch.arange(length, device=DEVICE)
@@ -61,12 +51,7 @@ def window_by_mask(sick: bool) -> Step:
     return training(mean_square(model, normal(1, length, width)), adamw(model))
 
 
-@pair(
-    "attention",
-    ["unfused_attention"],
-    "MultiheadAttention(need_weights=False)",
-    "nn.MultiheadAttention returns averaged weights by default and then cannot use fused attention.",
-)
+@pair
 def attention_with_weights(sick: bool) -> Step:
     width, depth = size(1024, 32), size(4, 1)
     parts = nn.ModuleList(nn.MultiheadAttention(width, size(16, 2), batch_first=True) for _ in range(depth)).to(DEVICE)
@@ -85,13 +70,7 @@ def scores_by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.T
     return torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1]), -1) @ v
 
 
-@pair(
-    "two",
-    ["unfused_attention", "misaligned_shape"],
-    "scaled_dot_product_attention, 1024 tokens",
-    "Attention is written by hand over 1001 tokens: unfused, and its scores are odd rows.",
-    recorded="default",
-)
+@pair
 def odd_unfused_encoder(sick: bool) -> Step:
     length = size(1001 if sick else 1024, 7 if sick else 8)
     model = stack(size(4, 1), size(1024, 32), size(16, 2), scores_by_hand if sick else None)

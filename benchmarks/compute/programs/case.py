@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,41 +41,20 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
+_ROWS = [json.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_text().splitlines()]
+RECORDS = {row.pop("name"): row | {"labels": tuple(row["labels"])} for row in _ROWS}
 
 
-def pair(
-    group: str, labels: Sequence[str], fix: str, expert: str, **more: Any
-) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
-    """Registers a function that makes the step of the sick program (True) or of the fixed one (False)."""
-
-    def add(make: Callable[[bool], Step]) -> Callable[[bool], Step]:
-        CASES[make.__name__] = Case(make.__name__, make.__module__, make, group, tuple(labels), fix, expert, **more)
-        return make
-
-    return add
+def pair(make: Callable[[bool], Step]) -> Callable[[bool], Step]:
+    """Registers what makes a step, of the sick program (True) or of the fixed one, with its line in cases.jsonl."""
+    CASES[make.__name__] = Case(make.__name__, make.__module__, make, **RECORDS[make.__name__])
+    return make
 
 
-def tuned(
-    expert: str, labels: Sequence[str] = ("none",), **more: Any
-) -> Callable[[Callable[[], Step]], Callable[[], Step]]:
-    """Registers a function that makes the step of a program with nothing to find."""
-
-    def add(make: Callable[[], Step]) -> Callable[[], Step]:
-        name = make.__name__
-        CASES[name] = Case(
-            name,
-            make.__module__,
-            lambda sick: make(),
-            "clean",
-            tuple(labels),
-            "nothing to fix",
-            expert,
-            clean=True,
-            **more,
-        )
-        return make
-
-    return add
+def tuned(make: Callable[[], Step]) -> Callable[[], Step]:
+    """Registers what makes the step of a program with nothing to find."""
+    CASES[make.__name__] = Case(make.__name__, make.__module__, lambda sick: make(), **RECORDS[make.__name__])
+    return make
 
 
 def set_aside(name: str) -> bool:

@@ -76,12 +76,7 @@ def language(model: Any, ids: torch.Tensor) -> Any:
     return lambda: model(input_ids=ids, labels=ids).loss
 
 
-@pair(
-    "attention",
-    ["unfused_attention"],
-    "timm's fused attention",
-    "timm's fused attention is switched off: the ViT writes its scores and softmax to memory.",
-)
+@pair
 def timm_vit_unfused(sick: bool) -> Step:
     import timm
     from timm.layers import set_fused_attn
@@ -93,12 +88,7 @@ def timm_vit_unfused(sick: bool) -> Step:
     return training(classify(model, images(size(24, 1), size(384, 32), False)), adamw(model))
 
 
-@pair(
-    "layout",
-    ["channels_first_layout", "layout_copies"],
-    "channels_last",
-    "timm's ConvNeXt in NCHW: slow depthwise convolutions, and a permutation around each LayerNorm.",
-)
+@pair
 def timm_convnext_first(sick: bool) -> Step:
     import timm
 
@@ -106,12 +96,7 @@ def timm_convnext_first(sick: bool) -> Step:
     return training(classify(model, images(size(64, 1), size(224, 32), not sick)), adamw(model))
 
 
-@pair(
-    "two",
-    ["float32_training", "float32_products", "optimizer_loop"],
-    "bf16 autocast, fused optimizer",
-    "An MLP-Mixer trains in float32 with TF32, and its optimizer loops over parameters.",
-)
+@pair
 def timm_mixer_two(sick: bool) -> Step:
     import timm
 
@@ -121,48 +106,26 @@ def timm_mixer_two(sick: bool) -> Step:
     return training(classify(model, images(size(48, 1), 224, False)), optimizer, autocast=not sick)
 
 
-@pair(
-    "attention",
-    ["unfused_attention", "repeated_kv"],
-    "attn_implementation='sdpa'",
-    "transformers runs Llama with eager attention: scores, mask and float softmax go through memory.",
-)
+@pair
 def hf_llama_eager(sick: bool) -> Step:
     model = llama(attention="eager" if sick else "sdpa")
     return training(language(model, tokens(size(32000, 64), size(4, 1), size(2048, 8))), adamw(model))
 
 
-@pair(
-    "shape",
-    ["misaligned_shape"],
-    "resize_token_embeddings(50304)",
-    "GPT-2's vocabulary of 50257 makes the products of its head odd; pad to 50304.",
-    recorded="default",
-)
+@pair
 def hf_gpt2_vocabulary(sick: bool) -> Step:
     model = gpt2(size(50257 if sick else 50304, 63 if sick else 64))
     return training(language(model, tokens(size(50257, 63), size(8, 1), size(1024, 8))), adamw(model))
 
 
-@pair(
-    "precision",
-    ["float32_training", "float32_products"],
-    "bf16 autocast",
-    "transformers' BERT trains in float32; bf16 autocast runs its products on tensor cores.",
-)
+@pair
 def hf_bert_float32(sick: bool) -> Step:
     model = bert()
     ids, labels = tokens(30000, size(16, 1), size(512, 8)), tokens(2, size(16, 1))
     return training(lambda: model(input_ids=ids, labels=labels).loss, adamw(model), autocast=not sick)
 
 
-@pair(
-    "memory",
-    ["recompute_with_free_memory"],
-    "no gradient checkpointing",
-    "Gradient checkpointing repeats the whole forward pass while most of the memory is free.",
-    recorded="memory",
-)
+@pair
 def hf_llama_checkpointing(sick: bool) -> Step:
     model = llama(width=2048, layers=6)
     if sick:
@@ -171,13 +134,7 @@ def hf_llama_checkpointing(sick: bool) -> Step:
     return training(language(model, tokens(size(32000, 64), size(8, 1), size(1024, 8))), adamw(model))
 
 
-@pair(
-    "fusion",
-    ["large_float_logits", "unfused_elementwise"],
-    "a compiled loss on bfloat16 logits",
-    "transformers upcasts 8192 x 128256 logits to float for the loss and moves them ten times.",
-    compiled=True,
-)
+@pair
 def hf_llama_logits(sick: bool) -> Step:
     vocabulary = size(128256, 64)
     model = llama(vocabulary=128256, layers=2)
@@ -189,24 +146,14 @@ def hf_llama_logits(sick: bool) -> Step:
     return training(lambda: loss(model(input_ids=ids).logits.flatten(0, 1), shifted), adamw(model))
 
 
-@pair(
-    "inference",
-    ["unfused_attention", "repeated_kv"],
-    "attn_implementation='sdpa'",
-    "Prefill of 4096 tokens runs eager attention: a float softmax over every score in memory.",
-)
+@pair
 def hf_llama_prefill(sick: bool) -> Step:
     model = llama(attention="eager" if sick else "sdpa").to(BF16).eval()
     ids = tokens(size(32000, 64), size(2, 1), size(4096, 8))
     return inference(lambda: model(input_ids=ids, use_cache=False, logits_to_keep=1))
 
 
-@pair(
-    "inference",
-    ["concat_growth", "many_small_kernels"],
-    "StaticCache",
-    "transformers' default cache grows by torch.cat: every token copies all keys and values.",
-)
+@pair
 def hf_dynamic_cache(sick: bool) -> Step:
     from transformers import DynamicCache, StaticCache
 
@@ -241,26 +188,14 @@ def hf_dynamic_cache(sick: bool) -> Step:
     return inference(step)
 
 
-@pair(
-    "inference",
-    ["too_small_batch", "many_small_kernels"],
-    "requests in batches of 16",
-    "A BERT service classifies one short request at a time: the GPU waits for launches.",
-    work="16 requests at once",
-)
+@pair
 def hf_bert_one_request(sick: bool) -> Step:
     model = bert(layers=4).to(BF16).eval()
     ids = tokens(30000, 16, size(128, 8))
     return inference(lambda: [model(input_ids=rows) for rows in ids.split(1 if sick else 16)])
 
 
-@pair(
-    "inference",
-    ["float32_products", "float32_training"],
-    "bfloat16 weights and features",
-    "Whisper's encoder transcribes in float32 on CUDA cores.",
-    recorded="default",
-)
+@pair
 def hf_whisper_float32(sick: bool) -> Step:
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -278,12 +213,7 @@ def hf_whisper_float32(sick: bool) -> Step:
     return inference(lambda: model(x))
 
 
-@pair(
-    "two",
-    ["float32_training", "float32_products", "channels_first_layout"],
-    "bf16 autocast, channels_last",
-    "ResNet-50 trains in float32 and NCHW; autocast and channels_last use the tensor cores' own layout.",
-)
+@pair
 def tv_resnet_two(sick: bool) -> Step:
     from torchvision.models import resnet18, resnet50
 
@@ -292,12 +222,7 @@ def tv_resnet_two(sick: bool) -> Step:
     return training(classify(model, images(size(64, 2), size(224, 32), not sick)), optimizer, autocast=not sick)
 
 
-@pair(
-    "layout",
-    ["channels_first_layout"],
-    "channels_last",
-    "MobileNet's depthwise convolutions in NCHW run native kernels, and batch norm is slow there too.",
-)
+@pair
 def tv_mobilenet_first(sick: bool) -> Step:
     from torchvision.models import mobilenet_v2
 
@@ -306,13 +231,7 @@ def tv_mobilenet_first(sick: bool) -> Step:
     return training(classify(model, images(size(96, 2), size(224, 32), not sick)), optimizer)
 
 
-@pair(
-    "small",
-    ["optimizer_loop", "many_small_kernels"],
-    "SGD(fused=True)",
-    "SGD with momentum walks 161 parameters one by one: three launches each.",
-    recorded="bare",
-)
+@pair
 def tv_resnet_sgd_loop(sick: bool) -> Step:
     from torchvision.models import resnet18, resnet50
 
@@ -322,12 +241,7 @@ def tv_resnet_sgd_loop(sick: bool) -> Step:
     return training(classify(model, images(size(16, 2), size(160, 32), True)), optimizer)
 
 
-@pair(
-    "inference",
-    ["channels_first_layout"],
-    "channels_last",
-    "ResNet-50 serves bfloat16 images in NCHW: cuDNN transposes inputs and outputs of its kernels.",
-)
+@pair
 def tv_resnet_inference_first(sick: bool) -> Step:
     from torchvision.models import resnet18, resnet50
 
@@ -336,12 +250,7 @@ def tv_resnet_inference_first(sick: bool) -> Step:
     return inference(lambda: model(x))
 
 
-@pair(
-    "inference",
-    ["unfused_elementwise"],
-    "norms folded into convolutions",
-    "Frozen batch norms are elementwise operators after each convolution; fold them into its weights.",
-)
+@pair
 def tv_frozen_norms(sick: bool) -> Step:
     from torch.nn.utils import fuse_conv_bn_eval
     from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
@@ -362,12 +271,7 @@ def tv_frozen_norms(sick: bool) -> Step:
     return inference(lambda: model(x))
 
 
-@pair(
-    "precision",
-    ["float32_training", "float32_products"],
-    "bf16 autocast",
-    "torchaudio's Conformer trains in float32; its products and convolutions can run in bfloat16.",
-)
+@pair
 def audio_conformer_float32(sick: bool) -> Step:
     from torchaudio.models import Conformer
 
@@ -379,12 +283,7 @@ def audio_conformer_float32(sick: bool) -> Step:
     return training(lambda: model(x, lengths)[0].float().square().mean(), adamw(model), autocast=not sick)
 
 
-@pair(
-    "precision",
-    ["float64"],
-    "waveforms in float32",
-    "Waveforms come from NumPy as float64, so the mel spectrogram and its products run in double precision.",
-)
+@pair
 def audio_mel_float64(sick: bool) -> Step:
     from torchaudio.transforms import AmplitudeToDB, MelSpectrogram
 
@@ -399,12 +298,7 @@ def audio_mel_float64(sick: bool) -> Step:
     )
 
 
-@pair(
-    "memory",
-    ["scatter_or_sort"],
-    "the adjacency as sorted CSR",
-    "GCNConv gathers and scatters a message per edge through memory; a CSR adjacency makes it one product.",
-)
+@pair
 def pyg_gcn_scatter(sick: bool) -> Step:
     from torch_geometric.nn import GCNConv
 
@@ -428,13 +322,7 @@ def pyg_gcn_scatter(sick: bool) -> Step:
     return inference(forward)
 
 
-@pair(
-    "small",
-    ["too_small_batch", "many_small_kernels"],
-    "Batch.from_data_list",
-    "A graph network trains on 16 small graphs one after the other; PyG's Batch joins them.",
-    work="16 graphs in one batch",
-)
+@pair
 def pyg_single_graphs(sick: bool) -> Step:
     from torch_geometric.data import Batch, Data
     from torch_geometric.nn import GATConv
@@ -458,12 +346,7 @@ def pyg_single_graphs(sick: bool) -> Step:
     return step
 
 
-@pair(
-    "small",
-    ["many_small_kernels"],
-    "one foreach norm over all gradients",
-    "A Lightning hook logs the norm of each gradient by itself: hundreds of launches and small products.",
-)
+@pair
 def lightning_gradient_norms(sick: bool) -> Step:
     import lightning as L
 

@@ -66,13 +66,7 @@ def clip_in_a_loop(parameters: list[nn.Parameter], most: float) -> None:
         p.grad.mul_(scale)
 
 
-@pair(
-    "small",
-    ["many_small_kernels", "optimizer_loop"],
-    "clip_grad_norm_(foreach=True)",
-    "Gradients are clipped parameter by parameter: 4 launches each; clip_grad_norm_ does it in a few.",
-    recorded="stack",
-)
+@pair
 def clip_per_parameter(sick: bool) -> Step:
     model = deep_mlp(size(48, 3), size(512, 32))
     parameters = list(model.parameters())
@@ -87,12 +81,7 @@ def clip_per_parameter(sick: bool) -> Step:
     return training(mean_square(model, x), adamw(model), after_backward=clip)
 
 
-@pair(
-    "small",
-    ["optimizer_loop", "many_small_kernels"],
-    "torch._foreach_lerp_",
-    "The averaged copy of the weights is updated parameter by parameter, two launches each; use foreach.",
-)
+@pair
 def ema_loop(sick: bool) -> Step:
     model = convolutions(size(64, 8), size(32, 2)).to(memory_format=torch.channels_last)
     x = images(size(32, 2), size(32, 8), True)
@@ -110,12 +99,7 @@ def ema_loop(sick: bool) -> Step:
     return training(mean_square(model, x), adamw(model), after_step=average)
 
 
-@pair(
-    "fusion",
-    ["optimizer_loop", "many_small_kernels", "unfused_elementwise"],
-    "AdamW(fused=True)",
-    "A hand-written Adam updates each parameter by ten elementwise kernels; torch's fused AdamW reads them once.",
-)
+@pair
 def handwritten_adam(sick: bool) -> Step:
     model = stack(size(6, 1), size(1536, 32), size(12, 2))
     x = normal(size(2, 1), size(512, 8), size(1536, 32))
@@ -135,12 +119,7 @@ def handwritten_adam(sick: bool) -> Step:
     return training(mean_square(model, x), after_step=update)
 
 
-@pair(
-    "small",
-    ["many_small_kernels", "slice_gradients"],
-    "nn.GRU",
-    "GRUCell runs once per time step: hundreds of small launches; nn.GRU is one call.",
-)
+@pair
 def gru_cells(sick: bool) -> Step:
     width, length = size(768, 16), size(48, 4)
     cell, gru = nn.GRUCell(width, width).to(DEVICE), nn.GRU(width, width, batch_first=True).to(DEVICE)
@@ -158,12 +137,7 @@ def gru_cells(sick: bool) -> Step:
     return training(loss, adamw(cell if sick else gru))
 
 
-@pair(
-    "small",
-    ["one_hot_product"],
-    "F.embedding",
-    "Tokens become one-hot rows that are multiplied with the table; an embedding only reads the rows.",
-)
+@pair
 def one_hot_embedding(sick: bool) -> Step:
     vocabulary, width = size(32000, 64), size(1024, 32)
     table = nn.Parameter(normal(vocabulary, width) * 0.02)
@@ -178,12 +152,7 @@ def one_hot_embedding(sick: bool) -> Step:
     return training(loss, optimizer)
 
 
-@pair(
-    "fusion",
-    ["large_float_logits", "unfused_elementwise", "one_hot_product"],
-    "F.cross_entropy with class indices",
-    "Targets are one-hot floats as large as the logits, and the loss is a chain over both; pass class indices.",
-)
+@pair
 def one_hot_targets(sick: bool) -> Step:
     vocabulary, width = size(32000, 64), size(1024, 32)
     model = nn.Sequential(deep_mlp(2, width), nn.Linear(width, vocabulary)).to(DEVICE)
@@ -198,13 +167,7 @@ def one_hot_targets(sick: bool) -> Step:
     return training(loss, adamw(model))
 
 
-@pair(
-    "small",
-    ["slice_gradients", "many_small_kernels"],
-    "the layer over all frames at once",
-    "A layer runs frame by frame on slices: each slice's gradient is made at full size and added.",
-    recorded="stack",
-)
+@pair
 def frames_one_by_one(sick: bool) -> Step:
     width, frames = size(512, 16), size(64, 4)
     first, head = nn.Linear(width, width).to(DEVICE), nn.Linear(width, width).to(DEVICE)
@@ -219,12 +182,7 @@ def frames_one_by_one(sick: bool) -> Step:
     return training(loss, optimizer)
 
 
-@pair(
-    "memory",
-    ["scatter_or_sort"],
-    "index_select",
-    "x[index] sorts the index and adds row by row in its backward; index_select's backward adds at once.",
-)
+@pair
 def advanced_indexing(sick: bool) -> Step:
     torch.set_float32_matmul_precision("high")
     nodes, edges, width = size(100_000, 20), size(800_000, 60), size(128, 8)
@@ -243,12 +201,7 @@ def advanced_indexing(sick: bool) -> Step:
     return training(loss, adamw(model), autocast=False)
 
 
-@pair(
-    "memory",
-    ["dense_embedding_gradient"],
-    "Embedding(sparse=True)",
-    "Every step writes a gradient for 8 M rows and Adagrad walks all of them, though few were looked up.",
-)
+@pair
 def adagrad_table(sick: bool) -> Step:
     torch.set_float32_matmul_precision("high")
     rows, width = size(8_000_000, 100), size(64, 8)
@@ -259,12 +212,7 @@ def adagrad_table(sick: bool) -> Step:
     return training(lambda: top(table(ids)).square().mean(), optimizer, autocast=False)
 
 
-@pair(
-    "precision",
-    ["redundant_casts"],
-    "autocast's cache of cast weights",
-    "Twelve passes share one layer, and autocast without its cache casts the weights again in each.",
-)
+@pair
 def shared_layer_casts(sick: bool) -> Step:
     layer = Layer(size(2048, 32), size(16, 2)).to(DEVICE)
     x = normal(1, size(512, 8), size(2048, 32))
@@ -300,12 +248,7 @@ class Island(nn.Module):
         return (x.float() + self.down(y).float()).to(x.dtype)
 
 
-@pair(
-    "precision",
-    ["redundant_casts", "unfused_elementwise"],
-    "the same operators in bfloat16",
-    "Norms, GELU and residuals each cast bfloat16 to float and back: they compute in float inside anyway.",
-)
+@pair
 def float_islands(sick: bool) -> Step:
     width = size(1024, 32)
     model = nn.Sequential(*[Island(width, sick) for _ in range(size(6, 1))]).to(DEVICE).bfloat16()
@@ -313,12 +256,7 @@ def float_islands(sick: bool) -> Step:
     return training(mean_square(model, x), torch.optim.SGD(model.parameters(), lr=1e-4), autocast=False)
 
 
-@pair(
-    "precision",
-    ["float64"],
-    "a float32 window",
-    "A window made in float64 turns the whole spectral loss into double precision.",
-)
+@pair
 def float64_window(sick: bool) -> Step:
     frame = size(1024, 32)
     model = nn.Sequential(nn.Conv1d(1, 16, 9, padding=4), nn.Tanh(), nn.Conv1d(16, 1, 9, padding=4)).to(DEVICE)
@@ -332,13 +270,7 @@ def float64_window(sick: bool) -> Step:
     return training(lambda: (spectrum(model(x)) - wanted).abs().mean(), adamw(model), autocast=False)
 
 
-@pair(
-    "small",
-    ["too_small_batch", "many_small_kernels"],
-    "one batch of 8",
-    "Gradients are accumulated over 8 batches of one row; the GPU has memory for all of them at once.",
-    work="8 batches in one",
-)
+@pair
 def micro_batches(sick: bool) -> Step:
     model = stack(size(6, 1), size(768, 32), size(12, 2))
     x = normal(8, size(128, 8), size(768, 32))
@@ -360,12 +292,7 @@ class HandMish(nn.Module):
         return x * torch.tanh(torch.log(1 + torch.exp(x)))
 
 
-@pair(
-    "fusion",
-    ["unfused_elementwise"],
-    "F.mish",
-    "Mish is written as five elementwise operators: each reads and writes the feature map; F.mish is one.",
-)
+@pair
 def handmade_mish(sick: bool) -> Step:
     act = HandMish if sick else nn.Mish
     model = convolutions(size(128, 8), size(8, 1), act).to(memory_format=torch.channels_last)
@@ -373,12 +300,7 @@ def handmade_mish(sick: bool) -> Step:
     return training(mean_square(model, x), adamw(model))
 
 
-@pair(
-    "fusion",
-    ["large_float_logits", "unfused_elementwise"],
-    "F.cross_entropy(label_smoothing=0.1)",
-    "A hand-written smoothed loss moves the float logits a dozen times; F.cross_entropy has the option.",
-)
+@pair
 def smoothing_by_hand(sick: bool) -> Step:
     vocabulary, width = size(50304, 64), size(768, 32)
     model = nn.Sequential(deep_mlp(2, width), nn.Linear(width, vocabulary)).to(DEVICE)
@@ -397,12 +319,7 @@ def smoothing_by_hand(sick: bool) -> Step:
     return training(loss, adamw(model))
 
 
-@pair(
-    "shape",
-    ["misaligned_shape"],
-    "21848 classes, the last 7 unused",
-    "21841 classes make all three products of the head odd: kernels without aligned loads; pad to 21848.",
-)
+@pair
 def class_head_21841(sick: bool) -> Step:
     classes, width = size(21841 if sick else 21848, 33 if sick else 40), size(1024, 32)
     model = nn.Sequential(deep_mlp(4, width), nn.Linear(width, classes)).to(DEVICE)
@@ -410,12 +327,7 @@ def class_head_21841(sick: bool) -> Step:
     return training(lambda: F.cross_entropy(model(x), y), adamw(model))
 
 
-@pair(
-    "shape",
-    ["misaligned_shape"],
-    "128 channels",
-    "125 channels are no multiple of 8: cuDNN pads or runs kernels without aligned loads; use 128.",
-)
+@pair
 def odd_channels(sick: bool) -> Step:
     width = size(125 if sick else 128, 5 if sick else 8)
     model = convolutions(width, size(6, 1)).to(memory_format=torch.channels_last)
@@ -423,12 +335,7 @@ def odd_channels(sick: bool) -> Step:
     return training(mean_square(model, x), adamw(model))
 
 
-@pair(
-    "fusion",
-    ["unfused_elementwise", "bandwidth_bound_at_limit"],
-    "|a|^2 + |b|^2 - 2ab as a product",
-    "All differences of two sets are written to memory to get their distances; a product gives them.",
-)
+@pair
 def pairwise_by_broadcast(sick: bool) -> Step:
     torch.set_float32_matmul_precision("high")
     model = deep_mlp(2, size(128, 8))
@@ -446,12 +353,7 @@ def pairwise_by_broadcast(sick: bool) -> Step:
     return training(loss, adamw(model), autocast=False)
 
 
-@pair(
-    "small",
-    ["many_small_kernels", "slice_gradients"],
-    "a product with the matrix of decays",
-    "A linear recurrence runs as a Python loop over time: hundreds of launches and full-size slice gradients.",
-)
+@pair
 def scan_in_python(sick: bool) -> Step:
     length, width = size(256, 8), size(1024, 16)
     lift, head = nn.Linear(width, width).to(DEVICE), nn.Linear(width, width).to(DEVICE)
@@ -475,12 +377,7 @@ def scan_in_python(sick: bool) -> Step:
     return training(loss, optimizer)
 
 
-@pair(
-    "two",
-    ["float32_products", "optimizer_loop"],
-    "TF32 products, fused optimizer",
-    "Products run on CUDA cores in float32, and the optimizer walks the parameters in a loop.",
-)
+@pair
 def float32_and_loop(sick: bool) -> Step:
     torch.set_float32_matmul_precision("highest" if sick else "high")
     model = stack(size(8, 1), size(1024, 32), size(16, 2))
@@ -489,12 +386,7 @@ def float32_and_loop(sick: bool) -> Step:
     return training(mean_square(model, x), optimizer, autocast=False)
 
 
-@pair(
-    "two",
-    ["optimizer_loop", "many_small_kernels"],
-    "foreach clipping and averaging",
-    "Both clipping and averaging of weights loop over parameters.",
-)
+@pair
 def clip_and_average(sick: bool) -> Step:
     model = stack(size(10, 1), size(512, 32), size(8, 2))
     live = list(model.parameters())
@@ -518,12 +410,7 @@ def clip_and_average(sick: bool) -> Step:
     return training(mean_square(model, x), adamw(model), after_backward=clip, after_step=average)
 
 
-@pair(
-    "layout",
-    ["channels_first_layout"],
-    "channels_last",
-    "A U-shaped network of convolutions runs in NCHW: cuDNN transposes around each of them.",
-)
+@pair
 def unet_first(sick: bool) -> Step:
     def double(a: int, b: int) -> nn.Module:
         return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.Conv2d(b, b, 3, padding=1), nn.ReLU())

@@ -104,21 +104,21 @@ def adamw(model: nn.Module, **more: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=1e-4, **(more or {"fused": True}))
 
 
-@pair("shape", ["misaligned_shape"], "vocabulary of 50304", "An odd vocabulary keeps products from the fast kernels.")
+@pair
 def ddp_vocabulary(sick: bool) -> Step:
     vocabulary = size(50257 if sick else 50304, 101)
     model = replicated(language(vocabulary, size(2, 1), size(1024, 32)))
     return training(next_token(model, size(50257, 101), size(16, 2), size(1024, 8)), adamw(model))
 
 
-@pair("attention", ["unfused_attention"], "scaled_dot_product_attention", "All scores are written, layer by layer.")
+@pair
 def fsdp_attention(sick: bool) -> Step:
     vocabulary = size(32000, 96)
     model = sharded(language(vocabulary, size(6, 2), size(1024, 32), unfused if sick else causal), low=True)
     return training(next_token(model, vocabulary, size(4, 2), size(2048, 8)), adamw(model), autocast=False)
 
 
-@pair("precision", ["float32_products"], "TF32", "All products run on CUDA cores in float32.")
+@pair
 def ddp_float32(sick: bool) -> Step:
     torch.set_float32_matmul_precision("highest" if sick else "high")
     width = size(4096, 32)
@@ -128,7 +128,7 @@ def ddp_float32(sick: bool) -> Step:
     return training(mean_square(whole, normal(size(8192, 8), width)), adamw(whole), autocast=False)
 
 
-@pair("fusion", ["optimizer_loop"], "AdamW(fused=True)", "The optimizer updates one parameter after the other.")
+@pair
 def ddp_optimizer_loop(sick: bool) -> Step:
     vocabulary = size(32000, 96)
     model = replicated(language(vocabulary, size(8, 2), size(1024, 32)))
@@ -136,14 +136,14 @@ def ddp_optimizer_loop(sick: bool) -> Step:
     return training(next_token(model, vocabulary, size(2, 1), size(512, 8)), optimizer)
 
 
-@pair("layout", ["channels_first_layout"], "channels_last", "Convolutions get NCHW, and transpose it each time.")
+@pair
 def ddp_channels_first(sick: bool) -> Step:
     model = replicated(convolutions(size(128, 8), size(8, 2)).to(memory_format=layout(not sick)))
     x, y = images(size(64, 2), size(64, 8), not sick), tokens(100, size(64, 2))
     return training(lambda: F.cross_entropy(model(x), y), adamw(model))
 
 
-@pair("attention", ["unfused_attention"], "scaled_dot_product_attention", "Each rank writes the scores of its heads.")
+@pair
 def tp_attention(sick: bool) -> Step:
     attend: Attend = functools.partial(unfused, masked=False) if sick else F.scaled_dot_product_attention
     model = stack(size(6, 2), size(2048, 32), attend)
@@ -155,7 +155,7 @@ def tp_attention(sick: bool) -> Step:
     return training(mean_square(model, normal(size(4, 2), size(2048, 8), size(2048, 32))), adamw(model))
 
 
-@pair("attention", ["unfused_attention"], "scaled_dot_product_attention", "The first stage of two writes all scores.")
+@pair
 def pipeline_attention(sick: bool) -> Step:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -176,7 +176,7 @@ def pipeline_attention(sick: bool) -> Step:
     return step
 
 
-@pair("precision", ["float32_training"], "bf16 under FSDP2", "Training is all float32, where bf16 takes half the time.")
+@pair
 def fsdp_float32(sick: bool) -> Step:
     torch.set_float32_matmul_precision("high")
     vocabulary = size(32000, 96)

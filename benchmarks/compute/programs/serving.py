@@ -64,13 +64,7 @@ def decoder(*args: int, how: str = "sliced") -> Decoder:
     return Decoder(*args, how=how).to(DEVICE, BF16).eval()
 
 
-@pair(
-    "inference",
-    ["too_small_batch", "many_small_kernels"],
-    "one batch of 8 sequences",
-    "Each of 8 sequences is decoded by itself: weights are read eight times and the host launches for one row.",
-    work="8 sequences at once",
-)
+@pair
 def decode_one_by_one(sick: bool) -> Step:
     rows, at = (1 if sick else 8), size(512, 4)
     model = decoder(size(2048, 32), size(16, 2), size(16, 2), size(8, 1), rows, at + 8)
@@ -83,12 +77,7 @@ def decode_one_by_one(sick: bool) -> Step:
     return inference(forward)
 
 
-@pair(
-    "inference",
-    ["many_small_kernels", "too_small_batch"],
-    "a CUDA graph of one token",
-    "Decoding launches a hundred short kernels per token from Python; a CUDA graph replays them.",
-)
+@pair
 def decode_without_graph(sick: bool) -> Step:
     at = size(512, 4)
     model = decoder(size(1536, 32), size(12, 2), size(4, 1), size(12, 1), size(16, 2), at + 8)
@@ -98,12 +87,7 @@ def decode_without_graph(sick: bool) -> Step:
     return lambda: [token() for _ in range(4)]
 
 
-@pair(
-    "inference",
-    ["repeated_kv"],
-    "enable_gqa",
-    "Every token repeats the whole grouped cache eightfold in memory before attention reads it.",
-)
+@pair
 def decode_repeated_cache(sick: bool) -> Step:
     batch, at = size(16, 2), size(4096, 8)
     how = "repeated" if sick else "sliced"
@@ -112,12 +96,7 @@ def decode_repeated_cache(sick: bool) -> Step:
     return inference(lambda: [model(ids, at + i) for i in range(4)])
 
 
-@pair(
-    "inference",
-    ["masked_attention", "unfused_attention"],
-    "the filled part of the cache",
-    "Attention runs over all 8192 places of the cache under a mask, though 512 are filled.",
-)
+@pair
 def decode_whole_cache(sick: bool) -> Step:
     batch, at = size(16, 2), size(512, 4)
     how = "masked" if sick else "sliced"
@@ -126,12 +105,7 @@ def decode_whole_cache(sick: bool) -> Step:
     return inference(lambda: [model(ids, at + i) for i in range(4)])
 
 
-@pair(
-    "inference",
-    ["scatter_or_sort"],
-    "topk before the nucleus",
-    "Sampling sorts 128256 logits per row to keep a few dozen of them; topk first.",
-)
+@pair
 def sampling_by_sort(sick: bool) -> Step:
     logits = normal(size(128, 2), size(128256, 100), dtype=BF16)
 
@@ -147,13 +121,7 @@ def sampling_by_sort(sick: bool) -> Step:
     return inference(lambda: [sample() for _ in range(4)])
 
 
-@pair(
-    "inference",
-    ["many_small_kernels"],
-    "one batched product over adapters",
-    "Each of 64 requests multiplies with its own adapter in a Python loop; bmm takes all at once.",
-    recorded="stack",
-)
+@pair
 def adapter_per_request(sick: bool) -> Step:
     requests, width, rank = size(64, 3), size(4096, 32), 16
     weights = [normal(width, width, dtype=BF16) * 0.01 for _ in range(size(4, 1))]
@@ -169,12 +137,7 @@ def adapter_per_request(sick: bool) -> Step:
     return inference(forward)
 
 
-@pair(
-    "inference",
-    ["redundant_casts", "unfused_elementwise"],
-    "weights kept in bfloat16",
-    "Int8 weights are expanded to bfloat16 in memory for every token: four times the bytes of the product.",
-)
+@pair
 def dequantized_each_token(sick: bool) -> Step:
     width, layers = size(8192, 32), size(6, 1)
     packed = [torch.randint(-127, 127, (width, width), device=DEVICE, dtype=torch.int8) for _ in range(layers)]
@@ -190,12 +153,7 @@ def dequantized_each_token(sick: bool) -> Step:
     return inference(forward)
 
 
-@pair(
-    "inference",
-    ["concat_growth", "many_small_kernels"],
-    "a buffer made once",
-    "A generator of frames appends each to all before by torch.cat: it copies the whole past every time.",
-)
+@pair
 def frames_by_cat(sick: bool) -> Step:
     batch, frames, width = size(128, 2), size(192, 12), size(1024, 8)
     mix = nn.Linear(4 * width, width).to(DEVICE, BF16)
@@ -215,12 +173,7 @@ def frames_by_cat(sick: bool) -> Step:
     return inference(generate)
 
 
-@pair(
-    "inference",
-    ["float32_products", "float32_training"],
-    "bfloat16 weights and inputs",
-    "A ranking model serves in float32 on CUDA cores; bfloat16 runs on tensor cores and halves the bytes.",
-)
+@pair
 def float32_ranker(sick: bool) -> Step:
     width = size(2048, 16)
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.ReLU()).to(DEVICE)

@@ -13,7 +13,6 @@ from serving import decoder
 from torch import nn
 
 BF16 = torch.bfloat16
-AT_LIMIT = ("none", "bandwidth_bound_at_limit")
 
 
 def compiled(function: Any, **more: Any) -> Any:
@@ -68,7 +67,7 @@ class NanoGPT(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
 
 
-@tuned("nanoGPT compiled whole in bfloat16 with a padded vocabulary and a fused optimizer.", compiled=True)
+@tuned
 def tuned_nanogpt(vocabulary: int = 50304) -> Step:
     model = NanoGPT(size(vocabulary, 64), size(1024, 8), size(4, 1), size(12, 2), size(1536, 32)).to(DEVICE)
     ids = tokens(size(vocabulary, 64), size(12, 1), size(1024, 8))
@@ -135,7 +134,7 @@ def titan(layers: int, length: int) -> TitanLlama:
     return model
 
 
-@tuned("A Llama in torchtitan's manner: blocks compiled, bfloat16, fused loss and optimizer.", compiled=True)
+@tuned
 def tuned_titan_llama() -> Step:
     length = size(2048, 8)
     model = titan(6, length)
@@ -144,7 +143,7 @@ def tuned_titan_llama() -> Step:
     return training(lambda: loss(model(ids).flatten(0, 1), ids.flatten()), adamw(model), autocast=False)
 
 
-@tuned("The same Llama's forward pass over long prompts.", compiled=True)
+@tuned
 def tuned_titan_prefill() -> Step:
     length = size(4096, 8)
     model = titan(4, length).eval()
@@ -152,7 +151,7 @@ def tuned_titan_prefill() -> Step:
     return inference(lambda: model(ids)[:, -1])
 
 
-@tuned("timm's ViT compiled under bf16 autocast with a fused optimizer.", compiled=True)
+@tuned
 def tuned_timm_vit() -> Step:
     import timm
 
@@ -161,7 +160,7 @@ def tuned_timm_vit() -> Step:
     return training(classify(compiled(model), images(size(128, 1), 224, False)), adamw(model))
 
 
-@tuned("timm's ViT in bfloat16, compiled, large batches of images.", compiled=True)
+@tuned
 def tuned_timm_vit_inference() -> Step:
     import timm
 
@@ -171,7 +170,7 @@ def tuned_timm_vit_inference() -> Step:
     return inference(lambda: model(x))
 
 
-@tuned("timm's ConvNeXt, channels_last, compiled, bfloat16.", compiled=True)
+@tuned
 def tuned_timm_convnext() -> Step:
     import timm
 
@@ -180,7 +179,7 @@ def tuned_timm_convnext() -> Step:
     return training(classify(compiled(model), x), adamw(model))
 
 
-@tuned("transformers' Llama with fused attention, compiled, bfloat16 autocast.", compiled=True)
+@tuned
 def tuned_hf_llama() -> Step:
     model = llama(layers=4, width=2048)
     ids = tokens(size(32000, 64), size(8, 1), size(1024, 8))
@@ -188,7 +187,7 @@ def tuned_hf_llama() -> Step:
     return training(language(model, ids), adamw(model))
 
 
-@tuned("transformers' Llama, prefill of long prompts, compiled in bfloat16.", compiled=True)
+@tuned
 def tuned_hf_prefill() -> Step:
     model = llama(layers=4, width=2048).to(BF16).eval()
     ids = tokens(size(32000, 64), size(4, 1), size(4096, 8))
@@ -196,7 +195,7 @@ def tuned_hf_prefill() -> Step:
     return inference(lambda: model(input_ids=ids, use_cache=False, logits_to_keep=1))
 
 
-@tuned("transformers' GPT-2 with a padded vocabulary, compiled, without dropout.", compiled=True)
+@tuned
 def tuned_hf_gpt2() -> Step:
     model = gpt2(size(50304, 64), layers=4)
     for module in model.modules():
@@ -206,7 +205,7 @@ def tuned_hf_gpt2() -> Step:
     return training(language(model, tokens(size(50304, 64), size(16, 1), size(1024, 8))), adamw(model))
 
 
-@tuned("transformers' BERT compiled under bf16 autocast.", compiled=True)
+@tuned
 def tuned_hf_bert() -> Step:
     model = bert(layers=4).eval()
     ids, labels = tokens(30000, size(64, 1), size(512, 8)), tokens(2, size(64, 1))
@@ -214,7 +213,7 @@ def tuned_hf_bert() -> Step:
     return training(lambda: model(input_ids=ids, labels=labels).loss, adamw(model))
 
 
-@tuned("torchvision's ResNet-18 in channels_last under autocast, compiled, fused SGD.", compiled=True)
+@tuned
 def tuned_tv_resnet() -> Step:
     from torchvision.models import resnet18
 
@@ -223,7 +222,7 @@ def tuned_tv_resnet() -> Step:
     return training(classify(compiled(model), images(size(256, 2), size(224, 32), True)), optimizer)
 
 
-@tuned("Decoding of 256 rows in one CUDA graph: weights and cache are read once.", AT_LIMIT)
+@tuned
 def tuned_graphed_decode() -> Step:
     batch, at = size(256, 2), size(1023, 4)
     model = decoder(size(4096, 32), size(32, 4), size(8, 1), size(4, 1), batch, at + 1)
@@ -232,7 +231,7 @@ def tuned_graphed_decode() -> Step:
     return lambda: [token() for _ in range(4)]
 
 
-@tuned("A compiled bfloat16 MLP of large products.", compiled=True)
+@tuned
 def tuned_products() -> Step:
     width = size(8192, 32)
     layers = [part for _ in range(3) for part in (nn.Linear(width, width, bias=False), nn.ReLU())]
@@ -242,7 +241,7 @@ def tuned_products() -> Step:
     return training(loss, torch.optim.SGD(model.parameters(), lr=1e-6, fused=True), autocast=False)
 
 
-@tuned("Products in float8 with scales: the fastest kernels the device has.")
+@tuned
 def tuned_float8_products() -> Step:
     rows, width = size(8192, 16), size(8192, 32)
     one = torch.ones((), device=DEVICE)
@@ -256,7 +255,7 @@ def tuned_float8_products() -> Step:
     return inference(forward)
 
 
-@tuned("Causal flash attention alone, forward and backward.")
+@tuned
 def tuned_attention() -> Step:
     shape = (size(4, 1), size(32, 2), size(8192, 16), size(128, 16))
     q, k, v = (normal(*shape, dtype=BF16).requires_grad_() for _ in range(3))
@@ -269,7 +268,7 @@ def tuned_attention() -> Step:
     return step
 
 
-@tuned("One compiled elementwise kernel over large tensors: memory bandwidth is the limit.", AT_LIMIT, compiled=True)
+@tuned
 def tuned_elementwise() -> Step:
     x, y, z = (normal(size(2**28, 64), dtype=BF16) for _ in range(3))
 
@@ -280,7 +279,7 @@ def tuned_elementwise() -> Step:
     return inference(lambda: [fused(x, y, z) for _ in range(4)])
 
 
-@tuned("A fused AdamW over 600 M parameters: memory bandwidth is the limit.", AT_LIMIT)
+@tuned
 def tuned_fused_adam() -> Step:
     parameters = [nn.Parameter(normal(size(4096, 8), size(4096, 8))) for _ in range(size(36, 2))]
     for p in parameters:
@@ -288,7 +287,7 @@ def tuned_fused_adam() -> Step:
     return torch.optim.AdamW(parameters, lr=1e-4, fused=True).step
 
 
-@tuned("A training step of large bfloat16 products captured as one CUDA graph.")
+@tuned
 def tuned_graphed_training() -> Step:
     width = size(8192, 32)
     model = nn.Sequential(nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)).to(DEVICE, BF16)
@@ -301,7 +300,7 @@ def tuned_graphed_training() -> Step:
     return captured(step)
 
 
-@tuned("Attention in a sliding window by a compiled flex_attention that skips empty blocks.", compiled=True)
+@tuned
 def tuned_flex_window() -> Step:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -316,7 +315,7 @@ def tuned_flex_window() -> Step:
     return inference(lambda: [attend(q, k, v, block_mask=mask) for _ in range(4)])
 
 
-@tuned("Convolutions in channels_last bfloat16 with compiled activations.", compiled=True)
+@tuned
 def tuned_convolutions() -> Step:
     width = size(256, 8)
     parts = [part for _ in range(4) for part in (nn.Conv2d(width, width, 3, padding=1, bias=False), nn.ReLU())]
@@ -326,7 +325,7 @@ def tuned_convolutions() -> Step:
     return training(loss, torch.optim.SGD(model.parameters(), lr=1e-6, fused=True), autocast=False)
 
 
-@tuned("Experts as batched products, compiled.", compiled=True)
+@tuned
 def tuned_batched_experts() -> Step:
     experts, rows, width = size(16, 2), size(2048, 8), size(2048, 32)
     up = nn.Parameter(normal(experts, width, 2 * width, dtype=BF16) * 0.02)
