@@ -339,7 +339,7 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
     outside = outside_torch(asked.world_size)
 
     def changed(proposal: Proposal) -> MemoryChange:
-        """Activations are left out, so that a change may fit, and none does for certain."""
+        # Activations are left out, so that a change may fit, and none does for certain.
         held = rank_of(parameters, proposal.config, asked.world_size).peak_reserved_bytes
         name, cost = words_of(proposal.names)
         return MemoryChange(
