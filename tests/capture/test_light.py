@@ -323,7 +323,7 @@ def test_a_window_of_whole_steps_is_written(gpu, tmp_path):
 def test_a_script_that_ends_before_has_none(gpu, tmp_path):
     window = LightWindow(tmp_path, 0, 5, alone)
     train(window, gpu, 8)
-    window.give_way("the capture ended")
+    window.give_way("capture_ended")
     assert list(tmp_path.iterdir()) == [] and window.record["why"] == {"window": "the capture ended"}
     assert gpu.device.value("fake_enabled").value == 0
 
@@ -376,7 +376,7 @@ def test_more_windows_follow_at_growing_distances(gpu, tmp_path, monkeypatch):
     assert [one["file"] for one in told] == [f"{tmp_path.name}/{file}" for file in files]
     assert [one["steps"][0] for one in told] == [41, 321] and told[0]["step_ms"] == [10.0] * STEPS
     assert window.record["steps"] == list(range(6, 6 + STEPS)), "the first one is what it was"
-    window.give_way("the capture ended")
+    window.give_way("capture_ended")
     assert len(window.record["later"]) == 2 and gpu.device.value("fake_enabled").value == 0
 
 
@@ -442,7 +442,7 @@ def test_what_was_recorded_stays_where_another_one_does_not_come_to_its_end(gpu,
     for step in range(30, 45):
         train_one(window, gpu, step)
     assert window.is_open and window.record == before
-    window.give_way("the capture ended")
+    window.give_way("capture_ended")
     assert window.record == before and (tmp_path / LIGHT_FILE).read_bytes() == written
     assert gpu.device.value("fake_enabled").value == 0
 

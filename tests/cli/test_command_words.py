@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
 def test_what_starts_its_own_ranks_runs_as_it_is(command):
     found = understand(command.split(), None)
     assert found.own and list(found.trains) == command.split()
-    assert found.said and not found.options
+    assert found.note and not found.options
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_ranks_of_torchrun_are_started_by_ours(command, options, trains):
     found = understand(command.split(), None)
     assert not found.own
     assert (dict(found.options), list(found.trains)) == (options, trains.split())
-    assert "in place of torchrun" in found.said
+    assert "in place of torchrun" in found.note
 
 
 def test_python_runs_as_ranks_where_their_number_is_given():
@@ -94,14 +94,14 @@ def test_python_runs_as_ranks_where_their_number_is_given():
 def test_a_script_a_module_and_a_program_of_pip_stay_what_each_rank_runs(folder):
     for words in (["train.py", "--lr", "1"], ["-m", "pkg"]):
         found = understand(words, None)
-        assert (found.own, list(found.trains), found.said) == (False, words, "")
+        assert (found.own, list(found.trains), found.note) == (False, words, "")
     assert list(understand(["trl", "sft"], None).trains) == [str(folder / "bin" / "trl"), "sft"]
 
 
 def test_a_script_that_spawns_its_ranks_runs_as_it_is_unless_their_number_is_given(folder):
     (folder / "train.py").write_text("mp.spawn(work, nprocs=4)")
     found = understand(["train.py", "--lr", "1"], None)
-    assert found.own and found.said.startswith("train.py calls mp.spawn")
+    assert found.own and found.note.startswith("train.py calls mp.spawn")
     assert not understand(["train.py"], 2).own
 
 

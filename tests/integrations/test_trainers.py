@@ -231,7 +231,7 @@ def test_it_is_multiplied_once_and_the_batches_are_told(capsys):
     args = arguments()
     assert [multiplied(args), multiplied(args)] == [16, 16]
     assert capsys.readouterr().err == (
-        "traceops: fallback: one rank in the place of 8: gradient_accumulation_steps is 16 instead of 2\n"
+        "traceops: fallback: one rank in place of 8: gradient_accumulation_steps is 16 instead of 2\n"
         "traceops:            ranks  batch  accumulation  samples a step\n"
         "traceops: all ranks      8      4             2              64\n"
         "traceops: one rank       1      4            16              64\n"

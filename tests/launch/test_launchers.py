@@ -180,7 +180,7 @@ raise KeyboardInterrupt
     ("how", "code", "rank_code", "said"),
     [
         # On a busy machine the launcher may not have seen the rank yet.
-        ("exits", 7, None, "in step 6; how it ended is not known|no rank was seen to fail"),
+        ("exits", 7, None, "in step 6; how it ended is not known|no rank reported a failure"),
         ("stops", 130, 130, "rank 0 on .* failed first, exit code 130"),
     ],
 )

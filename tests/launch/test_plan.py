@@ -371,7 +371,7 @@ def test_the_model_after_every_step_is_that_of_all_ranks(strategy, capsys, tmp_p
     many, _ = train(capsys, tmp_path / "many", *options)
     one, said = train(capsys, tmp_path / "one", *options, "--fallback", "single")
     assert (many["world_size"], one["world_size"]) == (3, 1)
-    assert "one rank in the place of 3" in said and "gradient accumulation 6" in said
+    assert "one rank in place of 3" in said and "gradient accumulation 6" in said
     assert "one rank       1      2             6              12" in said
     assert ("pytorch_ddp for zero2" in said) == (strategy == "zero2")
     assert len(one["losses"]) == len(many["losses"]) == 4

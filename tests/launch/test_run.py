@@ -384,7 +384,7 @@ def test_no_setting_worked(folder, capsys):
     options = ["--settings", "doctor.json", "--fallback", "single", "--dry-run"]
     assert main(["run", "--device", "cpu", *options, "--strategy", "pytorch_ddp"]) == 0
     printed, said = capsys.readouterr()
-    assert "--grad-accum 4" in printed and "one rank in the place of 4" in said
+    assert "--grad-accum 4" in printed and "one rank in place of 4" in said
 
 
 @pytest.mark.torch

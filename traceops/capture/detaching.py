@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.guard import text
 from traceops.capture.manifest import DetachRecord
 
 VARIABLE = "TEARDOWN_CUPTI"
@@ -90,20 +91,20 @@ class Detaching:
         import torch
 
         if not _has_cuda(torch):
-            return "there is no CUDA"
+            return text("no_cuda")
         version = tuple(int(part) for part in str(torch.version.cuda).split(".")[:2])
         if version < _OLDEST_CUDA:
-            return f"CUDA {torch.version.cuda} is too old"
+            return text("old_cuda", version=torch.version.cuda)
         if version < self._oldest:
-            return f"it was not tried with CUDA {torch.version.cuda}"
+            return text("untried_cuda", version=torch.version.cuda)
         if not _TASKS.is_dir():
-            return "there is no /proc to see its thread in"
+            return text("no_proc")
         if (other := other_tool()) is not None:
             return other
         if not _is_ours() or os.environ[VARIABLE] != OFF:
-            return f"{VARIABLE} is set"
+            return text("variable_set", variable=VARIABLE)
         if torch.cuda.is_current_stream_capturing():
-            return "a CUDA graph is being captured"
+            return text("cuda_graph")
         return None
 
 
@@ -114,7 +115,7 @@ def _has_cuda(torch: Any) -> bool:
 def other_tool() -> str | None:
     """What says that another tool may be at CUPTI in this process; None where nothing does."""
     name = next((name for name in INJECTED if os.environ.get(name)), None)
-    return None if name is None else f"{name} is set: another tool may be at CUPTI"
+    return None if name is None else text("other_tool", variable=name)
 
 
 def _put(value: str) -> None:
@@ -158,5 +159,5 @@ def _end_of_threads(torch: Any, started: set[str]) -> str | None:
         if passed > _LEAST_S and not (started & _threads()) - _pythons():
             return None
         if passed > _MOST_S:
-            return "Kineto's thread did not end"
+            return text("thread_lasts")
         time.sleep(_LOOK_S)

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from traceops.core.capture_failure import CaptureOperation
+from traceops.words.catalogue import fill
 
 T = TypeVar("T")
 
@@ -77,6 +78,14 @@ def contained(work: Callable[..., T], *arguments: Any) -> T | None:
         return work(*arguments)
     except Exception:
         return None
+
+
+def text(key: str, /, **facts: object) -> str:
+    """A text of words/capture.ini with its facts, read when it is needed; its key where the file cannot be read."""
+    try:
+        return fill("capture", key, **facts)
+    except Exception:
+        return f"{key} {facts}" if facts else key
 
 
 def say(text: str) -> None:

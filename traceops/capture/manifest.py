@@ -18,6 +18,7 @@ from traceops.core.capture_failure import CaptureFailure, by_cause, cause_text, 
 from traceops.core.errors import InputError
 from traceops.core.files import write_whole
 from traceops.core.redaction import redact_text, redact_value
+from traceops.words.catalogue import fill
 
 SCHEMA_VERSION = 1
 
@@ -345,7 +346,7 @@ def _failure_notes(failures: Iterable[CaptureFailure]) -> list[str]:
     notes = []
     for ranks, failure in by_cause(list(failures)):
         who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        notes.append(f"{who}: the capture ended early: {cause_text(failure)}")
+        notes.append(fill("capture", "ended_early", who=who, cause=cause_text(failure)))
     return notes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
 from traceops.capture.folder import ProcessPlace
+from traceops.capture.guard import text
 from traceops.capture.manifest import LightRecord, RankManifest, ScriptProfilerRecord, WindowRecord, write_rank
 from traceops.capture.recorder import FIRST, KeptWindow
 from traceops.capture.schedule import Phase, Schedule, StepEnds
@@ -116,26 +117,18 @@ def shortfall(
     counts: what ends a step by itself, as `--step-on` has it; None where the script calls `step`.
     """
     if counts is not None and done == 0:
-        return (
-            f"no {'optimizer step' if counts == 'optimizer' else 'forward pass'} was seen, so "
-            "nothing was recorded; does the script use torch.optim? If not: --step-on forward takes each call of "
-            "the model for a step, or say where steps end with traceops.capture(...) and step()"
-        )
+        return text("no_optimizer_step" if counts == "optimizer" else "no_forward_pass")
     steps = f"{'' if counts is None else f'{counts} '}step{'' if done == 1 else 's'}"
-    only = f"only {done} {steps}, the schedule needs {schedule.total_steps} ({schedule.explain()})"
+    only = text("only", done=done, steps=steps, needed=schedule.total_steps, schedule=schedule.explain())
     if theirs is not None and (not kept or kept[-1] < FIRST.total_steps - 1):
-        held = f"recorded was step {kept[0]} alone" if kept else "nothing was recorded"
-        return (
-            f"{only}; {held}: the script's own profiler was at work from step {theirs['first']} on, and two cannot "
-            "record at once. Take it out for this run, or analyze the trace that it writes"
-        )
+        held = text("one_step", step=kept[0]) if kept else text("no_step")
+        return text("own_profiler", only=only, held=held, first=theirs["first"])
     if not kept or kept[-1] >= FIRST.total_steps:
-        return f"{only}; train longer, or pass lower --skip-first, --unprofiled, --warmup or --active"
-    recorded = f"step{'s' if len(kept) > 1 else ''} {' and '.join(map(str, kept))}"
+        return text("train_longer", only=only)
+    recorded = text("first_steps", only=only, kept=f"step{'s' if len(kept) > 1 else ''} {' and '.join(map(str, kept))}")
     shorter = shorter_schedule(asdict(schedule), done)
     better = shorter is not None and done > FIRST.total_steps
-    advice = f"; for later ones: {shorter.flags}" if shorter is not None and better else ""
-    return f"{only}; recorded were the first whole ones, {recorded}{advice}"
+    return f"{recorded}; for later ones: {shorter.flags}" if shorter is not None and better else recorded
 
 
 def in_the_way(theirs: ScriptProfilerRecord | None, done: int) -> ScriptProfilerRecord | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from traceops.capture.guard import contained, say
+from traceops.capture.guard import contained, say, text
 from traceops.core.capture_failure import CaptureFailure, advice_text, cause_text, read_failure
 
 
@@ -68,7 +68,8 @@ def report(failure: CaptureFailure, progress: str | None, *, saved: bool, aloud:
     """
     sent = progress is not None and contained(_send, Path(progress), failure) is True
     if aloud and (progress is None or not (sent or saved)):
-        say(f"rank {failure.rank}: the capture ended early: {cause_text(failure)}; {advice_text(failure)}")
+        early = text("ended_early", who=f"rank {failure.rank}", cause=cause_text(failure))
+        say(f"{early}; {advice_text(failure)}")
 
 
 class LastWords:

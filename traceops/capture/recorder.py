@@ -49,8 +49,8 @@ def end_forked_processes() -> None:
     except AttributeError:
         return
 
+    # The last that is registered comes first: fflush(NULL), then _exit(status).
     def forked() -> None:
-        """The last that is registered comes first: fflush(NULL), then _exit(status)."""
         _exit_in_c.close()
         on_exit(end, None)
         before(flush, None, None)
@@ -345,6 +345,9 @@ def _without_dispatch_modes() -> AbstractContextManager[Any]:
     return _python_dispatch._disable_current_modes()
 
 
+_REMARK = "clears events at the end of each cycle"
+
+
 @contextmanager
 def _without_remark() -> Iterator[None]:
     """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own.
@@ -358,7 +361,7 @@ def _without_remark() -> Iterator[None]:
     saved = [(module, module.warn) for module in modules if hasattr(module, "warn")]
 
     def heard(warn: Callable[..., None], message: Any, *rest: Any, **options: Any) -> None:
-        if "clears events at the end of each cycle" not in str(message):
+        if _REMARK not in str(message):
             warn(message, *rest, **options)
 
     try:

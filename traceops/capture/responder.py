@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.folder import who_am_i
-from traceops.capture.guard import contained, say
+from traceops.capture.guard import contained, say, text
 from traceops.capture.manifest import write_json
 from traceops.capture.settings import CaptureSettings
 from traceops.capture.threads import all_frames, daemon_thread, with_callers
@@ -117,6 +117,9 @@ def pulse_path(folder: Path, rank: int) -> Path:
     return folder / f"pulse_{rank}.json"
 
 
+_HEAD = "# rank {rank}, pid {pid}, main thread 0x{main:016x}\n\n"
+
+
 class Responder:
     """One rank's answers: stacks, counters and the flight recorder from a thread, and stacks on a signal.
 
@@ -136,7 +139,7 @@ class Responder:
         self._stacks = os.open(
             stacks_path(progress, rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
-        os.write(self._stacks, f"# rank {rank}, pid {os.getpid()}, main thread 0x{main:016x}\n\n".encode())
+        os.write(self._stacks, _HEAD.format(rank=rank, pid=os.getpid(), main=main).encode())
         if STACKS_SIGNAL is not None:
             faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
         fifo = fifo_path(progress, rank)
@@ -152,7 +155,7 @@ class Responder:
             try:
                 self._answer(request)
             except Exception as error:  # a full disk must not end the answers, nor the training
-                say(f"rank {self._rank} cannot save its state: {error}")
+                say(text("not_saved", rank=self._rank, error=error))
 
     def _is_fifo(self) -> bool:
         """The script may have closed it and opened another under its number, which is not ours to read."""

@@ -24,6 +24,7 @@ from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
 
+_USAGE = "usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]"
 _HERE = f"{Path(__file__).parent}{os.sep}"
 
 
@@ -40,7 +41,7 @@ def run_and_end(argv: Sequence[str], loaded: frozenset[str]) -> NoReturn:
 def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseException | None]:
     """The exit code, and what the program ended with, None where it ended well."""
     if not argv or argv == ["-m"]:
-        print("usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
+        print(_USAGE, file=sys.stderr)
         return 2, None
     session: Capture | None = None
     contained(_print_to_launcher)

@@ -15,7 +15,7 @@ from typing import Any
 
 from traceops.capture.detaching import Detaching
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
-from traceops.capture.guard import Guard, contained, describe, say
+from traceops.capture.guard import Guard, contained, describe, say, text
 from traceops.capture.observing.observer import Observer
 from traceops.capture.open_manifest import OpenManifest, in_the_way, shortfall
 from traceops.capture.pipes import report
@@ -278,7 +278,7 @@ class Capture:
         self._way.rest()
         assert self._record is not None
         self._windows.stop()
-        note = f"the capture gave way: {reason}"
+        note = text("gave_way", reason=reason)
         self._record.manifest = replace(self._record.manifest, status="given_way", note=note)
         if adopt:
             self._windows.adopt()

@@ -165,8 +165,8 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
 
     known = {end: os.fstat(end.fileno()) for end in (read, write)}
 
+    # A script may close every file that it has not opened itself, and open others under their numbers.
     def ours(end: socket.socket) -> bool:
-        """A script may close every file that it has not opened itself, and open others under their numbers."""
         return os.path.samestat(os.fstat(end.fileno()), known[end])
 
     def stop() -> None:

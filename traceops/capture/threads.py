@@ -102,12 +102,15 @@ def _native_threads() -> set[Path]:
     return set(_TASKS.iterdir())
 
 
+_FORK_WARNING = "is multi-threaded, use of"
+
+
 class _ForkWarning:
     """A filter's pattern that takes its filter away once it matched Python's warning of a fork with several threads."""
 
     def match(self, text: str) -> bool:
         """As a compiled pattern does."""
-        found = "is multi-threaded, use of" in text
+        found = _FORK_WARNING in text
         if found:
             _remove_fork_filter()
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from traceops.capture.guard import Guard, contained
+from traceops.capture.guard import Guard, contained, text
 from traceops.capture.light.window import LightWindow
 from traceops.capture.open_manifest import OpenManifest
 from traceops.capture.recorder import FirstWindow, OtherThread, Recorder
@@ -154,7 +154,7 @@ class Windows:
         opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self.recorder.is_open
         if opens and self._record.manifest.status == "running":
             if light is not None:
-                light.give_way("a window was asked for")
+                light.give_way("window_asked")
             self._open(step)
         if self._first is not None and self._record.manifest.status == "running":
             self._first.step_begins(step, self._first_gives_way)
@@ -175,7 +175,7 @@ class Windows:
         try:
             self.recorder.open(step, self._foreign_profiler)
         except RuntimeError as error:  # Kineto holds one session a process
-            self._give_way(f"the profiler could not start at step {step}: {error}")
+            self._give_way(text("no_start", step=step, error=error))
 
     def _starts(self, phase: Phase, step: int) -> bool:
         """Whether the steps of this phase are timed from this one on."""
@@ -187,8 +187,7 @@ class Windows:
 
     def _foreign_profiler(self) -> None:
         if self._is_open():
-            why = "the script started its own torch.profiler"
-            self._guard.run(CaptureOperation.STOP, self._give_way, why)
+            self._guard.run(CaptureOperation.STOP, self._give_way, text("script_profiles"))
 
     def _first_gives_way(self) -> None:
         """A profiler of the script's own starts: it may be over when the schedule's window is due."""

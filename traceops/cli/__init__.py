@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import errno
 import gc
@@ -51,8 +52,11 @@ _OF_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EN
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
+_ABOUT = "Find out why a distributed PyTorch run is slow or stuck, with proof."
+
+
 def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
-    parser = Parser(prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof.")
+    parser = Parser(prog="traceops", description=_ABOUT)
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
@@ -91,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
+        atexit.register(gc.freeze)  # or Python goes through all objects several times as it ends: 70 ms of CPU
     try:
         _check_paths(args)
         _take_folders(args)
@@ -125,16 +130,19 @@ def _obvious(words: list[str]) -> list[str]:
 
 def _code_of(error: Exception, command: str) -> int:
     """The exit code for an error that no command expects, which is reported: of the disk, of a path, or ours."""
+    from traceops.words.catalogue import texts
+
+    texts_of = texts("cli", "errors")
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        what = f"{error.filename} cannot" if error.filename else "its output cannot all"
-        print(f"traceops {command}: {what} be written ({error.strerror}); make room", file=sys.stderr)
+        what = texts_of["no_room" if error.filename else "no_room_for_output"]
+        print(what.format(command=command, file=error.filename, why=error.strerror), file=sys.stderr)
         _forget_output()
         return 3
     if isinstance(error, OSError) and error.errno in _OF_PATH and error.filename:
         _say_error(f"traceops {command}: {error.filename}: {error.strerror}")
         return 3
     traceback.print_exc()
-    print(f"traceops {command}: this is a mistake in traceops; please report it", file=sys.stderr)
+    print(texts_of["mistake"].format(command=command), file=sys.stderr)
     return 70
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
 from traceops.cli.reading_options import ANALYZE
+from traceops.core.claims import Wording
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Finding
@@ -20,6 +21,8 @@ from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, 
 from traceops.pipeline.mapping.ranks import MapOptions, ProgressLine
 from traceops.runs.find import FoundRun, FoundRuns, find_runs
 from traceops.traces.discover import Discovery, Window
+
+_text = Wording("cli", "analyze")
 
 if TYPE_CHECKING:  # processes are forked for the map without these
     from traceops.report.model import Report
@@ -56,7 +59,7 @@ def _run_of(path: str, quiet: bool) -> str:
     """The run of a report that was given, and says so."""
     run = run_of(path)
     if run != path and not quiet:
-        print(printable(f"traceops analyze: {path} is a report; its run is analysed: {run}"), file=sys.stderr)
+        print(printable(_text("is_report", path=path, run=run)), file=sys.stderr)
     return run
 
 
@@ -76,7 +79,7 @@ def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRu
     else:
         print_runs(rows, sys.stdout, written[0])
     if args.strict and any(row.problem for row in rows):
-        print("traceops analyze: --strict: not every run could be analysed", file=sys.stderr)
+        print(_text("not_every_run"), file=sys.stderr)
         return 3
     return _exit_code(args, findings)
 
@@ -129,9 +132,7 @@ def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discover
         except InputError as error:
             unusable = error
             if len(found.windows) > 1:
-                print(
-                    printable(f"traceops analyze: capture window {window.index} is left out: {error}"), file=sys.stderr
-                )
+                print(printable(_text("window_left_out", window=window.index, error=error)), file=sys.stderr)
             continue
         from traceops.render.files import write_report  # behind the map: its processes need none of it
 
@@ -147,8 +148,8 @@ def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discover
 
 
 def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
+    # What follows the map is imported while its processes work; they are forked without it and stay small.
     def load_rest() -> None:
-        """What follows the map is imported while its processes work; they are forked without it and stay small."""
         load_reduce()
         import traceops.render  # noqa: F401
 
@@ -178,7 +179,7 @@ def _exit_code(args: argparse.Namespace, findings: list[Finding]) -> int:
     from traceops.rules.validity import DAMAGED  # with the reduce, behind the map
 
     if args.strict and any(finding.rule == DAMAGED.id for finding in findings):
-        print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
+        print(_text("not_every_file"), file=sys.stderr)
         return 3
     return fails(findings, args.fail_on)
 
@@ -195,8 +196,5 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
         from traceops.render.printer import say
 
         jobs = len({window.job for window in found.windows})
-        of_jobs = f"; the folder holds {jobs} jobs, restarts or copies of one" if jobs > 1 else ""
-        say(
-            f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
-            f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}{of_jobs}); --select all analyses each"
-        )
+        listed = ", ".join(folders[:4]) + (" …" if len(folders) > 4 else "")
+        say(_text("other_windows", windows=len(others), folders=listed, jobs=jobs if jobs > 1 else None))

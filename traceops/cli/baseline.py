@@ -18,12 +18,14 @@ from traceops.baseline.entry import UNKNOWN, Entry
 from traceops.baseline.history import Sample, histories, label_of, samples_of
 from traceops.baseline.store import Problem, chosen_store, entries, remove, save, scan, to_prune
 from traceops.compare.capture import capture_of, report_object
+from traceops.core.claims import Wording
 from traceops.core.errors import InputError, UsageError
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text, number_text
 from traceops.render.history.text import history_verdict
 from traceops.render.printer import Printer
 
+_text = Wording("cli", "baseline")
 _MOST_PROBLEMS = 10
 
 
@@ -41,17 +43,12 @@ def _save(args: argparse.Namespace, store: str) -> int:
         if args.quiet:
             _say(entry.url, whole=True)
         else:
-            _say_saved(path, entry)
+            _say(f"{path}: saved as {entry.url}")
+            _say(f"  key     {entry.key.text}")
+            _say("  " + _text("commit", commit=entry.commit or "not known", changed=entry.dirty))
+            if entry.key.model == UNKNOWN:
+                _say("  " + _text("model_unknown"))
     return 0
-
-
-def _say_saved(path: str, entry: Entry) -> None:
-    changed = ", and the code was changed since" if entry.dirty else ""
-    _say(f"{path}: saved as {entry.url}")
-    _say(f"  key     {entry.key.text}")
-    _say(f"  commit  {entry.commit or 'not known'}{changed}")
-    if entry.key.model == UNKNOWN:
-        _say("  The run does not say what it trains: other models get this key too, unless --name says more.")
 
 
 def _list(args: argparse.Namespace, store: str) -> int:
@@ -64,10 +61,8 @@ def _list(args: argparse.Namespace, store: str) -> int:
         assert latest is not None
         empty = False
         _say(f"{key.slug}\n  {key.text}")
-        _say(
-            f"  {_entries(count)}, the latest of commit {label_of(latest.entry)}, {_age(latest.entry)} ago: "
-            f"step {_ms(latest.step_ms)}"
-        )
+        entry = latest.entry
+        _say("  " + _text("key", n=count, commit=label_of(entry), age=_age(entry), step=_ms(latest.step_ms)))
     if empty:
         _say(f"No baseline in {store}" + (f" matches {args.key!r}." if args.key else " yet."))
     _name_problems(problems)
@@ -108,10 +103,9 @@ def _prune(args: argparse.Namespace, store: str) -> int:
     deleted = 0 if args.dry_run else remove(gone)
     kept = len(found) - len(gone)
     if args.dry_run:
-        _say(f"{_entries(len(gone))} would be deleted, {kept} kept")
+        _say(_text("would_delete", n=len(gone), kept=kept))
     else:
-        already = f", {len(gone) - deleted} had gone already" if deleted < len(gone) else ""
-        _say(f"{_entries(deleted)} deleted{already}, {kept} kept")
+        _say(_text("deleted", n=deleted, gone=len(gone) - deleted or None, kept=kept))
     _name_problems(problems)
     return 0
 
@@ -138,16 +132,15 @@ def _samples(store: str, pattern: str | None, problems: list[Problem]) -> Iterat
 
 
 def _nothing(store: str, pattern: str | None) -> InputError:
-    what = f"no baseline in {store}" + (f" matches {pattern!r}" if pattern else "")
-    return InputError(f"{what}; see traceops baseline list, and save one with traceops baseline save RUN")
+    return InputError(_text("none_found", store=store, pattern=pattern and repr(pattern)))
 
 
 def _name_problems(problems: Sequence[Problem]) -> None:
     """What was left alone, on stderr: it may be a foreign file, or an entry that somebody should look at."""
     for problem in problems[:_MOST_PROBLEMS]:
-        _say(f"traceops baseline: {problem.url} is left out: {problem.what}", sys.stderr)
+        _say(_text("left_out", url=problem.url, why=problem.what), sys.stderr)
     if len(problems) > _MOST_PROBLEMS:
-        _say(f"traceops baseline: and {len(problems) - _MOST_PROBLEMS} more", sys.stderr)
+        _say(_text("more_left_out", n=len(problems) - _MOST_PROBLEMS), sys.stderr)
 
 
 def _say(text: str, file: TextIO | None = None, *, whole: bool = False) -> None:
@@ -166,10 +159,6 @@ def _say(text: str, file: TextIO | None = None, *, whole: bool = False) -> None:
 
 def _ms(value: float | None) -> str:
     return "not known" if value is None else f"{number_text(value)} ms"
-
-
-def _entries(count: int) -> str:
-    return f"{count} entr{'y' if count == 1 else 'ies'}"
 
 
 def _age(entry: Entry) -> str:

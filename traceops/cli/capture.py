@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import in_use
 from traceops.launch.folder import run_defaults, short_path
 from traceops.launch.on_demand import Recorded, Request, answer_to, recorded, request_window
 
+_text = Wording("cli", "capture")
 _POLL_S = 0.2
 _ENDED_WITHOUT = 3  # exit code: not all ranks recorded it
 
@@ -27,9 +29,8 @@ def main(args: argparse.Namespace) -> int:
     window = answer_to(out, request)
     first = window.start + window.warmup
     if not args.quiet:
-        print(
-            f"window {window.number} of {short_path(out)}: {window.active} steps, from step {first} on", file=sys.stderr
-        )
+        asked = _text("asked", window=window.number, out=short_path(out), steps=window.active, first=first)
+        print(asked, file=sys.stderr)
     if args.no_wait:
         return 0
     seen = _wait(out, window.number)
@@ -38,7 +39,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(
             f"the run in {short_path(out)} or its capture ended before step {window.start}; run.json says why"
         )
-    print(f"window {window.number}: steps {steps[0]} to {steps[-1]} of {len(seen.steps)} of {seen.ranks} ranks")
+    done = {"first": steps[0], "last": steps[-1], "recorded": len(seen.steps), "ranks": seen.ranks}
+    print(_text("recorded", window=window.number, **done))
     if not args.quiet:
         print(f"next: traceops analyze {short_path(out)}")
     return 0 if len(seen.steps) == seen.ranks else _ENDED_WITHOUT
@@ -54,8 +56,7 @@ def _folder(args: argparse.Namespace) -> Path:
     runs = run_defaults().folder
     going_on = [path for path in runs.glob("*") if in_use(path)]
     if len(going_on) != 1:
-        found = "no run is active" if not going_on else f"{len(going_on)} runs are active"
-        raise UsageError(f"{found} below {short_path(runs)}/; give a run's folder, or --job NAME")
+        raise UsageError(_text("which_run", runs=len(going_on) or None, below=short_path(runs)))
     return going_on[0].absolute()
 
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from traceops.core.claims import Wording
 from traceops.core.close_names import meant, near_path
 from traceops.core.errors import UsageError
 from traceops.launch.launchers import PROGRAMS, python_program, starts_ranks
 from traceops.launch.plan import python_path
 
+_text = Wording("cli", "command")
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*(?:\.exe)?$")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 # Modules that start ranks themselves: torchrun's own ranks would each start them.
@@ -27,6 +29,7 @@ _TORCHRUN = "torch.distributed.run"
 _AS_ENVIRONMENT = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
 _TAKES_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _CHECK_S = 30.0
+_FINDS_US = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('traceops', 'msgspec', 'numpy'))))"
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class Command:
 
     trains: the script (or "-m", module) and its arguments, or the whole command where it starts its ranks (`own`).
     options: of `traceops run`, by name, that the command stands for. environment: variables it sets.
-    said: how it was understood; empty where that is plain.
+    note: how it was understood; empty where that is plain.
     """
 
     trains: tuple[str, ...]
     own: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    said: str = ""
+    note: str = ""
 
 
 def understand(words: Sequence[str], nproc: int | None, *, ours: bool = False) -> Command:
@@ -123,13 +126,11 @@ def _of_python(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
         if ours:
             raise UsageError(f"{shlex.join(words)}: this option needs a script or -m MODULE after {words[0]}")
         _check_python(words[0])
-        what = f"{shlex.join(words[: at + (2 if rest[0] == '-m' else 1)])} runs as it is"
-        said = f"{what}: one process, or the ranks it starts itself; for N ranks: traceops run --nproc N"
-        return Command(tuple(words), own=True, said=said)
+        shown = shlex.join(words[: at + (2 if rest[0] == "-m" else 1)])
+        return Command(tuple(words), own=True, note=_text("one_process", command=shown))
     ranks = nproc or 1
-    return Command(
-        tuple(rest), options={"nproc": ranks}, environment=environment, said=_started(rest, ranks, words[0])
-    )  # fmt: skip
+    note = _started(rest, ranks, words[0])
+    return Command(tuple(rest), options={"nproc": ranks}, environment=environment, note=note)
 
 
 def _of_module(command: Sequence[str], module: str, rest: Sequence[str], nproc: int | None) -> Command | None:
@@ -153,14 +154,12 @@ def _of_torchrun(command: Sequence[str], words: Sequence[str], nproc: int | None
     if trains[0] != "-m" and not Path(trains[0]).exists():
         raise UsageError(_not_there(trains))
     ranks = options["nproc"]
-    return Command(trains, options=options, said=_started(trains, ranks, "torchrun", options.get("nnodes", 1)))
+    return Command(trains, options=options, note=_started(trains, ranks, "torchrun", options.get("nnodes", 1)))
 
 
 def _started(trains: Sequence[str], ranks: int | None, by: str, nodes: int = 1) -> str:
     script = f"-m {trains[1]}" if trains[0] == "-m" else trains[0]
-    many = "one rank per GPU" if ranks is None else f"{ranks} rank{'s' if ranks != 1 else ''}"
-    where = f" on each of {nodes} nodes" if nodes > 1 else ""
-    return f"{many} of {script}{where}, started by traceops in place of {by}"
+    return _text("started", ranks=ranks, script=script, nodes=nodes if nodes > 1 else None, by=by)
 
 
 class _Unclear(Exception):
@@ -218,7 +217,7 @@ def _ranks(text: str) -> int | None:
 
 def _as_it_is(words: Sequence[str], who: str = "") -> Command:
     who = who or Path(words[0]).name
-    return Command(tuple(words), own=True, said=f"{who} runs as it is; traceops records every rank that it starts")
+    return Command(tuple(words), own=True, note=_text("as_it_is", who=who))
 
 
 def _starts(file: str) -> bool:
@@ -240,9 +239,10 @@ def _check_python(name: str) -> None:
         return
     path = python_path(os.environ)
     env = {**os.environ, **({} if path is None else {"PYTHONPATH": path})}
-    code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('traceops', 'msgspec', 'numpy'))))"
     try:
-        done = subprocess.run([str(there), "-c", code], env=env, timeout=_CHECK_S, check=False, capture_output=True)
+        done = subprocess.run(
+            [str(there), "-c", _FINDS_US], env=env, timeout=_CHECK_S, check=False, capture_output=True
+        )
     except (OSError, subprocess.TimeoutExpired):
         return
     if done.returncode:
@@ -257,13 +257,10 @@ def _not_there(words: Sequence[str]) -> str:
     first = words[0]
     if Path(first).name in PROGRAMS:
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
-        instead = "" if script is None else f", or start it with traceops: traceops run -- {shlex.join(words[script:])}"
-        return f"{first} is not installed here: no such program on PATH. Install it{instead}"
+        return _text("not_installed", program=first, trains=None if script is None else shlex.join(words[script:]))
     close = near_path(first) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
     if close:
         return f"{first} does not exist{close}"
     here = next(iter(sorted(Path().glob("*.py"))), "train.py")
-    example = f"give the path of the script: traceops run -- {here}"
-    if Path(first).suffix or Path(first).name != first:
-        return f"{first} does not exist; {example}"
-    return f"{first} is neither a script here nor an installed program; {example}"
+    is_path = bool(Path(first).suffix) or Path(first).name != first
+    return _text("no_such_file" if is_path else "no_such_word", word=first, example=here)

@@ -14,6 +14,9 @@ _BASH = """_traceops() {{
   esac
 }}
 complete -o default -F _traceops traceops"""
+_BASH_CASE = '    {}) [[ $word == -* ]] && COMPREPLY=($(compgen -W "{}" -- "$word")) ;;'
+_FISH_COMMAND = "complete -c traceops -n __fish_use_subcommand -a {}"
+_FISH_OPTION = "complete -c traceops -n '__fish_seen_subcommand_from {}' -l {}"
 
 
 def main(args: argparse.Namespace) -> int:
@@ -25,14 +28,11 @@ def main(args: argparse.Namespace) -> int:
         for name, sub in subparsers.choices.items()
     }
     if args.shell == "fish":
-        print("\n".join(f"complete -c traceops -n __fish_use_subcommand -a {name}" for name in options))
+        print("\n".join(_FISH_COMMAND.format(name) for name in options))
         for name, flags in options.items():
-            print("\n".join(f"complete -c traceops -n '__fish_seen_subcommand_from {name}' -l {f[2:]}" for f in flags))
+            print("\n".join(_FISH_OPTION.format(name, flag.removeprefix("--")) for flag in flags))
         return 0
-    cases = "\n".join(
-        f'    {name}) [[ $word == -* ]] && COMPREPLY=($(compgen -W "{" ".join(flags)}" -- "$word")) ;;'
-        for name, flags in options.items()
-    )
+    cases = "\n".join(_BASH_CASE.format(name, " ".join(flags)) for name, flags in options.items())
     script = _BASH.format(cases=cases, commands=" ".join(options))
     print(f"autoload -U +X bashcompinit && bashcompinit\n{script}" if args.shell == "zsh" else script)
     return 0

@@ -75,12 +75,15 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option | Grou
                 each.add_to(group)
 
 
+_COMMON = (
+    flag("-v", "--verbose", help="say more; for an error also where it was raised"),
+    flag("-q", "--quiet", help="print the result only: no progress, no notes"),
+)
+
+
 def add_common(parser: argparse.ArgumentParser, **settings: Any) -> None:
     """The two options that every command takes, unless it has a closer meaning for them."""
-    for one in (
-        flag("-v", "--verbose", help="say more; for an error also where it was raised"),
-        flag("-q", "--quiet", help="print the result only: no progress, no notes"),
-    ):
+    for one in _COMMON:
         if one.names[1] not in parser._option_string_actions:
             one.add_to(parser, **settings)
 

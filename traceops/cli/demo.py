@@ -10,6 +10,14 @@ from traceops.cli.reading_options import ANALYZE
 from traceops.core.errors import InputError
 from traceops.core.installation import bundled
 
+_NEXT = """
+The page: {page}
+
+Next:
+  traceops open {report}                          the page in your browser
+  traceops view {traces} --around TO-S001   the late step on a timeline
+  traceops run -- train.py                             record a training of yours"""
+
 
 def main(args: argparse.Namespace) -> int:
     """Rank 1 of four loads its data 30 ms late in each step: recorded on four H200."""
@@ -20,12 +28,7 @@ def main(args: argparse.Namespace) -> int:
     if args.quiet:
         return code
     page = (Path(args.output) / "summary.html").resolve()
-    print(
-        f"\nThe page: {page}\n\nNext:\n"
-        f"  traceops open {args.output}                          the page in your browser\n"
-        f"  traceops view {traces} --around TO-S001   the late step on a timeline\n"
-        "  traceops run -- train.py                             record a training of yours"
-    )
+    print(_NEXT.format(page=page, report=args.output, traces=traces))
     return code
 
 

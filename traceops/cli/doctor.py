@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traceops.cli.arguments import make_writable, reach, report_formats
+from traceops.core.claims import Wording
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Severity
 from traceops.core.redacted_fields import redact_fields
@@ -24,9 +25,9 @@ from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_jo
 from traceops.render.doctor.terminal import print_doctor
 from traceops.report.write import json_text
 
+_text = Wording("cli", "doctor")
 _LOGS = "doctor_logs"
 _MOST_DIAGNOSED = 8  # files
-_ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
 
 
 def main(args: argparse.Namespace) -> int:
@@ -41,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
     if identity is None:
         # In a terminal it is a variable that a job left behind; in a job each process would say it.
         if sys.stderr.isatty():
-            print(_ANOTHER, file=sys.stderr)
+            print(_text("another"), file=sys.stderr)
         return 0
     return _check_up(args, formats, identity)
 
@@ -64,24 +65,20 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
         make_writable(folder)
         shutil.rmtree(logs, ignore_errors=True)  # an earlier checkup's would be taken for this one's
     options = Options(args.device, args.gpus, args.nproc, args.quick, args.tests, args.budget or BUDGET_S)
-    tells = identity.node == 0 and not args.quiet
 
-    def tell(text: str) -> None:
-        if tells:
+    def report(text: str) -> None:
+        if identity.node == 0 and not args.quiet:
             print(printable(f"doctor: {text}"), file=sys.stderr, flush=True)
 
     if identity.nodes > 1:
-        tell(f"waiting for {identity.nodes - 1} other node{'s' if identity.nodes > 2 else ''}")
+        report(_text("waits", nodes=identity.nodes - 1))
     elif (of_job := nodes_of_job(os.environ)) > 1 and args.nnodes is None:
-        tell(
-            f"this Slurm job has {of_job} nodes, and only this one is looked at; all: "
-            "srun --ntasks-per-node=1 traceops doctor"
-        )
+        report(_text("one_node", nodes=of_job))
     # As Ctrl-C does: scancel and timeout would leave the folders of running tests behind.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     nodes = meet(identity)
     try:
-        checkup = check_up(options, os.environ, nodes, tell=tell, logs=logs if identity.node == 0 else None)
+        checkup = check_up(options, os.environ, nodes, tell=report, logs=logs if identity.node == 0 else None)
     finally:
         nodes.end()
         signal.signal(signal.SIGTERM, before)

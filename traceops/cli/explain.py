@@ -6,12 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterator
 
+from traceops.core.claims import Wording
 from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 from traceops.core.rule import JudgedBy, Rule
 from traceops.core.text import broken_at_words, width_of
 from traceops.rules.registry import RULES
 
+_text = Wording("cli", "explain")
 _WIDTH = 100
 _SENTENCES = 2  # of when it fires
 _EXAMPLES = {
@@ -43,10 +45,10 @@ def _lines(rule: Rule, *, whole: bool) -> Iterator[str]:
     yield f"{rule.id}: {rule.title}"
     yield ""
     if rule.judged_by is JudgedBy.NOBODY:
-        yield "The id is reserved; no command judges this yet."
+        yield _text("reserved")
         return
     first = ". ".join(rule.fires.split(". ")[: None if whole else _SENTENCES]).removesuffix(".")
-    yield f"When: {first}.{'' if len(first) + 1 >= len(rule.fires) else ' All conditions: docs/rules.md.'}"
+    yield _text("when", first=first, more=len(first) + 1 < len(rule.fires))
     yield ""
     yield f"What to do: {rule.advice}"
     yield from (f"  {cause}: {advice}" for cause, advice in rule.by_cause)

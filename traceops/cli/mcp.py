@@ -36,6 +36,11 @@ recorded window."""
 
 Run = Annotated[str, Field(description="Path of a run folder, traces, a report folder or a report.json.")]
 Ranks = Annotated[list[int], Field(description="Only these ranks; all if empty.")]
+Steps = Annotated[list[int], Field(description="Only these steps; all if empty.")]
+Group = Annotated[str, Field(description="A group's name, a part of it, or its role: data, tensor, …")]
+Operation = Annotated[str, Field(description="An operation, or a part of its name.")]
+Name = Annotated[str, Field(description="A part of the name.")]
+Rules = Annotated[str, Field(description="Rules that begin so, such as TO-S; all if empty.")]
 Top = Annotated[int | None, Field(description="The first so many rows; all if null.", ge=1)]
 By = Annotated[str, Field(description="Column of numbers that orders the rows, most first; the usual one if empty.")]
 Tool = Callable[..., dict[str, Any]]
@@ -92,7 +97,7 @@ def tools(recent: Recent) -> dict[str, Tool]:
     def steps(
         run: Run,
         ranks: Ranks = [],  # noqa: B006
-        steps: Annotated[list[int], Field(description="Only these steps; all if empty.")] = [],  # noqa: B006
+        steps: Steps = [],  # noqa: B006
         by: By = "",
         top: Top = 32,
     ) -> dict[str, Any]:
@@ -100,8 +105,8 @@ def tools(recent: Recent) -> dict[str, Tool]:
 
     def collectives(
         run: Run,
-        group: Annotated[str, Field(description="A group's name, a part of it, or its role: data, tensor, …")] = "",
-        op: Annotated[str, Field(description="An operation, or a part of its name.")] = "",
+        group: Group = "",
+        op: Operation = "",
         ranks: Ranks = [],  # noqa: B006
         by: By = "",
         top: Top = 32,
@@ -111,7 +116,7 @@ def tools(recent: Recent) -> dict[str, Tool]:
     def kernels(
         run: Run,
         kind: Annotated[Literal["", "compute", "comm", "memory"], Field(description="All if empty.")] = "",
-        name: Annotated[str, Field(description="A part of the name.")] = "",
+        name: Name = "",
         by: By = "",
         top: Top = 10,
     ) -> dict[str, Any]:
@@ -123,9 +128,7 @@ def tools(recent: Recent) -> dict[str, Tool]:
     def hang(run: Run, ranks: Ranks = []) -> dict[str, Any]:  # noqa: B006
         return ask(run, Asked("hang", ranks=tuple(ranks)))
 
-    def checks(
-        run: Run, rule: Annotated[str, Field(description="Rules that begin so, such as TO-S; all if empty.")] = ""
-    ) -> dict[str, Any]:
+    def checks(run: Run, rule: Rules = "") -> dict[str, Any]:
         return ask(run, Asked("checks", rule=rule))
 
     return {

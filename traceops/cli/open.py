@@ -21,6 +21,8 @@ from traceops.core.close_names import near_path
 from traceops.core.errors import InputError, UsageError
 
 _PAGES = ("summary.html", "compare.html", "hang.html", "runs.html", "doctor.html", "index.html", "timeline.pftrace.gz")
+_OVER_SSH = "On your own machine: ssh -N -L {port}:127.0.0.1:{port} {user}@{host}"
+_HTML = "text/html; charset=utf-8"
 _TIMELINES = (".pftrace", ".pftrace.gz", ".json", ".json.gz")
 # ui.perfetto.dev takes a trace from the page that opened it [https://perfetto.dev/docs/visualization/deep-linking].
 _PERFETTO = """<!doctype html><meta charset="utf-8"><title>{name}</title>
@@ -51,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     if args.quiet:
         pass
     elif "SSH_CONNECTION" in os.environ:
-        print(f"On your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}")
+        print(_OVER_SSH.format(port=port, user=getpass.getuser(), host=socket.gethostname()))
     elif not args.no_browser and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
         webbrowser.open(server.address)
     if not args.quiet:
@@ -111,7 +113,7 @@ class _Handler(SimpleHTTPRequestHandler):
             name = unquote(urlsplit(self.path).path).rpartition("/")[2]
             data = _PERFETTO.format(name=quote(name), file=quote(name)).encode()
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Type", _HTML)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

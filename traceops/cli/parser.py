@@ -18,6 +18,8 @@ from traceops.core.close_names import meant
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
+_MORE = "{} more options: {} --help-all"
+_USAGE = "usage: {} --help lists its options\n"
 _USAGE_LINES = 3  # before an error; more would hide it
 _NARROW = 60  # columns below which the usage names no single option
 _CHOICE = re.compile(r"argument (?P<what>[^:]+): invalid choice: '(?P<given>.*?)' \(")
@@ -121,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         if hidden:
             for group in self._action_groups:
                 group.description = None
-            more = f"{len(hidden)} more options: {self.prog} --help-all"
+            more = _MORE.format(len(hidden), self.prog)
             self.epilog = f"{epilog}\n\n{more}" if epilog else more
         try:
             return self._with_examples(super().format_help())
@@ -152,7 +154,7 @@ class Parser(argparse.ArgumentParser):
     def _short_usage(self) -> str:
         """The usage; where it takes many lines, where to read them."""
         whole = self.format_usage()
-        return whole if whole.count("\n") <= _USAGE_LINES else f"usage: {self.prog} --help lists its options\n"
+        return whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""

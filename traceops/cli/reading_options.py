@@ -133,15 +133,17 @@ _BASELINE_ACTIONS: dict[str, tuple[str, tuple[Option, ...]]] = {
 }  # fmt: skip
 
 
+_STORE = option(
+    "--store", metavar="URL",
+    help="folder, or s3://…, gs://… ($TRACEOPS_BASELINES, else baselines in the settings, else baselines/)",
+)  # fmt: skip
+
+
 def _add_baseline_actions(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    store = option(
-        "--store", metavar="URL",
-        help="folder, or s3://…, gs://… ($TRACEOPS_BASELINES, else baselines in the settings, else baselines/)",
-    )  # fmt: skip
     for name, (text, options) in _BASELINE_ACTIONS.items():
         sub = actions.add_parser(name, help=text, description=text)
-        add_options(sub, (store, *options))
+        add_options(sub, (_STORE, *options))
         add_common(sub, default=argparse.SUPPRESS)
 
 
@@ -283,6 +285,10 @@ _OF_ANSWERS = (  # before the question or behind it
 )
 
 
+_ONE_RULE = option("rule", help="TO-S001")
+_RULES = option("rule", nargs="?", help="a rule's id or its beginning: TO-S")
+
+
 def _add_questions(parser: argparse.ArgumentParser) -> None:
     from traceops.answers.asked import QUESTIONS, SUMMARY
 
@@ -292,8 +298,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         sub = asked.add_parser(question.name, help=question.about, description=question.about)
         for name in question.narrowed_by:
             if name == "rule":
-                what = "TO-S001" if question.name == "finding" else "a rule's id or its beginning: TO-S"
-                sub.add_argument("rule", nargs=None if question.name == "finding" else "?", help=what)
+                (_ONE_RULE if question.name == "finding" else _RULES).add_to(sub)
             else:
                 _NARROWING[name].add_to(sub)
         for one in _OF_ANSWERS:

@@ -22,6 +22,7 @@ from traceops.capture.manifest import readable_ranks
 from traceops.capture.schedule import Schedule
 from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.installation import bundled
 from traceops.core.regular_file import read_regular
@@ -49,6 +50,7 @@ from traceops.launch.session import launch
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
+_text = Wording("cli", "run")
 NOTHING_CAPTURED = 3  # exit code of a training that ended well
 _POLL_S = 0.1
 _OF_TORCHRUN = (
@@ -99,8 +101,7 @@ def main(args: argparse.Namespace) -> int:
 def stop_run(out: Path) -> int:
     """End the run that is active in `out` and wait for its end; what was captured is kept. Raises UsageError."""
     if not in_use(out):
-        hint = f"; to run a script, put it after --: traceops run --stop -- {out}" if out.is_file() else ""
-        raise UsageError(f"no run is active in {out}{hint}")
+        raise UsageError(_text("not_active", out=str(out), script=out.is_file()))
     launcher = Launcher.of(json.loads(read_regular(out / "run.json")).get("launcher"))
     if launcher is None or launcher.host != host() or not launcher.alive():
         where = "another machine" if launcher is None else launcher.host
@@ -118,10 +119,7 @@ def _power_of(series: Series) -> str:
 
     noise = LAUNCH_NOISE_PCT["cuda" if series.plan.gpus else "cpu"]
     found = detectable_pct(series.repeat, noise)
-    return (
-        f"changes of {found:.0f} % or more will be detected (trainings per side: {series.repeat}), if launches differ "
-        f"by {noise:g} %; a busy machine hides larger ones"
-    )
+    return _text("power", percent=found, repeat=series.repeat, noise=noise)
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:
@@ -278,7 +276,7 @@ def _understood(
         setattr(args, name, value)
     for name, value in command.environment.items():
         extra_env.setdefault(name, value)
-    told += [command.said] if command.said else []
+    told += [command.note] if command.note else []
     return args, list(command.trains)
 
 
@@ -315,16 +313,8 @@ def _capture_settings(args: argparse.Namespace, schedule: dict[str, int]) -> dic
 def _doubts(trains: list[str]) -> list[str]:
     """What a script's text makes doubtful about starting a rank of it a process."""
     if (call := starts_ranks(trains)) is not None:
-        return [
-            f"{trains[0]} calls {call}: if that starts its ranks, stop this and leave --nproc out: "
-            f"traceops run -- {shlex.join(trains)}"
-        ]
-    if wraps_in_data_parallel(trains):
-        return [
-            f"{trains[0]} uses nn.DataParallel: each rank would drive all GPUs, which hangs or runs out of memory. "
-            "Use DistributedDataParallel, one process a GPU (device_ids=[local_rank]), or start it with --nproc 1"
-        ]
-    return []
+        return [_text("starts_ranks", script=trains[0], call=call, trains=shlex.join(trains))]
+    return [_text("data_parallel", script=trains[0])] if wraps_in_data_parallel(trains) else []
 
 
 def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:

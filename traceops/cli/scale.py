@@ -15,6 +15,7 @@ from traceops.cli.arguments import make_writable, report_folder
 from traceops.cli.run import Decided
 from traceops.cli.sweep import prepare, train
 from traceops.cli.trainings import Trainings
+from traceops.core.claims import Wording
 from traceops.core.errors import InputError, UsageError
 from traceops.core.regular_file import read_regular
 from traceops.core.run_lock import held
@@ -27,6 +28,8 @@ from traceops.render.runs.scale import print_scale, write_scale
 from traceops.runs.find import FoundRun, find_runs
 from traceops.runs.scale import MeasuredRun, no_samples, optimizer_ms, scale_document
 from traceops.runs.sweep import SweepAxis, points_of
+
+_text = Wording("cli", "scale")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -85,11 +88,7 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
     if len(set(sizes)) < 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(f"--nproc {args.nproc}: give two numbers of ranks or more, for example 1,2,4")
     if args.words and args.global_batch_size is None:
-        print(
-            "traceops scale: samples per step are unknown unless the script reports them to traceops.capture; if it "
-            "does not, add --global-batch-size N, or this ends after the first training",
-            file=sys.stderr,
-        )
+        print(_text("samples_unknown"), file=sys.stderr)
     args.nproc, args.script = None, (["--", *args.words] if args.words else [])
     args.vary, args.vary_arg, args.budget = [], [], None
     args.name = args.name or ("scale" if args.out is None else Path(args.out).name)
@@ -109,7 +108,7 @@ def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[Foun
         found = train(trainings, repeat, None)
     for trial in found.trials:
         if trial.status != "finished":
-            print(printable(f"traceops scale: {trial.folder} is left out: {trial.reason}"), file=sys.stderr)
+            print(printable(_text("left_out", folder=trial.folder, why=trial.reason)), file=sys.stderr)
     done = [trial for trial in found.trials if trial.status == "finished"]
     return [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done]
 
@@ -134,7 +133,7 @@ def _captures(places: list[FoundRun]) -> list[MeasuredRun]:
             captures.append(_capture(place))
         except InputError as error:
             problems.append(f"{place.name}: {error}")
-            print(printable(f"traceops scale: {problems[-1]} (left out)"), file=sys.stderr)
+            print(printable(_text("left_out", folder=place.name, why=error)), file=sys.stderr)
     if not captures:
         raise InputError("none of the runs can be read:\n" + "\n".join(f"  {line}" for line in problems))
     return captures

@@ -34,6 +34,7 @@ from traceops.answers.model import (
     WhatIfAnswer,
 )
 from traceops.answers.opening import open_run
+from traceops.core.claims import Wording, phrases
 from traceops.core.findings import Finding
 from traceops.core.rank_text import first_steps_text, ranks_text
 from traceops.core.text import json_for, printable, short_name
@@ -49,6 +50,8 @@ from traceops.render.report.coverage import NO_REPLAY, why_least
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
 from traceops.report.write import json_text
+
+_text = Wording("cli", "show")
 
 # Answers that are rows of figures, as tables for people at a terminal.
 
@@ -93,11 +96,9 @@ def what_if(answer: WhatIfAnswer) -> list[Block]:
         return [text(f"nothing was replayed{why}")]
     note, words = _rest(answer), words_of(answer)
     if answer.replay_error_pct is not None:
-        within = f"unchanged, the replay is within {percent_text(answer.replay_error_pct)} of the measured "
-        within += words.choose("steps", "window")
+        within = _text("replay", percent=percent_text(answer.replay_error_pct), of=words.choose("steps", "window"))
         why = why_least(answer.loaders_unknown, answer.hosts_unknown)
-        within += f"; {why}" if why else ""
-        note = "; ".join(part for part in (within, note) if part)
+        note = "; ".join(part for part in (within, why, note) if part)
     return [what_if_table(answer.rows, words, note)]
 
 
@@ -199,7 +200,7 @@ def _most_on(row: KernelLine) -> Cell:
 
 def roles(answer: RolesAnswer) -> list[Block]:
     if not answer.rows:
-        return [text("no groups of ranks are known")]
+        return [text(_text("no_groups"))]
     columns = [
         made("role", lambda row: Cell(row.role), left=True),
         made("groups", lambda row: Cell(_groups(row)), left=True),
@@ -234,7 +235,7 @@ def _rest(answer: RanksAnswer | StepsAnswer | CollectivesAnswer | KernelsAnswer 
 def describe_answer(answer: AnyAnswer) -> list[Block]:
     """What a terminal shows of an answer; of a run without steps in words of its window."""
     if isinstance(answer, (RanksAnswer, StepsAnswer, CollectivesAnswer, KernelsAnswer)) and not answer.rows:
-        return [text(f"no {type(answer).__struct_config__.tag} are known of this run")]
+        return [text(_text("no_rows", what=type(answer).__struct_config__.tag))]
     return _DESCRIBED[type(answer)](answer)
 
 
@@ -288,21 +289,18 @@ def _finding(answer: FindingAnswer) -> list[Block]:
 
 def _full(row: FullFinding, words: StepWords) -> list[Block]:
     lines: list[Block] = [finding_block(Finding(**msgspec.structs.asdict(row)), words=words)]
-    said = [
-        f"ranks {ranks_text(row.ranks)}" if row.ranks else "",
-        f"steps {first_steps_text(row.steps)}" if row.steps else "",
-        f"costs up to {row.impact_ms:.2f} ms {words.per}" if row.impact_ms is not None else "",
-        f"cause {row.cause}" if row.cause else "",
-        f"confidence {row.confidence}",
-    ]
+    details = phrases(
+        "cli", "show", "details", ranks=ranks_text(row.ranks), steps=first_steps_text(row.steps), cause=row.cause,
+        cost=None if row.impact_ms is None else f"{row.impact_ms:.2f} ms {words.per}", confidence=row.confidence,
+    )  # fmt: skip
     if row.advice and row.severity == "info":  # asked for, it says what to do as serious ones do
         lines.append(text(f"→ {row.advice}", indent=(4, 6)))
-    return [*lines, text("; ".join(part for part in said if part), look="soft", indent=(4, 6))]
+    return [*lines, text("; ".join(details), look="soft", indent=(4, 6))]
 
 
 def _hang(answer: HangAnswer) -> list[Block]:
     if answer.sentence is None or answer.level is None:
-        return [text("no evidence of a hang")]
+        return [text(_text("no_hang"))]
     blocks: list[Block] = [text(f"{MARK[answer.level]} {answer.sentence}", look=f"level-{answer.level}", indent=(0, 2))]
     for root in answer.roots:
         blocks.append(text(f"{root.rule} ({root.confidence} confidence) {root.message}", indent=(2, 4)))
@@ -351,10 +349,7 @@ def main(args: argparse.Namespace) -> int:
 
     def say(path: str) -> None:
         if not args.quiet:
-            print(
-                printable(f"traceops show: reading the traces of {path}; traceops analyze keeps a report"),
-                file=sys.stderr,
-            )
+            print(printable(_text("reads", path=path)), file=sys.stderr)
 
     with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
         found = open_run(args.path, jobs=args.jobs, progress=progress, before_analysis=say)

@@ -14,6 +14,7 @@ from pathlib import Path
 from traceops.cli.run import Decided, decide, make_room
 from traceops.cli.training_options import run_parser
 from traceops.cli.trainings import Trainings, report_all
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
 from traceops.core.text import printable
@@ -24,6 +25,7 @@ from traceops.render.runs.sweep import print_sweep, write_sweep
 from traceops.runs.sweep import Point, SweepSearch, axes_of, halve, points_of, script_words, sweep_document, try_all
 from traceops.train.config import TrainConfig
 
+_text = Wording("cli", "sweep")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -152,7 +154,7 @@ def train(trainings: Trainings, repeat: int, budget_s: float | None) -> SweepSea
     """Train what is still to be trained, in turn."""
     done, screen = trainings.state.trials, Screen()
     if done:
-        screen.say(f"{len(done)} trainings in {short_path(trainings.folder)} are done already")
+        screen.say(_text("done", n=len(done), folder=short_path(trainings.folder)))
     count = len(trainings.points)
     if budget_s is None:
         return try_all(count, repeat, trainings.attempt, done)

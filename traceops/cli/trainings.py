@@ -17,6 +17,7 @@ from traceops.capture.manifest import write_json
 from traceops.cli.analyze import report_each
 from traceops.cli.arguments import output_folder
 from traceops.cli.run import Decided
+from traceops.core.claims import Wording
 from traceops.core.errors import InputError, TraceopsError, UsageError
 from traceops.core.regular_file import read_regular
 from traceops.launch.display import Screen
@@ -27,6 +28,7 @@ from traceops.runs.find import FoundRun
 from traceops.runs.row import RunRow
 from traceops.runs.sweep import TRIALS, Point, SweepState, SweepTrial, TrialStatus
 
+_text = Wording("cli", "sweep")
 _BY_USER = (129, 130, 131, 143)  # Ctrl-C and its like
 _STATUS: dict[str, TrialStatus] = {"finished": "finished", "hung": "hung"}
 _MOST_REASON = 300
@@ -84,7 +86,7 @@ class Trainings(Struct):
         code = self.train(replace(decided, plan=plan))
         if code in _BY_USER:
             self.ended = code
-            Screen().say(f"stopped; to go on after {len(self.trials)} trainings, run the same command again")
+            Screen().say(_text("stopped", n=len(self.trials)))
             return None
         trial = _trial(plan.out, point, repeat, folder, code, time.monotonic() - began)
         self.trials.append(trial)

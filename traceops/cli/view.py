@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 
 from traceops.cli.arguments import output_folder, run_of
+from traceops.core.claims import Wording
 from traceops.core.text import printable
-from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.ranks import ProgressLine
 from traceops.render.printer import say
 from traceops.timeline.choose import file_name
 from traceops.timeline.write import LARGE_BYTES, Expected, write_timeline
+
+_text = Wording("cli", "view")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,32 +40,24 @@ def main(args: argparse.Namespace) -> int:
     if args.quiet:
         print(printable(str(timeline.path)))
         return 0
-    ranks = len(timeline.ranks)
-    say(
-        f"{timeline.path}: {size_text(timeline.size_bytes)}, {timeline.events:,} events of {ranks} "
-        f"rank{'s' if ranks != 1 else ''} over {timeline.duration_ns / 1e6:,.1f} ms, {timeline.added:,} added"
-    )
+    counts = {"events": timeline.events, "ranks": len(timeline.ranks), "added": timeline.added}
+    ms = f"{timeline.duration_ns / 1e6:,.1f}"
+    say(_text("written", path=str(timeline.path), size=timeline.size_bytes, ms=ms, **counts))
     for note in timeline.notes:
         say(f"  {note}", hanging=4)
     same, of_others = found.left_out(found.latest)
     if same:
-        say(f"  one of {same + 1} capture windows; for another give the path of that window's trace")
+        say("  " + _text("same", windows=same + 1))
     if of_others:
-        say(f"  {of_others} capture window{'s' if of_others > 1 else ''} of other jobs left out")
-    say("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")
+        say("  " + _text("of_others", windows=of_others))
+    say(_text("open"))
     return 0
 
 
 def _say(expected: Expected, quiet: bool) -> None:
     """How large the file will be, before it is written; how to make it smaller, where it is large."""
-    ranks = f"{expected.ranks} rank{'s' if expected.ranks != 1 else ''}"
-    steps = "all steps" if expected.steps is None else f"{expected.steps} step{'s' if expected.steps != 1 else ''}"
-    line = f"about {size_text(expected.size_bytes)} for {ranks}, {steps}"
+    size = _text("expected", size=expected.size_bytes, ranks=expected.ranks, steps=expected.steps)
     if expected.size_bytes >= LARGE_BYTES:
-        print(
-            f"traceops view: {line}; the browser needs several times that in memory. Less: --around FINDING, "
-            "--steps LIST or --ranks LIST",
-            file=sys.stderr,
-        )
+        print(_text("large", expected=size), file=sys.stderr)
     elif not quiet:
-        say(f"Writing {line}.")
+        say(f"Writing {size}.")

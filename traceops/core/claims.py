@@ -124,6 +124,22 @@ def first_phrase(family: str, kind: str, part: str, /, *, window: bool = False, 
     return next(iter(phrases(family, kind, part, window=window, **facts)), "")
 
 
+class Wording:
+    """The sentences of one section of words/<family>.ini, for what is no claim: `say("stopped", ranks=(1, 2))`."""
+
+    def __init__(self, family: str, kind: str) -> None:
+        self._family, self._kind = family, kind
+
+    def __call__(self, part: str, /, **facts: Any) -> str:
+        """The first sentence of a part of which every fact is known. Raises KeyError where there is none."""
+        known = Facts(family=self._family, **facts)
+        known.kind = self._kind
+        for line in sections(self._family)[self._kind][part].split("\n"):
+            if line and (sentence := filled(line, known)) is not None:
+                return sentence
+        raise KeyError(f"words/{self._family}.ini has no sentence for {self._kind}.{part} with {sorted(facts)}")
+
+
 def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, Sized) and not len(value))
 

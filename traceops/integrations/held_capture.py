@@ -16,6 +16,7 @@ from traceops.capture.settings import ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
 from traceops.core.errors import UsageError
 from traceops.core.rank_files import RANKS_ENV, effective_batches, ranks_replaced
+from traceops.words.catalogue import fill
 
 
 class HeldCapture:
@@ -41,7 +42,7 @@ class HeldCapture:
             return
         self._times += 1
         if self._times > 1 and ENV in os.environ:
-            say(f"training {self._times} of this callback is not recorded; the run folder has the first")
+            say(fill("integrations", "second", n=self._times))
             return
         out = self._out if self._out is None or self._times == 1 else f"{os.fspath(self._out)}-{self._times}"
         try:
@@ -49,7 +50,7 @@ class HeldCapture:
         except UsageError as error:
             if self._times == 1:
                 raise
-            say(f"training {self._times} of this callback is not recorded: {error}")
+            say(fill("integrations", "refused", n=self._times, error=error))
 
     def _enter(self, out: str | os.PathLike[str] | None, training: Mapping[str, Any]) -> None:
         held = capture(out, schedule=self._schedule, manifest=training, **self._options)
@@ -72,7 +73,6 @@ class HeldCapture:
         self.close(getattr(sys, "last_value", None))
 
 
-MULTIPLY = f"multiply in the script by {RANKS_ENV}"
 _DONE = "_traceops_fallback"  # on the trainer's object: it was decided once, and stays
 
 
@@ -90,14 +90,13 @@ def accumulate_more(
         return
     setattr(holder, _DONE, True)
     if asked is None and _script_reads_it():
-        _say(f"fallback: {option} stays {getattr(holder, option)}, because {sys.argv[0]} reads {RANKS_ENV} itself")
-        return
+        known = {"option": option, "value": getattr(holder, option), "script": sys.argv[0], "variable": RANKS_ENV}
+        return _say(fill("integrations", "script_reads", **known))
     before = int(getattr(holder, option))
     if obstacle is not None:
-        _say(f"fallback: {option} stays {before}: {obstacle}")
-        return
+        return _say(fill("integrations", "stays", option=option, value=before, obstacle=obstacle))
     setattr(holder, option, before * ranks)
-    _say(f"fallback: one rank in the place of {ranks}: {option} is {before * ranks} instead of {before}")
+    _say(fill("integrations", "multiplied", ranks=ranks, option=option, value=before * ranks, before=before))
     for line in effective_batches(ranks, before, batch):
         _say(line)
 

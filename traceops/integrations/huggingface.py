@@ -8,7 +8,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from traceops.capture.schedule import Schedule
-from traceops.integrations.held_capture import MULTIPLY, HeldCapture, accumulate_more
+from traceops.core.rank_files import RANKS_ENV
+from traceops.integrations.held_capture import HeldCapture, accumulate_more
+from traceops.words.catalogue import fill
 
 
 class TraceopsCallback(TrainerCallback):  # type: ignore[misc]
@@ -54,7 +56,7 @@ class TraceopsCallback(TrainerCallback):  # type: ignore[misc]
 def _obstacle(args: Any) -> str | None:
     """Why more accumulation would not give the samples of all ranks."""
     if getattr(args, "deepspeed_plugin", None) is not None:
-        return f"DeepSpeed has read it; {MULTIPLY}"
+        return fill("integrations", "obstacle.deepspeed", variable=RANKS_ENV)
     if getattr(getattr(args, "accelerator_config", None), "split_batches", False):
-        return "with split_batches the ranks share each batch, and a step has its samples already"
+        return fill("integrations", "obstacle.split_batches")
     return None

@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from traceops.capture.schedule import Schedule
-from traceops.integrations.held_capture import MULTIPLY, HeldCapture, accumulate_more
+from traceops.core.rank_files import RANKS_ENV
+from traceops.integrations.held_capture import HeldCapture, accumulate_more
+from traceops.words.catalogue import fill
 
 
 def _callback_class() -> Any:
@@ -76,7 +78,7 @@ class TraceopsCallback(_Callback):
 def _obstacle(trainer: Any, pl_module: Any) -> str | None:
     """Why Lightning would not read the option, or not keep it."""
     if not pl_module.automatic_optimization:
-        return f"with manual optimization the module accumulates itself; {MULTIPLY}"
+        return fill("integrations", "obstacle.manual", variable=RANKS_ENV)
     if any(type(one).__name__ == "GradientAccumulationScheduler" for one in trainer.callbacks):
-        return f"the GradientAccumulationScheduler sets it; {MULTIPLY}"
+        return fill("integrations", "obstacle.scheduler", variable=RANKS_ENV)
     return None

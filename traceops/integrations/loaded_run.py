@@ -135,9 +135,7 @@ class LoadedRun:
         path = next((row.trace for row in self.report.ranks if row.rank == rank and row.trace), None)
         if path is None:
             raise _Unknown(f"rank {rank} has no trace here; ranks: {ranks_text(self.report.run.ranks_present, 8)}")
-        made: pd.DataFrame = _extra("pandas", "events are a pandas frame", "events_frame")(
-            load_trace(self._place(path)).events
-        )
+        made: pd.DataFrame = _extra("pandas", "events_frame")(load_trace(self._place(path)).events)
         return made
 
     @functools.cached_property
@@ -224,7 +222,7 @@ class LoadedRun:
             close = difflib.get_close_matches(asked, list(there), n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise _Unknown(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")
-        figure = _extra("plotly", "run.figure() gives plotly figures", "Figure", "plotly.graph_objects")
+        figure = _extra("plotly", "Figure", "plotly.graph_objects")
         made: go.Figure = figure(there[asked])
         return made
 
@@ -295,13 +293,16 @@ class _Unknown(KeyError):
 
 
 def _frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
-    made: pd.DataFrame = _extra("pandas", "tables of a run are pandas frames", "frame")(rows, kind)
+    made: pd.DataFrame = _extra("pandas", "frame")(rows, kind)
     return made
 
 
-def _extra(package: str, what: str, name: str, module: str = "") -> Any:
+_NEEDED_FOR = {"pandas": "tables and events of a run are pandas frames", "plotly": "run.figure() gives plotly figures"}
+
+
+def _extra(package: str, name: str, module: str = "") -> Any:
     """A function of a module of that package, or else of ours of its name, the only one that imports it."""
     try:
         return getattr(import_module(module or f"traceops.integrations.{package}"), name)
     except ImportError as error:
-        raise ImportError(f"{what}: pip install {package} (traceops's extra [frames])") from error
+        raise ImportError(f"{_NEEDED_FOR[package]}: pip install {package} (traceops's extra [frames])") from error

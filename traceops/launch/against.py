@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from traceops.capture.environment import git_state
 from traceops.capture.manifest import SCHEMA_VERSION, GitState, read_ranks, write_json
 from traceops.capture.settings import IMPORTS_ENV
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
@@ -33,6 +34,7 @@ from traceops.launch.repository import (
 )
 from traceops.launch.session import launch
 
+_text = Wording("launch", "against")
 _INSTALLED = ("site-packages", "dist-packages")
 _SHOWN = 3
 
@@ -68,7 +70,7 @@ def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[s
     untracked = sorted(base.repository.untracked() & set(of_tree))
     if not untracked:
         return []
-    return [f"{label} imported {_some(untracked)} from the working tree, which git does not track"]
+    return [_text("untracked", label=label, files=_some(untracked))]
 
 
 def _in_site_packages(file: Path) -> Path | None:
@@ -249,9 +251,9 @@ def argument_warnings(base: BaseCommit, trains: Sequence[str]) -> Iterator[str]:
             continue
         held = base.repository.in_commit(base.commit, inside)
         if path.is_absolute() and held and inside != Path():
-            yield f"{value}: both sides use that of the working tree; a relative path would be each side's own"
+            yield _text("same_file", value=value)
         elif not path.is_absolute() and not held:
-            yield f"{value} is not in {base.named}, so the base will not find it; an absolute path serves both"
+            yield _text("no_file", value=value, base=base.named)
 
 
 def _values(words: Iterable[str]) -> Iterator[str]:
@@ -305,8 +307,7 @@ class Series(Struct, frozen=True):
         """Which code the training runs, for people."""
         if label.startswith("base"):
             return self.base.named
-        changed = " with changes" if self.head["dirty"] else ""
-        return f"the working tree on {short(self.head['commit'])}{changed}"
+        return _text("tree", commit=short(self.head["commit"]), dirty=self.head["dirty"])
 
     def shell(self, environ: Mapping[str, str]) -> str:
         """All commands, one a line, to paste into a shell."""
@@ -328,9 +329,9 @@ class Series(Struct, frozen=True):
         """What the user may not expect of these trainings."""
         found = list(argument_warnings(self.base, self.plan.trains))
         if self.base.repository.in_commit(self.base.commit, Path(".gitmodules")):
-            found.append(f"{self.base.named} has submodules, which are empty in the base's checkout")
+            found.append(_text("submodules", base=self.base.named))
         if self.head["commit"] == self.base.commit and not self.head["dirty"]:
-            found.append(f"the working tree is {self.base.named}, unchanged: this measures the noise")
+            found.append(_text("unchanged", base=self.base.named))
         return found
 
 
@@ -385,17 +386,15 @@ def run_series(series: Series) -> int:
             screen.say(f"{number} of {len(labels)}: {label}, {series.named(label)}")
             code = _train(series, label)
             if code:
-                screen.say(f"{label}, {series.named(label)}, ended with {code}, so the series stops")
-                screen.say(f"{len(done)} of {len(labels)} trainings are complete in {where}")
+                screen.say(_text("stops", label=label, code_of=series.named(label), code=code))
+                screen.say(_text("complete", done=len(done), all=len(labels), out=where))
                 return code
             for warning in _warnings_after(series, label):
                 screen.say(f"note: {warning}")
             done.append(label)
             _write_pairs(series, done)
             if code_of_head != (code_of_head := base.repository.fingerprint()):
-                screen.say(
-                    "note: tracked files changed during the series: later heads do not have the code of earlier ones"
-                )
+                screen.say(_text("changed"))
     screen.say(f"next: traceops compare {where}")
     return 0
 
@@ -413,8 +412,8 @@ def _warnings_after(series: Series, label: str) -> list[str]:
     """Raises UsageError if the training is of no use, though it ended well."""
     ranks = read_ranks(series.plan.out / label)
     if not any(rank.traces for rank in ranks):
-        why = next((rank.note for rank in ranks if rank.note), "no rank wrote a trace")
-        raise UsageError(f"{label} recorded nothing to compare: {why}")
+        why = next((rank.note for rank in ranks if rank.note), None)
+        raise UsageError(_text("nothing_recorded", label=label, why=why))
     return check_imports(series.base, label, loaded_files(_imports(series, label)))
 
 

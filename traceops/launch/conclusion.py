@@ -18,6 +18,7 @@ from traceops.core.capture_failure import (
     cause_text,
     shorter_schedule,
 )
+from traceops.core.claims import Wording
 from traceops.core.errors import TraceopsError
 from traceops.core.rank_files import seldom as seldom_in
 from traceops.core.rank_files import usual_ends
@@ -33,6 +34,8 @@ from traceops.launch.plan import Plan
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
+_text = Wording("launch", "end")
+
 
 def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
     """A line for each way of ending a step that some rank had; none where nothing ended a step by itself."""
@@ -43,32 +46,31 @@ def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
             alike.setdefault((tuple(usual), tuple(rank.steps_within)), []).append(rank)
     lines = []
     for (ends, within), ranks_alike in alike.items():
-        whose = "" if len(alike) == 1 else f" on {who([rank.rank for rank in ranks_alike])}"
         one = ranks_alike[0]
         steps = sum(one.step_ends.values())
         seldom = seldom_in(steps, one.steps_within)
         parts = [name for name in within if name not in ends and name not in seldom]
-        line = f"a step ends{whose} where {' or '.join(ends)} returns"
-        line += f"; {' and '.join(parts)} are within one" if parts else ""
+        clauses = [
+            _text(
+                "step_ends",
+                on=None if len(alike) == 1 else who([rank.rank for rank in ranks_alike]),
+                ends=" or ".join(ends),
+                parts=parts,
+            )
+        ]
         for name in seldom:
-            another = "another optimizer's " if name in ends else ""
-            line += f"; {another}{name} runs in {one.steps_within[name]} of {steps}, so steps are of two kinds"
-        line += _beside(ranks_alike)
-        lines.append(line)
+            clauses.append(_text("seldom", another=name in ends, name=name, runs=one.steps_within[name], steps=steps))
+        lines.append("; ".join(clauses + _other_threads(ranks_alike)))
     return lines
 
 
-def _beside(ranks: Sequence[RankManifest]) -> str:
-    """What other threads of these ranks did, which is no step."""
-    steps = {rank.rank: sum(rank.steps_beside.values()) for rank in ranks}
-    having = [rank for rank, number in steps.items() if number]
-    if not having:
-        return ""
-    most = max(steps.values())
-    number = f"{most}" if all(steps[rank] == most for rank in having) else f"up to {most}"
-    where = "" if len(having) == len(ranks) else f" on {who(having)}"
-    what = "1 step of an optimizer in another thread is" if most == 1 else None
-    return f"; {what or f'{number} steps of optimizers in other threads are'} not counted{where}"
+def _other_threads(ranks: Sequence[RankManifest]) -> list[str]:
+    """What other threads of these ranks did, which is no step: a clause, or none."""
+    steps = {rank.rank: number for rank in ranks if (number := sum(rank.steps_beside.values()))}
+    if not steps:
+        return []
+    most, where = max(steps.values()), None if len(steps) == len(ranks) else who(list(steps))
+    return [_text("other_threads", steps=most, alike=min(steps.values()) == most, where=where)]
 
 
 def has_whole_steps(rank: RankManifest, out: Path) -> bool:
@@ -117,10 +119,6 @@ def report_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:
 
 
 _TAIL_LINES = 20
-_NOBODY = (
-    "no process of the command was seen to train: none ended the step of a torch optimizer, or they run where the "
-    "environment does not reach (python -I or -E, a container)"
-)
 
 
 def report_run(screen: Screen, plan: Plan, run: EndedRun, contain: Containment, advise: bool) -> None:
@@ -136,40 +134,39 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     if run.failure is not None:
         _report_failure(screen, plan, run, run.failure, contain)
     elif ended.hung:
-        screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
-        screen.say(f"next: traceops diagnose {short_path(plan.out)}")
+        screen.say(_text("hung", folder=short_path(plan.evidence)))
+        screen.say(_text("next_diagnose", out=short_path(plan.out)))
     elif run.code and not ended.signal:
         if plan.launcher == "none":  # it has said itself what it had to say
-            screen.say(f"the command ended with {run.code}; no rank was seen to fail")
+            screen.say(_text("command_failed", code=run.code))
         else:
-            screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
+            screen.say(_text("torchrun_failed", code=ended.returncode))
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
             screen.output("".join(tail).encode(), LineSource(error=True))
-            with contain("finding the cause"):
+            with contain("find_cause"):
                 if (found := find_cause(plan)) is not None:
                     report_cause(plan, screen, found)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
-        screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
-        screen.say(f"next: traceops diagnose {short_path(plan.out)}")
+        screen.say(_text("saved", folder=short_path(plan.evidence), what=saved))
+        screen.say(_text("next_diagnose", out=short_path(plan.out)))
 
 
 def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, contain: Containment) -> None:
     """Which rank failed first and with what, where its output is, and the cause."""
     found, repeated = None, False
-    with contain("finding the cause"):
+    with contain("find_cause"):
         found = find_cause(plan)
         repeated = says(found, failure)
-    where = next((f" on {rank.host}" for rank in run.ranks if rank.rank == failure.rank), "")
-    what = "failed" if failure.exit_code else "ended"
-    code_words = f"exit code {failure.exit_code}"
-    reason = "" if failure.reason == code_words or repeated else f": {failure.reason}"
-    screen.say(f"rank {failure.rank}{where} {what} first, {code_words}{reason}")
+    host = next((rank.host for rank in run.ranks if rank.rank == failure.rank), None)
+    reason = None if failure.reason == f"exit code {failure.exit_code}" or repeated else failure.reason
+    kind = "failed_first" if failure.exit_code else "ended_first"
+    screen.say(_text(kind, rank=failure.rank, host=host, code=failure.exit_code, reason=reason))
     logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
     if (log := next((path for path in logs if path.is_file()), None)) is not None:
         if not plan.shown.shows(failure.rank, failure.rank):
             show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        screen.say(f"its output is in {short_path(log)}")
-    with contain("reporting the cause"):
+        screen.say(_text("output", log=short_path(log)))
+    with contain("report_cause"):
         if found is not None:
             report_cause(plan, screen, found)
 
@@ -181,8 +178,8 @@ def _report_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
     for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
         screen.say(sentence)
     for numbers, early in by_cause(early_ends(run.ranks, run.told)):
-        screen.say(f"the capture of {who(numbers)} ended early: {cause_text(early)}")
-        screen.say(f"next time: {advice_text(early)}")
+        screen.say(_text("capture_ended", ranks=who(numbers), cause=cause_text(early)))
+        screen.say(_text("next_time", advice=advice_text(early)))
 
 
 def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
@@ -191,32 +188,29 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
     for line in step_lines(ranks):
         screen.say(line)
     traced = sum(has_whole_steps(rank, plan.out) for rank in ranks)
-    what = "recorded a whole step" if not traced and any(rank.traces for rank in ranks) else "traced"
     world = plan.cluster.world_size
     if plan.launcher == "none":
         world = max((rank.world_size for rank in ranks), default=0)
     if not world:
-        screen.say(_NOBODY)
+        screen.say(_text("none_trained"))
         if not run.code:
-            screen.say(f"next time: {UNSEEN_STEPS_ADVICE}")
-    screen.say(f"{traced} of {world} ranks {what} in {short_path(plan.out)}")
+            screen.say(_text("next_time", advice=UNSEEN_STEPS_ADVICE))
+    no_whole_step = not traced and any(rank.traces for rank in ranks)
+    screen.say(_text("no_whole_step" if no_whole_step else "traced", n=traced, world=world, out=short_path(plan.out)))
     elsewhere = world - len(ranks)
     if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
-        screen.say(
-            f"{elsewhere} ranks left nothing in this folder. If the nodes do not share it, --gather sends their files "
-            "to the first node"
-        )
+        screen.say(_text("elsewhere", ranks=elsewhere))
     _report_next(screen, plan, run, advise, traced)
 
 
 def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
     """What to type next. traced: ranks with a whole step."""
     if not traced and (shorter := would_fit(run.ranks)) is not None:
-        screen.say(f"next: run it again with {shorter.flags}")
+        screen.say(_text("next_again", flags=shorter.flags))
     if run.failure is not None and any(plan.evidence.glob("flight_recorder_*")):
-        screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
+        screen.say(_text("next_diagnose_other", out=short_path(plan.out)))
     elif advise and traced and not run.ended.hung and not run.ended.saved:
-        screen.say(f"next: traceops analyze {short_path(plan.out)}")
+        screen.say(_text("next_analyze", out=short_path(plan.out)))
 
 
 _LINES = 20

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from traceops.core.claims import Wording
 from traceops.launch.display import Screen
+
+_text = Wording("launch", "chores")
 
 
 class Containment:
@@ -20,18 +23,14 @@ class Containment:
 
     @contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Let no error out of the block; `what` it does, as in "writing run.json"."""
+        """Let no error out of the block; `what` it does, by its key in [chores] of words/launch.ini."""
         try:
             yield
         except Exception as error:  # MemoryError too; a signal that ends us goes through
             with suppress(Exception):  # of reporting it: the screen may be what fails
-                self._report(what, error)
-
-    def _report(self, what: str, error: Exception) -> None:
-        if what in self.failed:
-            return
-        self.failed[what] = reason(error)
-        self._screen.say(f"{what} failed: {self.failed[what]}. The training and its exit code are not affected")
+                if what not in self.failed:
+                    self.failed[what] = reason(error)
+                    self._screen.say(_text("failed", chore=_text(what), why=self.failed[what]))
 
 
 def reason(error: Exception) -> str:

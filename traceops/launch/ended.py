@@ -18,12 +18,15 @@ from traceops.capture.manifest import RankManifest, merge, readable_ranks, write
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Phase
 from traceops.core.capture_failure import CaptureFailure, CaptureOperation
+from traceops.core.claims import Wording
 from traceops.core.errors import reported_codes, shell_code
 from traceops.core.run_lock import Launcher
 from traceops.launch.display import Screen
 from traceops.launch.outcome import Failure, first_failure, gone_unseen, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import TorchrunResult
+
+_text = Wording("launch", "end")
 
 
 class EndedRun(Struct, frozen=True):
@@ -105,7 +108,7 @@ def how_it_ended(
         code = _own_code(plan, ended, known, code)
     if failure is not None and (leaver := left_early(ranks, ended.gone, failure, reported)) is not None:
         failure, echo = leaver, failure
-        screen.say(f"rank {echo.rank} failed with exit code {code}, because rank {leaver.rank} was gone")
+        screen.say(_text("failed_after", rank=echo.rank, code=code, gone=leaver.rank))
         ranks = with_exit_codes(ranks, {leaver.rank: 0}, default=None)
     return EndedRun(ended, told, code, ranks, failure)
 

@@ -22,6 +22,7 @@ from traceops.capture.environment import host
 from traceops.capture.manifest import read_ranks, write_json
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
+from traceops.core.claims import Wording
 from traceops.core.errors import InputError
 from traceops.core.rank_text import who
 from traceops.hangs.evidence import Stall
@@ -29,6 +30,7 @@ from traceops.launch.folder import STALLS
 from traceops.launch.process_activity import is_alive, stacks_now, state
 from traceops.machine.files import output
 
+_text = Wording("launch", "hang")
 _RECORDS = 2000  # collectives a rank; some 10 MB at most
 _RENAMED_IN = (2, 9)
 # What NCCL says of itself while it connects: interfaces and plugins, channels and their transports (INIT), what
@@ -114,7 +116,7 @@ def collect(
     stacks = stacks_now(running, progress)
     for rank, text in stacks.items():
         _write(evidence / f"stacks_{rank}.txt", text)
-    notes = [f"rank {record.rank} gave no stack" for record in alive if record.rank not in stacks]
+    notes = [_text("no_stack", rank=record.rank) for record in alive if record.rank not in stacks]
     _dump_flight_recorders(evidence, progress, running, until - _LEFT_FOR_PROGRAMS_S)
     with ThreadPoolExecutor(max_workers=16) as pool:
         looks = [pool.submit(_py_spy, evidence, record, until) for record in alive]
@@ -241,7 +243,7 @@ def _py_spy(evidence: Path, record: Progress, until: float) -> str | None:
         return None
     found = output([program, "dump", "--native", "--pid", str(record.pid)], _left(until, _PROGRAM_S))
     if found.problem is not None:
-        return f"py-spy could not look at rank {record.rank}: {found.problem}"
+        return _text("no_py_spy", rank=record.rank, problem=found.problem)
     _write(evidence / f"py-spy_{record.rank}.txt", found.text)
     return None
 

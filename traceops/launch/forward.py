@@ -14,8 +14,10 @@ from typing import IO
 
 from msgspec import Struct
 
+from traceops.core.claims import Wording
 from traceops.launch.display import LineSource, Screen, without_chatter
 
+_text = Wording("launch", "run")
 PIECE_BYTES = 1 << 16  # a longer line is passed on in pieces
 _MOST_ROWS = 16  # bars that a program draws below each other
 _SETTLED_S = 0.5  # between moving down to draw a bar and back up lie microseconds
@@ -293,7 +295,7 @@ class Forwarder:
         try:
             self._forward()
         except Exception as error:  # a mistake of ours: nobody waits for us to read
-            self._screen.say(f"the output is no longer shown ({type(error).__name__}: {error})")
+            self._screen.say(_text("not_shown", kind_of_error=type(error).__name__, error=error))
             self._discard()
 
     def _discard(self) -> None:

@@ -17,6 +17,7 @@ from traceops.capture.pipes import LastWords
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, ask
 from traceops.core.capture_failure import steps_unseen
+from traceops.core.claims import Wording
 from traceops.core.errors import TraceopsError
 from traceops.hangs.evidence import Stall
 from traceops.launch.display import Screen
@@ -34,7 +35,7 @@ _EXTENSION = 10  # a step in which something moves may take as many times the li
 _LONGEST_QUIET_S = 15.0
 _LOOKS = 10
 _SHORTEST_PAUSE_S = 0.25
-_ELSEWHERE = "the ranks of another machine still moved, or its launcher does not share the run folder"
+_text = Wording("launch", "hang")
 
 Look = Callable[[Sequence[Progress], Path], Mapping[int, ProcessSample]]
 
@@ -65,7 +66,7 @@ class Watch:
         self._since = time.monotonic()  # when a step was finished last
         self._records: dict[int, Progress] = {}
         self._step_s: deque[float] = deque(maxlen=_MOST_STEPS)
-        self._told = False
+        self._reported = False
 
     @property
     def since(self) -> float:
@@ -75,7 +76,7 @@ class Watch:
     def observe(self, records: Sequence[Progress], now: float) -> Stall | None:
         """The stall, if there is one by now; `now` is of the monotonic clock."""
         if self._advanced(records):
-            self._since, self._told = now, False
+            self._since, self._reported = now, False
             self._stillness.reset()
             self._all_still(False)
             return None
@@ -98,11 +99,11 @@ class Watch:
             return self._stall(records, stalled, limit, ())
         unseen = all(record.phase == "ended" for record in alive)
         if stalled >= _EXTENSION * limit and not unseen and now - seen.collectives > limit:
-            moved = f"something still moved: {seen.what}"
-            return self._stall(records, stalled, limit, (_ELSEWHERE if still else moved,))
-        if seen.what and not self._told:
-            self._told = True
-            self._say(f"slow step: no step for {stalled:.0f} s; {seen.what}")
+            note = _text("moved_elsewhere") if still else _text("moved", what=seen.what)
+            return self._stall(records, stalled, limit, (note,))
+        if seen.what and not self._reported:
+            self._reported = True
+            self._say(_text("slow_step", seconds=stalled, what=seen.what))
         return None
 
     def suspect(self, records: Sequence[Progress], now: float) -> Stall | None:
@@ -115,7 +116,7 @@ class Watch:
         saving = any(record.phase == "profiler" for record in records)
         if saving or stalled < limit or not any(is_alive(record) for record in records):
             return None
-        return self._stall(records, stalled, limit, ("the user ended the job",))
+        return self._stall(records, stalled, limit, (_text("ended_by_user"),))
 
     def _advanced(self, records: Sequence[Progress]) -> bool:
         advanced = False
@@ -141,14 +142,11 @@ class Watch:
         return max(_LEAST_S, _MEDIAN_STEPS * median)
 
     def _stall(self, records: Sequence[Progress], stalled: float, limit: float, notes: tuple[str, ...]) -> Stall:
-        gone = [str(record.rank) for record in records if not is_alive(record)]
+        gone = [record.rank for record in records if not is_alive(record)]
         if gone:
-            several = len(gone) > 1
-            notes += (
-                f"rank{'s' if several else ''} {', '.join(gone)} {'are' if several else 'is'} gone while others wait",
-            )
+            notes += (_text("gone", ranks=gone),)
         if not records:
-            notes += ("no rank has started: torchrun waits for the other machines, or the ranks cannot start",)
+            notes += (_text("none_started"),)
         return Stall(_kind(records), stalled, limit, time.time_ns(), host(), notes)
 
 
@@ -188,12 +186,12 @@ class _Stillness:
         moving = [sample for sample, earlier in pairs if sample.moved_since(earlier)]
         moving += [s for s in self._samples.values() if s.rank in self._still and s.woken_since(self._still[s.rank])]
         if saving:
-            self.what = f"the profiler of rank {saving[0]} starts or writes its trace"
+            self.what = _text("profiling", rank=saving[0])
         elif moving and moving[0].rank == STARTING:
-            self.what = "the ranks are still being started"
+            self.what = _text("starting")
         elif moving:
-            rank, where = max(((sample.rank, sample.where()) for sample in moving), key=lambda told: bool(told[1]))
-            self.what = f"rank {rank} is still working{where and f' in {where}'}"
+            rank, where = max(((sample.rank, sample.where()) for sample in moving), key=lambda found: bool(found[1]))
+            self.what = _text("working", rank=rank, where=where)
         if saving or moving:
             self.since, self.looks, self._still = now, 0, self._samples
             self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
@@ -215,12 +213,12 @@ class NodeStatus:
         self._folder = folder
         self._nnodes = nnodes
         self._own = folder / f".still.{host()}.{os.getpid()}"
-        self._told = False
+        self._still_here = False
 
     def all_still(self, here: bool) -> bool:
         """Tell the others whether the ranks are still here; returns whether they are everywhere."""
-        if self._nnodes > 1 and here != self._told:
-            self._told = here
+        if self._nnodes > 1 and here != self._still_here:
+            self._still_here = here
             if here:
                 self._own.touch()
             else:
@@ -256,8 +254,8 @@ class HangWatch:
         self._out = out
         self._progress = progress
         self._screen = screen
-        told = NodeStatus(out / "evidence", nnodes).all_still if all_still is None else all_still
-        self._watch = Watch(limits, progress, screen.say, told)
+        agree = NodeStatus(out / "evidence", nnodes).all_still if all_still is None else all_still
+        self._watch = Watch(limits, progress, screen.say, agree)
         self._work: threading.Thread | None = None
         self._deadline = 0.0
         self._began = time.monotonic()
@@ -288,9 +286,7 @@ class HangWatch:
         return False
 
     def _begin(self, stall: Stall, records: Sequence[Progress], now: float) -> None:
-        before = "a step" if stall.kind == "step" else "a first step"
-        ends = "" if self.kills else "; the job goes on (--kill-on-hang would end it)"
-        self._screen.say(f"hang: {stall.stalled_s:.0f} s without {before}; saving what the ranks are doing{ends}")
+        self._screen.say(_text("begins", seconds=stall.stalled_s, kind_of_step=stall.kind, goes_on=not self.kills))
         self.stall, self._seen_s, self._say_again_s = stall, now, _AGAIN * stall.stalled_s
         self._stalls += 1
         if self._stalls <= _MOST_STALLS:
@@ -302,11 +298,11 @@ class HangWatch:
         """The ranks' state is saved, and the job goes on: do they?"""
         assert self.stall is not None
         if self._watch.since > self._seen_s:
-            self._screen.say(f"the ranks go on after {self._watch.since - self._seen_s + self.stall.stalled_s:.0f} s")
+            self._screen.say(_text("over", seconds=self._watch.since - self._seen_s + self.stall.stalled_s))
             self._keep_apart()
         elif stall is not None and stall.stalled_s > self._say_again_s:
             self._say_again_s = _AGAIN * stall.stalled_s
-            self._screen.say(f"still no step for {stall.stalled_s:.0f} s: Ctrl-C ends the job, its evidence is saved")
+            self._screen.say(_text("lasts", seconds=stall.stalled_s))
 
     def _keep_apart(self) -> None:
         """It was no hang: what was saved is none of the run's end."""
@@ -314,10 +310,10 @@ class HangWatch:
         try:
             kept = set_aside(self._out)
         except OSError as error:
-            self._screen.say(f"the evidence of the stall stays with the run's: {error}")
+            self._screen.say(_text("not_apart", error=error))
             return
         if kept is not None:
-            self._screen.say(f"what they did meanwhile: traceops diagnose {short_path(kept)}")
+            self._screen.say(_text("apart", folder=short_path(kept)))
 
     def rank_failed(self, records: Sequence[Progress]) -> None:
         """Told once torchrun ends the ranks because one failed: the others say what they wait in, if they can."""
@@ -334,9 +330,7 @@ class HangWatch:
         stall = self._watch.suspect(records, time.monotonic())
         if stall is None:
             return False
-        self._screen.say(
-            f"no step for {stall.stalled_s:.0f} s: first saving what the ranks are doing (again to kill them at once)"
-        )
+        self._screen.say(_text("saved_first", seconds=stall.stalled_s))
         self.saved = True
         self._start(self._save, records, stall, INTERRUPTED_S)
         return True
@@ -367,7 +361,7 @@ class HangWatch:
         try:
             collect(self._out, self._progress, records, stall, began_s=self._began, within_s=INTERRUPTED_S - 0.5)
         except (TraceopsError, OSError) as error:  # a full disk, say; the job is ended all the same
-            self._screen.say(f"what the ranks were doing cannot be saved: {error}")
+            self._screen.say(_text("not_saved", error=error))
 
     def _respond(self, records: Sequence[Progress], stall: Stall) -> None:
         try:
@@ -377,7 +371,7 @@ class HangWatch:
 
             diagnosis = diagnose(self._out, jobs=1)
         except (TraceopsError, OSError) as error:  # a full disk, say
-            self._screen.say(f"the hang cannot be explained: {error}")
+            self._screen.say(_text("not_explained", error=error))
             return
         with self._screen.paused():
             print_diagnosis(diagnosis, sys.stderr)

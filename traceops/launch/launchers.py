@@ -128,6 +128,9 @@ def check_gpus(nproc: int, gpus: int) -> None:
         )
 
 
+_NOT_THERE = "{} does not exist; give the path of the script after --"
+
+
 def check_script(trains: list[str]) -> None:
     """Raise UsageError for a script that is not there."""
     if trains[0] == "-m":
@@ -140,8 +143,8 @@ def check_script(trains: list[str]) -> None:
             f"{trains[0]} is a program, not a script; let it start the ranks: traceops run -- {shlex.join(trains)}"
         )
     elif not Path(trains[0]).exists():
-        near = near_path(trains[0]) or "; give the path of the script after --"
-        raise UsageError(f"{trains[0]} does not exist{near}")
+        near = near_path(trains[0])
+        raise UsageError(f"{trains[0]} does not exist{near}" if near else _NOT_THERE.format(trains[0]))
 
 
 def check_command(trains: list[str]) -> None:

@@ -24,6 +24,7 @@ from msgspec import Struct
 from traceops.capture.manifest import RankManifest, readable_ranks
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import LaterWindow, Schedule, ask
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.core.rank_files import RECORD, RECORDED, STEPS_FILE, split_log
@@ -196,11 +197,7 @@ REQUEST, ANSWER = "capture.request.json", "capture.window.json"  # in the run fo
 _LOOK_EVERY_S = 1.0
 _AHEAD_S = 3.0  # until then each rank has looked, whatever its launcher and the file system take
 _LEAST_AHEAD = 2  # steps: a rank may be a step ahead of what its heartbeat says
-_REASONS = {
-    Why.SLOWER: "steps have become shorter since the first window",
-    Why.COMPILED: "the first window recorded compilations",
-    Why.INTERRUPTED: "a step as long as in the first window comes only now and then (evaluation, a checkpoint)",
-}
+_text = Wording("launch", "window")
 
 
 class Request(Struct, frozen=True):
@@ -282,11 +279,8 @@ class OnDemand:
         write_whole(self._out / ANSWER, json.dumps({"id": request.id, **asdict(window)}).encode())
         (self._out / REQUEST).unlink(missing_ok=True)
         self._signalled = False
-        told = "" if why is None else f": {_REASONS[why]}"
-        self._say(
-            f"window {window.number} is requested: {request.active} steps, "
-            f"from step {window.end - window.active} on{told}"
-        )
+        begin, reason = window.end - window.active, None if why is None else why.value
+        self._say(_text("requested", window=window.number, steps=request.active, begin=begin, reason=reason))
 
     def _follow(self) -> None:
         """Ask this node's ranks for what the first node's launcher chose."""

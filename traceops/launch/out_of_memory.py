@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from traceops.core.claims import Wording
 from traceops.core.errors import TraceopsError
 from traceops.core.installation import bundled
 from traceops.core.units import gib_text
@@ -22,10 +23,11 @@ from traceops.memory.model import MemoryEstimate
 from traceops.render.document import Block, text
 from traceops.render.memory import describe_changes, describe_less, describe_ran_out, headline
 from traceops.render.writers.terminal import write_terminal
-from traceops.traces.ran_out import RanOut, ranks_that_ran_out
+from traceops.traces.ran_out import ranks_that_ran_out
 from traceops.train.config import TrainConfig
 from traceops.train.options import add_training_arguments, config_from
 
+_text = Wording("launch", "memory")
 _WIDTHS = (40, 100)
 _WITHIN_S = 30.0  # for the changes that are tried: the user waits for the prompt
 _LIMIT_S = 90.0  # for all of it
@@ -38,7 +40,8 @@ def report_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
     blocks: list[Block] = []
     if first is not None:
         blocks += describe_ran_out(first, phase_of(crash.event.frames), named=first.rank not in crash.ranks)
-        blocks += _beside_torch(plan.out, found, first)
+        others = len(found) - 1 or None
+        blocks.append(text(_text("all_held", others=others, out=short_path(plan.out)), indent=(2, 2)))
     _show(blocks, screen)
     capacity = first.total if first is not None else None if crash.memory is None else crash.memory.total
     config = _config(plan)
@@ -47,7 +50,7 @@ def report_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
         less = [] if first is None else describe_less(first, plan.cluster.world_size)
         _show([*less, _of_script(plan, capacity, rank)], screen)
     elif capacity is not None and config.strategy not in NOT_FAKED:
-        screen.say("estimating what would fit in memory …")
+        screen.say(_text("estimating"))
         _show(_fits(config, plan.cluster.world_size, capacity), screen)
 
 
@@ -55,13 +58,6 @@ def _show(blocks: Sequence[Block], screen: Screen) -> None:
     if blocks:
         with screen.paused():
             write_terminal(list(blocks), sys.stderr, widths=_WIDTHS)
-
-
-def _beside_torch(out: Path, found: Sequence[RanOut], first: RanOut) -> list[Block]:
-    others = [one.rank for one in found if one is not first]
-    if others:
-        return [text(f"Memory ran out on {len(others)} more: see traceops memory {short_path(out)}", indent=(2, 2))]
-    return [text(f"All that was held: traceops memory {short_path(out)}", indent=(2, 2))]
 
 
 def _config(plan: Plan) -> TrainConfig | None:
@@ -81,11 +77,11 @@ def _fits(config: TrainConfig, world_size: int, capacity: int) -> list[Block]:
     try:
         found = _estimated(EstimateRequest(config, world_size, capacity), _LIMIT_S)
     except TraceopsError as error:
-        return [text(f"What would fit is not known: {error}", look="soft", indent=(2, 2))]
+        return [text(_text("not_known", error=error), look="soft", indent=(2, 2))]
     blocks: list[Block] = [text(headline(found), indent=(2, 2)), *describe_changes(found.changes)]
     if found.verdict in ("does_not_fit", "too_close") and not any(one.verdict == "fits" for one in found.changes):
         command = shlex.join(["traceops", "memory", *found.command[2:]])
-        blocks.append(text(f"To try all changes: {command}{_size(capacity)}", indent=(2, 2)))
+        blocks.append(text(_text("try_all", command=command, capacity=_size(capacity)), indent=(2, 2)))
     return blocks
 
 
@@ -103,11 +99,9 @@ def _estimated(asked: EstimateRequest, limit_s: float) -> MemoryEstimate:
 def _of_script(plan: Plan, capacity: int | None, rank: int) -> Block:
     words = ["traceops", "memory", "--nproc", str(plan.cluster.world_size)]
     command = shlex.join([*words, "--rank", str(rank)] if rank else words)
-    return text(
-        f"What a change would save, without a GPU: {command}{_size(capacity)} -- {shlex.join(plan.trains)}",
-        indent=(2, 2),
-    )
+    trains = shlex.join(plan.trains)
+    return text(_text("try_script", command=command, capacity=_size(capacity), trains=trains), indent=(2, 2))
 
 
 def _size(capacity: int | None) -> str:
-    return "" if capacity is None else f" --capacity {gib_text(capacity).replace(' ', '')}"
+    return "" if capacity is None else gib_text(capacity).replace(" ", "")

@@ -16,9 +16,12 @@ from msgspec import Struct
 from traceops.capture.environment import host
 from traceops.capture.guard import is_peer_failure
 from traceops.capture.manifest import RankManifest, RunManifest, merge, readable_ranks, write_json
+from traceops.core.claims import Wording
 from traceops.core.errors import ENDED_BY, KILLED_BY, shell_code, signal_name
 from traceops.core.installation import PACKAGE
 from traceops.launch.folder import collect_logs, remove_reserve
+
+_text = Wording("launch", "end")
 
 
 class Failure(Struct, frozen=True):
@@ -61,7 +64,7 @@ def gone_unseen(known: list[RankManifest], ranks: list[RankManifest], restarted:
     """
     silent = {rank.rank for rank in known if rank.status == "running" and rank.exit_code is None}
     return [
-        replace(rank, status="failed", exit_code=None, error=rank.error or "it ended in the middle of its training")
+        replace(rank, status="failed", exit_code=None, error=rank.error or _text("in_the_middle"))
         if rank.rank in silent and rank.rank in restarted
         else rank
         for rank in ranks
@@ -131,7 +134,7 @@ def left_early(
     unseen = [rank.rank for rank in ranks if reported and failed is not None and rank.host == failed.host]
     for rank in dict.fromkeys([*gone, *unseen]):
         if rank != failure.rank and rank not in reported and _may_be_first(known.get(rank), failed, rank in gone):
-            return Failure(rank, 0, "it ended while the others still needed it")
+            return Failure(rank, 0, _text("still_needed"))
     return None
 
 
@@ -147,14 +150,12 @@ def _may_be_first(rank: RankManifest | None, failed: RankManifest | None, seen: 
 
 
 CUT_SHORT = "cut_short"
+_SETTLE = "import sys; sys.path.append({!r}); from traceops.launch.outcome import main; main(sys.argv[1:])"
 
 
 def settle_command(out: Path, logs: Path | None) -> tuple[str, ...]:
     """What runs `settle` in a process of its own, in which nothing of the user's can be in its way."""
-    code = (
-        f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
-        "from traceops.launch.outcome import main; main(sys.argv[1:])"
-    )
+    code = _SETTLE.format(str(PACKAGE.parent))
     return (sys.executable, "-I", "-c", code, str(out), *([] if logs is None else [str(logs)]))
 
 
@@ -180,7 +181,7 @@ def settle(out: Path, logs: Path | None) -> None:
         versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
         ended_ns=time.time_ns(),
         status=CUT_SHORT,
-        notes=["the launcher was killed, and its ranks were ended with it"],
+        notes=[_text("launcher_killed")],
     )
     write_json(out / "run.json", asdict(merged))
     if logs is not None:

@@ -19,6 +19,7 @@ from traceops.capture.manifest import GitState
 from traceops.capture.progress import read_progress
 from traceops.capture.settings import ENV
 from traceops.core.as_module import command_of
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.installation import PACKAGE
 from traceops.core.rank_files import RANKS_ENV, effective_batches
@@ -29,6 +30,7 @@ from traceops.launch.launchers import HangTimeouts
 from traceops.train.config import TrainConfig
 from traceops.train.strategies import MESHES
 
+_text = Wording("launch", "fallback")
 # DistributedDataParallel works with one rank, where it has nothing to send.
 STRATEGY = "pytorch_ddp"
 _ACCUMULATIONS = (1, 2, 4, 8)
@@ -54,10 +56,7 @@ class Fallback(Struct, frozen=True):
         """Samples a step with all ranks and here, as lines of a table."""
         if self.grad_accum is not None and self.batch_size is not None:
             return effective_batches(self.ranks, self.grad_accum // self.ranks, self.batch_size)
-        lines = [
-            f"{'accumulation':>12}  {'here':>5}  samples a step, with a batch per rank of",
-            f"{'of script':>12}  {'':5}" + "".join(f"  {batch:>6}" for batch in _BATCHES),
-        ]
+        lines = [_text("table_head"), f"{'of script':>12}  {'':5}" + "".join(f"  {batch:>6}" for batch in _BATCHES)]
         for steps in _ACCUMULATIONS:
             here = steps * self.ranks
             lines.append(f"{steps:>12}  {here:>5}" + "".join(f"  {here * batch:>6}" for batch in _BATCHES))
@@ -65,17 +64,10 @@ class Fallback(Struct, frozen=True):
 
     def line(self) -> str:
         """What was changed, and what is left to the user."""
-        start = f"fallback: one rank in the place of {self.ranks}"
         if self.grad_accum is None:
-            return (
-                f"{start}; the script decides on its batch: for the same samples a step multiply its gradient "
-                f"accumulation by {self.ranks}, with an option of its own or by {RANKS_ENV}, which says {self.ranks} "
-                "(traceops's callbacks for Hugging Face and Lightning do so)"
-            )
-        strategy = f"strategy {self.strategy}"
-        if self.asked != self.strategy:
-            strategy += f" for {self.asked}"
-        return f"{start}, with the same samples a step: {strategy}, gradient accumulation {self.grad_accum}"
+            return _text("script", ranks=self.ranks, variable=RANKS_ENV)
+        asked = self.asked if self.asked != self.strategy else None
+        return _text("own", ranks=self.ranks, strategy=self.strategy, asked=asked, accumulation=self.grad_accum)
 
 
 def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:

@@ -19,6 +19,7 @@ from traceops.capture.pipes import make_pipes
 from traceops.capture.progress import Progress, read_progress
 from traceops.capture.schedule import Phase
 from traceops.capture.settings import ENV
+from traceops.core.claims import Wording
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
 from traceops.launch.containment import Containment
@@ -28,6 +29,8 @@ from traceops.launch.hangs import HangWatch
 from traceops.launch.on_demand import OnDemand
 from traceops.launch.process_activity import is_alive, spent
 from traceops.launch.signals import Received, from_terminal
+
+_text = Wording("launch", "run")
 
 
 class ProcessTree:
@@ -94,21 +97,21 @@ class StepRate:
 
     def __init__(self, ranks: int | None, host: str = "") -> None:
         """ranks: None for as many as come. host: which of several nodes these are of, '' where there is one."""
-        self._ranks, self._on = ranks, host and f" on {host}"
+        self._ranks, self._host = ranks, host
         self._seen: deque[tuple[int, int, int | None]] = deque()  # (time_ns, step, samples of all ranks)
 
     def line(self, records: Sequence[Progress], alive: int) -> str:
         """What to show; the step is that of the rank furthest behind."""
         behind = min(records, key=lambda record: record.step, default=None)
         if behind is None and self._ranks is None:
-            return "before the first step"
+            return _text("before_first_step")
         ranks = len(records) if self._ranks is None else self._ranks
         ended = sum(record.phase == "ended" for record in records)
-        people = f"{alive}/{ranks} ranks alive{self._on}"
+        people = _text("alive", alive=alive, ranks=ranks, host=self._host)
         if alive < ranks <= ended:  # none of them died
-            people = f"{ranks - alive}/{ranks} ranks have ended{self._on}"
+            people = _text("ended", ended=ranks - alive, ranks=ranks, host=self._host)
         if behind is None or behind.step == 0:
-            return f"before the first step · {people}"
+            return f"{_text('before_first_step')} · {people}"
         known = [record.samples for record in records if record.samples is not None]
         now = (behind.time_ns, behind.step, sum(known) if known else None)
         if not self._seen or now[1] > self._seen[-1][1]:
@@ -192,7 +195,7 @@ def run(
     """
     contain = Containment(screen)
     outputs, held = list[tuple[str, str]](), list[int]()
-    with contain("making the ranks' pipes"):
+    with contain("make_pipes"):
         outputs, held = _outputs(progress, ranks, logs, one_place=screen.one_place)
     process, control = _start(command, env, folder, guard, outputs)
     assert process.stdout is not None and process.stderr is not None
@@ -201,11 +204,11 @@ def run(
     running.hangs, running.on_demand, running.stop_at = hangs, on_demand, stop_at
     running.until_it_ends(StepRate(ranks, node))
     heard = len(received)
-    with contain("passing the output on"):
+    with contain("pass_output"):
         output.finish(_IMPATIENCE_S if received else _PATIENCE_S, lambda: len(received) > heard)
     hung = running.hung
     if hangs is not None:
-        with contain("explaining the hang"):
+        with contain("explain_hang"):
             hangs.finish(hurried=bool(received), well=process.poll() == 0 and not received)
         hung = hangs.kills and hangs.stall is not None and (hung or not received)
     for pipe in held:
@@ -264,19 +267,19 @@ class _Running:
         contain, received = self._contain, self._received
         while self._process.poll() is None:
             now = time.monotonic()
-            with contain("watching the ranks"):
+            with contain("watch_ranks"):
                 self._records = read_progress(self._progress)
                 if self._goes_on:
                     self._look(pace)
-            with contain("asking for a window"):
+            with contain("ask_window"):
                 self._ask_for_windows()
-            with contain("saving what the ranks are doing"):
+            with contain("save_state"):
                 self._save_before_the_end()
             saves = self.hangs is not None and len(received) == self._heard and self.hangs.saves()
             self._saving = self._saving and saves
             ending = self._goes_on and (self.hung or self.complete or bool(received))
             if now - self._looked > _LOOK_EVERY_S or ending:
-                with contain("looking for the run's processes"):
+                with contain("find_processes"):
                     self._tree.refresh()
                 self._looked = now
             if ending:
@@ -288,7 +291,7 @@ class _Running:
         if (
             not sys.platform.startswith("linux") or (self._process.poll() or 0) < 0
         ):  # else the supervisor has ended them
-            with contain("ending the run's processes"):
+            with contain("end_processes"):
                 self._tree.end()
 
     def _look(self, pace: StepRate) -> None:
@@ -323,11 +326,11 @@ class _Running:
         """Ask the command to end, and say why."""
         received, why = self._received, ""
         if received:
-            why = "stopping the ranks; what was captured is kept (again to kill them at once)"
+            why = _text("stopping")
         elif self.complete:
-            why = f"capture complete at step {self._records[0].step}; ending the training (--stop)"
+            why = _text("complete", step=self._records[0].step)
         if why:
-            with self._contain("reporting it"):
+            with self._contain("report"):
                 self._screen.say(why)
         self._output.mute()
         number = received.for_ranks(self._records) if received else signal.SIGTERM

@@ -15,6 +15,7 @@ from types import FrameType
 
 from msgspec import Struct
 
+from traceops.core.claims import Wording
 from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 from traceops.launch.signals import held_signals
@@ -24,6 +25,7 @@ _LOCAL = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )  # fmt: skip
+_text = Wording("launch", "against")
 _COMMIT_DIGITS = 10
 
 
@@ -54,8 +56,7 @@ class Repository(Struct, frozen=True):
         remote = self.git(*known, f"refs/remotes/origin/{ref}")
         branches = (self.git("branch", "--all", "--format=%(refname:short)") or b"").decode().split()
         what = f"; use origin/{ref}" if remote else meant(ref, branches)
-        what = what or "; git fetch it (a CI checkout may need fetch-depth: 0)"
-        raise UsageError(f"--against {ref}: {self.root} has no commit, branch or tag of that name{what}")
+        raise UsageError(_text("no_commit", ref=ref, root=str(self.root), what=what))
 
     def branch(self, ref: str) -> str | None:
         """The branch that `ref` names, without its remote; None for a tag, a commit or ``HEAD~3``."""

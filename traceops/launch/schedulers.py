@@ -12,12 +12,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.doctor.nodes import count_told, find_identity, nodes_of_job
 from traceops.launch.gather.meeting import SECRET_ENV
 from traceops.launch.plan import Cluster
 
+_text = Wording("launch", "slurm")
 _IN_STEP = "SLURM_STEP_NUM_NODES"  # set by srun, not in the script of a batch job
 
 
@@ -78,10 +80,7 @@ def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str])
     nodes = nodes_of_job(environ)
     if _IN_STEP in environ or nodes <= cluster.nnodes:
         return None
-    return (
-        f"this Slurm job has {nodes} nodes, and the run uses {cluster.nnodes}; for all of them: "
-        f"srun --ntasks-per-node=1 traceops {shlex.join(words)}"
-    )
+    return _text("left_out", nodes=nodes, used=cluster.nnodes, command=f"traceops {shlex.join(words)}")
 
 
 def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
@@ -146,6 +145,25 @@ def words_of_task(words: Sequence[str], nproc: int, *, gather: bool) -> list[str
     return ["--nproc", str(nproc), *own, *kept, *words[end:]]
 
 
+_SCRIPT = """#!/bin/bash
+{directives}
+# Slurm sends SIGTERM {seconds} s before the time limit: the ranks write what they have captured.
+# All cores of a node are for its ranks: add #SBATCH --exclusive or --cpus-per-task=N as your site has it.
+
+set -euo pipefail
+cd {folder}
+# Which network the nodes use, where NCCL or gloo choose another one; `traceops doctor` shows it:
+# export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
+
+# One task per node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP.
+{gather}srun --kill-on-bad-exit=1 {task}
+"""
+_GATHER = """# Its disk is local to one machine: at the end the other nodes send theirs to the first (--gather).
+# A secret of this run, by which the nodes know each other.
+export {variable}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')
+"""
+
+
 def batch_script(job: BatchJob, words: Sequence[str]) -> str:
     """The script. words: behind ``traceops run``, as they were typed."""
     directives = {
@@ -159,26 +177,10 @@ def batch_script(job: BatchJob, words: Sequence[str]) -> str:
         if value is not None
     ]
     task = shlex.join([sys.executable, "-m", "traceops", "run", *words_of_task(words, job.nproc, gather=job.gather)])
-    where = "One task a node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP."
-    if job.gather:
-        where += "\n# Its disk is of one machine: at the end the other nodes send theirs to the first (--gather)."
-    secret = ""
-    if job.gather:
-        where += "\n# A secret of this run, by which the nodes know each other."
-        secret = f"export {SECRET_ENV}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')\n"
-    return f"""#!/bin/bash
-{chr(10).join(lines)}
-# Slurm sends SIGTERM {_BEFORE_S} s before the time limit: the ranks write what they have captured.
-# All cores of a node are for its ranks: add #SBATCH --exclusive or --cpus-per-task=N as your site has it.
-
-set -euo pipefail
-cd {shlex.quote(str(Path.cwd()))}
-# Which network the nodes use, where NCCL or gloo choose another one; `traceops doctor` tells:
-# export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
-
-# {where}
-{secret}srun --kill-on-bad-exit=1 {task}
-"""
+    gather = _GATHER.format(variable=SECRET_ENV) if job.gather else ""
+    return _SCRIPT.format(
+        directives="\n".join(lines), seconds=_BEFORE_S, folder=shlex.quote(str(Path.cwd())), gather=gather, task=task
+    )
 
 
 def write_script(job: BatchJob, words: Sequence[str]) -> Path:

@@ -20,6 +20,7 @@ from traceops.capture.manifest import RankManifest, readable_ranks, write_rank
 from traceops.capture.pipes import LastWords
 from traceops.capture.progress import Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure
+from traceops.core.claims import Wording
 from traceops.core.run_lock import RunLock, hold
 from traceops.launch import outcome
 from traceops.launch.conclusion import report_run
@@ -47,6 +48,7 @@ from traceops.launch.signals import Received, held_signals
 from traceops.traces.summary_header import SUFFIX
 
 _MONITOR_ENDS_S = 3.0
+_text = Wording("launch", "run")
 
 
 class _Launched(Struct, frozen=True):
@@ -114,13 +116,6 @@ def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> i
             own.release()
 
 
-def _who(plan: Plan) -> str:
-    if plan.launcher == "none":
-        return "ranks as the command starts them"
-    told = f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}"
-    return told if plan.cluster.nnodes == 1 else f"{told} on each of {plan.cluster.nnodes} nodes"
-
-
 def _expected(plan: Plan) -> int | None:
     """The ranks of this machine; None where the command starts as many as it likes."""
     return None if plan.launcher == "none" else plan.cluster.nproc
@@ -137,7 +132,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
         gathering: Gathering | None = None
-        with contain("listening for the other nodes' files"):
+        with contain("listen_nodes"):
             if plan.gather:
                 gathering = Gathering(plan, screen, received)
         if plan.limits is not None:
@@ -149,26 +144,27 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))
         words: LastWords | None = None
-        with contain("listening to the ranks"):
+        with contain("listen_ranks"):
             words = LastWords(Path(progress))
         if hangs is not None:
             hangs.last_words = words
         with writable(plan.out):
             write_run(plan, env, started)
             reserve = Reserve(plan.out)
-        with contain("announcing the run"):
+        with contain("announce"):
             if not (plan.beside or plan.quiet):
-                screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
+                several = plan.cluster.nnodes if plan.cluster.nnodes > 1 else None
+                screen.say(_text("begins", ranks=_expected(plan), nodes=several, out=short_path(plan.out)))
         fabric: FabricEvidence | None = None
-        with contain("saving the machine's topology"):
+        with contain("save_topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
         machine: MachineWatch | None = None
-        with contain("looking at the machine"):
+        with contain("watch_machine"):
             if plan.capture.get("observe", True):
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
         monitor: _Monitor | None = None
-        with contain("starting the monitor"):
+        with contain("start_monitor"):
             if plan.capture.get("live") and not plan.cluster.node_rank:
                 monitor = _Monitor(plan.out, screen)
         on_demand = OnDemand(plan.out, Path(progress), screen.say)
@@ -179,17 +175,17 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
             on_demand=on_demand, node=host() if plan.cluster.nnodes > 1 else "", stop_at=plan.stop_at,
         )  # fmt: skip
-        with contain("asking for a window"):
+        with contain("ask_window"):
             on_demand.close()
-        with contain("ending the monitor"):
+        with contain("end_monitor"):
             if monitor is not None:
                 monitor.finish()
-        with contain("looking at the machine"):
+        with contain("watch_machine"):
             if machine is not None:
                 machine.finish()
         told: list[CaptureFailure] = []
         last: list[Progress] = []
-        with contain("listening to the ranks"):
+        with contain("listen_ranks"):
             last = list(read_progress(Path(progress)))
             told = cut_short(last, readable_ranks(plan.out)[0], ended, plan.launcher != "none")
             if words is not None:
@@ -215,35 +211,35 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
     plan, screen, contain, gathering = launched.plan, launched.screen, launched.contain, launched.gathering
     ended = run.ended
     here: list[RankManifest] = []
-    with contain("saving the machine's topology"):
+    with contain("save_topology"):
         if launched.fabric is not None:
             launched.fabric.finish()
-    with contain("tidying the evidence"):
+    with contain("tidy_evidence"):
         tidy(plan.evidence)
-    with contain("gathering the other nodes' files"):
+    with contain("gather"):
         if gathering is not None:
             gathering.ended(by_signal=ended.signal is not None)
-    with contain("reading how the ranks ended"):
+    with contain("read_ends"):
         run = how_it_ended(plan, ended, run.told, last, screen)
         here = [rank for rank in run.ranks if _is_here(plan, rank)]
-    with contain("writing run.json"):
+    with contain("write_run"):
         write_run(plan, launched.env, launched.started, run)
     for rank in here:
-        with contain("writing the ranks' manifests"):
+        with contain("write_manifests"):
             write_rank(plan.out, rank)
-    with contain("removing what was not finished"):
+    with contain("remove_unfinished"):
         remove_unfinished(plan.out, here)
-    with contain("keeping the logs"):
+    with contain("keep_logs"):
         _keep_logs(plan, ended, here)
-    with contain("letting signals through"):
+    with contain("free_signals"):
         free()
     if plan.summarize and not ended.signal:
-        with contain("summarising the traces"):
+        with contain("summarize"):
             _summarize(plan, here, screen)
-    with contain("sending this node's files"):
+    with contain("send"):
         if gathering is not None:
             gathering.send()
-    with contain("reporting how the run ended"):
+    with contain("report_end"):
         advise = advise and (gathering is None or gathering.first)
         own = run.failure is not None and run.failure.rank in {rank.rank for rank in here}
         if own or (not plan.beside and (run.code or not plan.quiet)):
@@ -263,8 +259,8 @@ def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
 
     count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
     for problem in problems:
-        screen.say(f"no summary: {problem}")
-    screen.say(f"{count} trace{'' if count == 1 else 's'} summarised, each in a *{SUFFIX} beside it")
+        screen.say(_text("no_summary", problem=problem))
+    screen.say(_text("summarized", traces=count, suffix=SUFFIX))
 
 
 def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:

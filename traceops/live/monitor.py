@@ -308,8 +308,7 @@ def watched_folder(path: str | None) -> Path:
     files = Path("profile").glob(f"*/rank_*/{PULSES_FILE}")
     found = {file.parent.parent for file in files if now - file.stat().st_mtime < _RECENT_S}
     if len(found) != 1:
-        told = "no job with --live is active" if not found else f"{len(found)} jobs with --live are active"
-        raise UsageError(f"{told} below profile/; give its run folder")
+        raise UsageError(f"jobs with --live that are active below profile/: {len(found) or 'none'}; give a run folder")
     return found.pop().absolute()
 
 

@@ -23,18 +23,40 @@ _POST_S = 10.0
 _MOST_WAITING = 100  # detections for a webhook that does not answer: later ones are lost
 _MOST_RANKS = 1_024  # with lines of their own: labels stay bounded
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
-# By rank: the metric's name, its key in live.json, what it is times, its kind, and what it says.
-_OF_RANKS = (
-    ("traceops_steps_total", "step", 1.0, "counter", "Steps finished"),
-    ("traceops_step_seconds", "ms", 1e-3, "gauge", "Median of the last steps"),
-    ("traceops_step_usual_seconds", "usual_ms", 1e-3, "gauge", "Usual step without what is slower now"),
-    ("traceops_step_age_seconds", "age_s", 1.0, "gauge", "Since the last step ended"),
-    ("traceops_samples_total", "samples", 1.0, "counter", "Samples trained on, where the script counts them"),
-    ("traceops_gpu_held_bytes", "held", 1.0, "gauge", "GPU memory that tensors hold"),
-    ("traceops_gpu_reserved_bytes", "reserved", 1.0, "gauge", "GPU memory that torch holds"),
-    ("traceops_resident_bytes", "resident", 1.0, "gauge", "Memory of the process"),
-    ("traceops_alloc_retries_total", "retries", 1.0, "counter", "Retries of the allocator"),
-)
+# By name: the kind of metric, and what it says.
+_METRICS = {
+    "traceops_steps_total": ("counter", "Steps finished"),
+    "traceops_step_seconds": ("gauge", "Median of the last steps"),
+    "traceops_step_usual_seconds": ("gauge", "Usual step without what is slower now"),
+    "traceops_step_age_seconds": ("gauge", "Since the last step ended"),
+    "traceops_samples_total": ("counter", "Samples trained on, where the script counts them"),
+    "traceops_gpu_held_bytes": ("gauge", "GPU memory that tensors hold"),
+    "traceops_gpu_reserved_bytes": ("gauge", "GPU memory that torch holds"),
+    "traceops_resident_bytes": ("gauge", "Memory of the process"),
+    "traceops_alloc_retries_total": ("counter", "Retries of the allocator"),
+    "traceops_host_share": ("gauge", "Where a rank's host was seen in the last seconds"),
+    "traceops_gpu_mhz": ("gauge", "Clock of the multiprocessors"),
+    "traceops_gpu_power_w": ("gauge", "Power"),
+    "traceops_gpu_celsius": ("gauge", "Temperature"),
+    "traceops_gpu_activity": ("gauge", "NVML's counters"),
+    "traceops_job_seconds_total": ("counter", "The job's time by what it went to"),
+    "traceops_goodput_ratio": ("gauge", "Productive part of the job's time"),
+    "traceops_slow": ("gauge", "Whether a slowdown goes on"),
+    "traceops_windows_total": ("counter", "Windows that detections triggered"),
+    "traceops_recent_detections": ("gauge", "The latest 20 detections by kind and cause"),
+}
+# Those of each rank: the key in live.json, and what it is multiplied by.
+_OF_RANKS = {
+    "traceops_steps_total": ("step", 1.0),
+    "traceops_step_seconds": ("ms", 1e-3),
+    "traceops_step_usual_seconds": ("usual_ms", 1e-3),
+    "traceops_step_age_seconds": ("age_s", 1.0),
+    "traceops_samples_total": ("samples", 1.0),
+    "traceops_gpu_held_bytes": ("held", 1.0),
+    "traceops_gpu_reserved_bytes": ("reserved", 1.0),
+    "traceops_resident_bytes": ("resident", 1.0),
+    "traceops_alloc_retries_total": ("retries", 1.0),
+}
 
 
 def metrics_text(state: dict[str, Any]) -> str:
@@ -43,37 +65,36 @@ def metrics_text(state: dict[str, Any]) -> str:
     run = state.get("run", "")
     lines: list[str] = []
 
-    def metric(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, Any], float | None]]) -> None:
+    def metric(name: str, values: Iterable[tuple[dict[str, Any], float | None]]) -> None:
         known = [(labels, value) for labels, value in values if value is not None]
+        kind, text = _METRICS[name]
         if known:
             lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
             lines.extend(f"{name}{{{_labels({'run': run, **labels})}}} {value:.10g}" for labels, value in known)
 
-    for name, key, factor, kind, text in _OF_RANKS:
+    for name, (key, factor) in _OF_RANKS.items():
         of_ranks = (({"rank": one["rank"]}, one.get(key)) for one in ranks)
-        metric(name, kind, text, ((labels, None if value is None else factor * value) for labels, value in of_ranks))
+        metric(name, ((labels, None if value is None else factor * value) for labels, value in of_ranks))
     shares = [
         ({"rank": one["rank"], "kind": kind}, share) for one in ranks for kind, share in one.get("share", {}).items()
     ]
-    metric("traceops_host_share", "gauge", "Where a rank's host was seen in the last seconds", shares)
-    for key, text in (("mhz", "Clock of the multiprocessors"), ("power_w", "Power"), ("celsius", "Temperature")):
+    metric("traceops_host_share", shares)
+    for key in ("mhz", "power_w", "celsius"):
         gpus = state.get("gpus", [])
-        values = [({"ranks": " ".join(map(str, gpu["ranks"]))}, gpu.get(key)) for gpu in gpus]
-        metric(f"traceops_gpu_{key}", "gauge", text, values)
-    for gpu, told in state.get("activity", {}).items():
-        metric_values = [({"gpu": gpu, "counter": name}, value) for name, value in told.items()]
-        metric("traceops_gpu_activity", "gauge", "NVML's counters", metric_values)
+        metric(f"traceops_gpu_{key}", [({"ranks": " ".join(map(str, gpu["ranks"]))}, gpu.get(key)) for gpu in gpus])
+    for gpu, counters in state.get("activity", {}).items():
+        metric("traceops_gpu_activity", [({"gpu": gpu, "counter": name}, value) for name, value in counters.items()])
     seconds = [({"part": part}, value) for part, value in state.get("seconds", {}).items()]
-    metric("traceops_job_seconds_total", "counter", "The job's time by what it went to", seconds)
-    metric("traceops_goodput_ratio", "gauge", "Productive part of the job's time", [({}, state.get("goodput"))])
-    metric("traceops_slow", "gauge", "Whether a slowdown goes on", [({}, float(bool(state.get("slow"))))])
-    metric("traceops_windows_total", "counter", "Windows that detections triggered", [({}, state.get("windows"))])
+    metric("traceops_job_seconds_total", seconds)
+    metric("traceops_goodput_ratio", [({}, state.get("goodput"))])
+    metric("traceops_slow", [({}, float(bool(state.get("slow"))))])
+    metric("traceops_windows_total", [({}, state.get("windows"))])
     counts: dict[tuple[str, str], int] = {}
     for event in state.get("events", []):
         key2 = event["kind"], str(event.get("facts", {}).get("cause", ""))
         counts[key2] = counts.get(key2, 0) + 1
     recent = [({"kind": kind, "cause": cause}, float(count)) for (kind, cause), count in counts.items()]
-    metric("traceops_recent_detections", "gauge", "The latest 20 detections by kind and cause", recent)
+    metric("traceops_recent_detections", recent)
     return "\n".join(lines) + "\n"
 
 
@@ -108,7 +129,7 @@ class Metrics:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing of requests."""
+                """Nothing is logged."""
 
         try:
             self._server = ThreadingHTTPServer(address, Handler)
@@ -168,6 +189,7 @@ _SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "memory": lambda one: -(one.get("held") or one.get("resident") or 0),
 }
 SORTS = tuple(_SORTS)
+_KEYS = "s sort · c capture a window · o open the run's page · q quit"
 _OLD_S = 5.0
 _MOST_ROWS = 64
 _BAR = 28
@@ -188,7 +210,7 @@ def screen(state: dict[str, Any], *, sort: str, card: str, rows: int, now_s: flo
         parts.append(Panel(_events(events, now), title="detections", title_align="left"))
     if card:
         parts.append(Panel(Text(card), title="latest window", title_align="left"))
-    parts.append(Text("s sort · c capture a window · o open the run's page · q quit", style="dim"))
+    parts.append(Text(_KEYS, style="dim"))
     return Group(*parts)
 
 

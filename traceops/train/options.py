@@ -245,8 +245,10 @@ def refuse_training_options(config: TrainConfig) -> None:
     for field in fields(TrainConfig):
         if field.name != "device" and getattr(config, field.name) != getattr(default, field.name):
             flag = "--" + field.name.replace("_", "-")
-            theirs = f"traceops run -- train.py {flag} {getattr(config, field.name)}"
-            raise UsageError(f"{flag} is for built-in strategies; a script's own options come after its name: {theirs}")
+            raise UsageError(
+                f"{flag} is for built-in strategies; a script's own options come after its name: "
+                f"traceops run -- train.py {flag} {getattr(config, field.name)}"
+            )
 
 
 def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> TrainConfig:

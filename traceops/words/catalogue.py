@@ -14,6 +14,11 @@ def texts(name: str, section: str = "labels") -> Mapping[str, str]:
     return sections(name).get(section, {})
 
 
+def fill(name: str, key: str, section: str = "labels", /, **facts: object) -> str:
+    """A text with its facts, for what runs in the user's process: read when it is needed, and nothing else loaded."""
+    return texts(name, section)[key].format(**facts)
+
+
 @cache
 def sections(name: str) -> Mapping[str, Mapping[str, str]]:
     """The sections of `words/<name>.ini`: 'key = text', '#' begins a remark, lines that begin with a space go on.

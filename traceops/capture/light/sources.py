@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from traceops.capture.detaching import VARIABLE, Detaching, other_tool
-from traceops.capture.guard import contained
+from traceops.capture.guard import contained, text
 from traceops.core.rank_files import KERNEL, MEMCPY, MEMSET, NO_NAME, ROW
 
 
@@ -69,14 +69,14 @@ class Cupti:
         if (other := other_tool()) is not None:
             return other
         if os.environ.get(VARIABLE) == "1":
-            return f"{VARIABLE} is set: torch's profiler takes CUPTI away from a thread of its own"
+            return text("cupti_taken", variable=VARIABLE)
         try:
             from traceops.capture.light import _cupti as native
         except ImportError:
-            return "traceops was installed without its compiled part"
+            return text("not_compiled")
         library = self._library or loaded_library()
         if library is None:
-            return "this process has no libcupti, or several"
+            return text("no_libcupti")
         records, self.calls = native.start(library, _BUFFER_BYTES, _MOST_BUFFERS)
         if not records:
             name, argument, result = self.calls[-1] if self.calls else ("start", 0, -1)
@@ -92,7 +92,7 @@ class Cupti:
         """What was recorded."""
         native, self._native = self._native, None
         if native is None:
-            return "it did not record"
+            return text("did_not_record")
         ended = native.clocks()
         self.calls = [*self.calls, *native.stop()]
         rows, names, incomplete, discarded = native.take()
@@ -102,7 +102,7 @@ class Cupti:
         if failed:
             return f"CUPTI failed: {failed[0][0]} gave {failed[0][1]}"
         if not rows:
-            return f"CUPTI gave no records ({incomplete} incomplete)"
+            return text("no_records", incomplete=incomplete)
         return Activities(rows, tuple(names), incomplete + discarded, (self._began, ended))
 
     def _end(self, native: ModuleType, detaching: Detaching, *, failed: bool) -> None:
@@ -151,7 +151,7 @@ class TorchDevice:
         from torch.profiler import ProfilerActivity, profile
 
         if torch._C._autograd._profiler_enabled():
-            return "another profiler is running"
+            return text("other_profiler")
         session = profile(activities=[ProfilerActivity.CUDA])
         self._session = session
         session.start()
@@ -168,7 +168,7 @@ class TorchDevice:
         """What was recorded."""
         session, self._session = self._session, None
         if session is None:
-            return "it did not record"
+            return text("did_not_record")
         with nullcontext() if self._detaching is None else self._detaching.around_stop():
             session.stop()
         return activities_of(session.profiler.kineto_results.events())
@@ -200,4 +200,4 @@ def activities_of(events: Any) -> Activities | str:
                 kind, 0, event.device_index() & 0xFF, 0,
             )
         )  # fmt: skip
-    return Activities(b"".join(rows), tuple(numbers)) if rows else "torch's profiler recorded nothing on the device"
+    return Activities(b"".join(rows), tuple(numbers)) if rows else text("nothing_on_device")

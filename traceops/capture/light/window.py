@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.detaching import Detaching
-from traceops.capture.guard import contained, raised_by_a_handler
+from traceops.capture.guard import contained, raised_by_a_handler, text
 from traceops.capture.light.sources import Activities, Cupti, Source, TorchDevice
 from traceops.capture.manifest import LaterLightRecord, LightRecord
 from traceops.capture.schedule import NEVER
@@ -27,8 +27,6 @@ SPREAD = 8  # times the step in which a window begins: there the next one does
 NEEDED = AFTER + 1 + STEPS  # steps that a training has to have behind its schedule
 # Of a copy within the device that nobody else makes: it marks where a step ends there. 4 kB and a prime number.
 _MARK_BYTES = 4096 + 1009
-_CAPTURING = "a CUDA graph is being captured where a step ends"
-_OTHER = "the script started its own torch.profiler"
 BeforeOthers = Callable[[Any, Callable[[], None]], AbstractContextManager[None]]
 
 
@@ -94,7 +92,7 @@ class LightWindow:
         if self._done or step not in (self._first - AFTER, self._first) or not uses_gpu():
             return
         if others >= self._free_from:
-            self._ended(None, _OTHER)
+            self._ended(None, text("script_profiles"))
             return
         self._guarded(self._open if step == self._first else self._watch)
 
@@ -106,18 +104,18 @@ class LightWindow:
         return self._source is None
 
     def give_way(self, why: str) -> None:
-        """End now: something else has the better claim. Nothing is kept."""
+        """End now: something else has the better claim. Nothing is kept. why: a key of words/capture.ini."""
         source, self._source = self._source, None
         contained(self._scope.close)
         if source is not None:
             contained(source.abandon)
-            self._ended(None, why)
+            self._ended(None, text(why))
 
     def close(self) -> None:
         """The capture ends, and with it a window that is open."""
         if self.is_open and self._detaching is not None:
             self._detaching.none_follow()
-        self.give_way("the capture ended")
+        self.give_way("capture_ended")
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -139,10 +137,10 @@ class LightWindow:
 
         self._scope.close()
         if torch._C._autograd._profiler_enabled():
-            self._ended(None, _OTHER)
+            self._ended(None, text("script_profiles"))
             return
         if torch.cuda.is_current_stream_capturing():
-            self._ended(None, _CAPTURING)
+            self._ended(None, text("graph_at_end"))
             return
         for source in _possible(self._sources, torch):
             try:
@@ -168,7 +166,7 @@ class LightWindow:
         import torch
 
         if torch.cuda.is_current_stream_capturing():  # waiting for the device would break the capture
-            self.give_way(_CAPTURING)
+            self.give_way("graph_at_end")
             return
         if self._timer is None:
             self._timer = StepTimer()
@@ -218,9 +216,9 @@ class LightWindow:
 
     def _other_profiler(self) -> None:
         if self._source is None:
-            self._ended(None, _OTHER)
+            self._ended(None, text("script_profiles"))
         else:
-            self.give_way(_OTHER)
+            self.give_way("script_profiles")
 
     def _ended(
         self,

@@ -17,12 +17,14 @@ from urllib.parse import quote
 from msgspec import Struct, field
 
 from traceops.capture.environment import host
+from traceops.core.claims import Wording
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.gather.collector import Collector, digest_of
 from traceops.launch.gather.meeting import SECRET_ENV, Meeting, files_to_send, meeting_of, seal
 from traceops.launch.plan import Plan
 
+_text = Wording("launch", "gather")
 REACH_S = 60.0  # to reach the first node's launcher
 _ANSWER_S = 120.0
 _PASSING_S = 2.0  # the launcher looks after its ranks meanwhile
@@ -231,13 +233,10 @@ class Gathering:
             files, count = self._collector.taken
             self._collector.close()
             if files:
-                self._screen.say(f"gathered {files} files ({_megabytes(count)}) of other nodes")
+                self._screen.say(_text("gathered", files=files, mb=count / 1e6))
             if len(done) < others:
-                missing, s = others - len(done), "s" if others > 1 else ""
-                self._screen.say(
-                    f"{missing} of {others} other node{s} did not send all files. The rest is in that node's own "
-                    f"{short_path(self._plan.out)}: copy it here with rsync -a, then run traceops analyze"
-                )
+                out = short_path(self._plan.out)
+                self._screen.say(_text("missing", missing=others - len(done), others=others, out=out))
 
     def send(self) -> None:
         """Send what this node has, if it is not the first."""
@@ -255,22 +254,22 @@ class Gathering:
         if sent.left:
             name, why = next(iter(sent.left.items()))
             return self._stays(f"{len(sent.left)} of {len(names)} files, {name}: {why}")
-        self._screen.say(
-            f"{sent.files} files ({_megabytes(sent.bytes)}) sent to the first node, "
-            f"{self._meeting.address}:{sent.folder}; they stay here too"
-        )
+        address = f"{self._meeting.address}:{sent.folder}"
+        self._screen.say(_text("sent", files=sent.files, mb=sent.bytes / 1e6, address=address))
 
     def _stays(self, why: str) -> None:
-        out, first = self._plan.out, self._meeting.address
+        to = self._meeting
         self._screen.say(
-            f"--gather: the first node, {first} port {self._meeting.port}, did not take this node's files ({why}). "
-            f"They stay here. To copy them: rsync -a {host()}:{out}/ {first}:{out}/"
+            _text(
+                "not_taken",
+                first=to.address,
+                port=to.port,
+                why=why or "no answer",
+                here=host(),
+                out=str(self._plan.out),
+            )
         )
 
 
 def _node_name() -> str:
     return re.sub(r"[^\w.-]", "_", f"{host()}-{os.getpid()}")
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
