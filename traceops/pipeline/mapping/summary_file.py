@@ -254,6 +254,10 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
         ),
     )
     yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
+    syncs, waits = program.syncs, len(program.syncs.done)
+    yield "program", all(own.shape == (waits,) for own in (syncs.done, syncs.end, syncs.host, syncs.host_input))
+    yield "program", _sorted(syncs.end) and _within(np.stack((syncs.done, syncs.host)), -_MOST_TIME, _MOST_TIME)
+    yield "program", program.syncs_before.shape == program.host.shape and _within(program.syncs_before, 0, waits + 1)
     yield "timeline", program.painted.shape == (steps, PAINTED) and _within(program.painted, 0, EXPOSED + 1)
     inventory = summary.inventory
     yield (
