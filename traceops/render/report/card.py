@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, first_phrase
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import short_name
@@ -41,6 +41,7 @@ from traceops.report.model import Card, Report
 from traceops.rules.registry import FAMILIES
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity import KERNELS_MISSING
+from traceops.words.catalogue import texts
 
 LONGEST = 90  # characters of a headline
 _MOST_ACTION = 120
@@ -159,7 +160,7 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         fixed_least_ms=cure.least_ms if cure is not None and saves else None,
         saved_pct=_saved_pct(cure) if cure is not None and saves else None,
         confidence="low" if unfit else lead.confidence,
-        reason="rank clocks don't line up" if unfit else _reason(report, lead),
+        reason=first_phrase("card", "words", "unfit") if unfit else _reason(report, lead),
         actions=actions_of(lead.advice),
         judged_pct=judged_pct(report),
         not_checked=not_checked(report),
@@ -301,7 +302,6 @@ def _cut(said: str, limit: int) -> str:
 
 
 _BAR = 16
-_CAVEAT = {"first_steps": "the program's first steps", "unlike_run": "recorded steps differ from the rest of the run"}
 _LABEL = 9
 
 
@@ -320,7 +320,7 @@ def judged_line(card: Card) -> str:
     if card.without_profiler is not None:
         parts.append(f"times {'without' if card.without_profiler else 'with'} the profiler")
     if card.caveat is not None:
-        parts.append(_CAVEAT[card.caveat])
+        parts.append(texts("card", "words")[f"caveat.{card.caveat}"])
     return " · ".join(parts)
 
 
@@ -333,9 +333,9 @@ def fixed_text(card: Card) -> str:
     """'23.3 ms (57 % less)'; a range where only a bound is known."""
     if card.fixed_ms is None or card.saved_pct is None:
         return ""
-    if card.fixed_least_ms is None:
-        return f"{ms_text(card.fixed_ms)} ms ({card.saved_pct:.0f} % less)"
-    return f"{ms_text(card.fixed_least_ms)} to {ms_text(card.fixed_ms)} ms (at most {card.saved_pct:.0f} % less)"
+    return first_phrase(
+        "card", "words", "fixed", least=card.fixed_least_ms, ms=card.fixed_ms, saved=f"{card.saved_pct:.0f}"
+    )
 
 
 def costs_of(card: Card) -> tuple[Cost, ...]:

@@ -15,11 +15,12 @@ from traceops.measure.host_places import CodePlace, Unit
 from traceops.measure.recording import SLOWED
 from traceops.render.cells import Cell, Column, Table, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
-from traceops.render.report.figures import Figure, dots, laid_out, line
+from traceops.render.report.figures import Figure, dots, hover, laid_out, line, worded
 from traceops.render.report.terms import first_said, said, section_of
 from traceops.report.model import Report
 from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
 from traceops.rules.whole_run_machine import MACHINE
+from traceops.words.catalogue import texts
 
 # The undisturbed step in words and as a table: beside the light and the full window, and where it goes.
 
@@ -121,18 +122,6 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
 _MOST_PLACES = 24
-CAUSES = {
-    "evaluation": "evaluation",
-    "inference": "a model called without gradients",
-    "checkpoint": "checkpoint",
-    "recompilation": "recompilation",
-    "garbage_collection": "garbage collection",
-    "allocator": "the allocator's cache emptied",
-    "input": "data came late",
-    "logging": "logging",
-    "host": "a function that most steps do not call",
-    "unknown": "nothing was seen",
-}
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
 _MUCH_PCT = 10.0  # of the run, in steps that came again: told although nothing shows why
 _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
@@ -152,7 +141,7 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
     if rows.hosts:
         blocks += [Heading("Where hosts are"), soft(said("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
     if rows.machine:
-        blocks += [Heading("What the machine did"), TableBlock(_machine_table(rows))]
+        blocks += [Heading(said("all-steps-of-run", "machine")), TableBlock(_machine_table(rows))]
     return section_of("all-steps-of-run", blocks, run_steps=rows.steps)
 
 
@@ -170,7 +159,7 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
     rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
     told = [
         first_said(
-            part, "occasion", cause=CAUSES.get(one.cause, one.cause), share=one.share_pct, times=one.times,
+            part, "occasion", cause=_cause_text(one.cause), share=one.share_pct, times=one.times,
             more=one.more_ms, once=one.times <= 1,
         )
         for one in rows.occasions
@@ -201,16 +190,20 @@ def _own_profiler(rows: WholeRunRows) -> dict[str, Any]:
     """Where the script profiles itself, as facts."""
     if (own := rows.own_profiler) is None:
         return {}
-    steps = f"step {own.first}" if own.first == own.last else f"{own.steps} of the steps {own.first} to {own.last}"
-    steps = f"steps {own.first} to {own.last}" if 1 < own.steps == own.last - own.first + 1 else steps
     where = None if own.where is None else own.where.replace(chr(92), "/").rpartition("/")[2]
-    return {"at_work": steps, "where": where, "there": own.step_ms}
+    span = {"first": own.first, "last": own.last, "count": own.steps}
+    every = {"one": own.first == own.last, "every": 1 < own.steps == own.last - own.first + 1}
+    return {**span, **every, "where": where, "there": own.step_ms}
 
 
 def _ended(rows: WholeRunRows) -> dict[str, Any]:
     """Ranks that made fewer steps than others, as with uneven inputs, as facts."""
     row = rows.ended_after
     return {} if row is None else {"early": who(row.first), "least": row.least, "most": row.most}
+
+
+def _cause_text(cause: str) -> str:
+    return texts("page", "all-steps-of-run").get(f"cause.{cause}", cause)
 
 
 def _is_open(one: OccasionRow) -> bool:
@@ -257,7 +250,7 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
         traces,
         10,
         pixels=22,
-        xaxis={"title": {"text": "step (grey: with the profiler)"}},
+        xaxis={"title": {"text": worded("run_axis")}},
         yaxis={"title": {"text": "ms"}, "rangemode": "tozero"},
         grid_y=True,
         shapes=shapes,
@@ -265,8 +258,8 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
 
 
 def _line(name: str, own: Sequence[StepsRow], colour: str) -> dict[str, Any]:
-    hover = f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>"
-    return line(name, [row.first for row in own], [row.most_ms for row in own], colour, 1.2, hovertemplate=hover)
+    x, y = [row.first for row in own], [row.most_ms for row in own]
+    return line(name, x, y, colour, 1.2, hovertemplate=hover("run_step", name=name))
 
 
 def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, Any]]:
@@ -283,14 +276,14 @@ def _marks(
     one: OccasionRow, begins: Sequence[int], lasts: dict[int, int], most: dict[int, float], colour: str
 ) -> dict[str, Any]:
     places = [first for step in one.steps for first in begins if first <= step <= lasts[first]]
-    name = CAUSES.get(one.cause, one.cause)
+    name = _cause_text(one.cause)
     marker = {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"}
-    return dots(name, places, [most[first] for first in places], marker, f"{name}, step %{{x}}: %{{y:.2f}} ms")
+    return dots(name, places, [most[first] for first in places], marker, worded("run_step", name=name))
 
 
 def _occasions_table(rows: WholeRunRows) -> Table:
     cells = {
-        "cause": lambda row: Cell(CAUSES.get(row.cause, row.cause)),
+        "cause": lambda row: Cell(_cause_text(row.cause)),
         "where": lambda row: Cell(row.where or ""),
         "ranks": lambda row: Cell(", ".join(map(str, row.ranks[:8]))),
     }
