@@ -88,6 +88,8 @@ class LateTogether(Claim, frozen=True, kw_only=True):
     kind = "late_together"
     count: int
     of: int
+    every: bool = False
+    saved: float | None = None  # ms of the step, with all of them in time
 
 
 def card_of(report: Report, hang: HangJson | None = None) -> Card:
@@ -150,11 +152,13 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
     lead = told[0]
     cure, unfit = _cure(report, lead), bool(unfit_note(report))
     late = {rank for finding in told for rank in finding.ranks}
-    several = LateTogether(count=len(late), of=len(report.ranks)) if len(told) > 1 else None
+    window, of = report.summary.step_words is WINDOW, len(report.ranks)
+    saved = None if cure is None or cure.least_ms is not None else cure.now_ms - cure.then_ms
+    several = LateTogether(count=len(late), of=of, every=len(late) == of, saved=saved, window=window)
     saves = cure is not None and cure.now_ms > 0 and _saved_pct(cure) >= _LEAST_SAVED_PCT
     return Card(
         level=lead.severity,
-        headline=shortened(headline_of(lead) if several is None else several.headline()),
+        headline=shortened(several.headline() if len(told) > 1 else headline_of(lead)),
         now_ms=mean_of_ranks(report) if cure is None else cure.now_ms,
         fixed_ms=cure.then_ms if cure is not None and saves else None,
         fixed_least_ms=cure.least_ms if cure is not None and saves else None,
@@ -168,7 +172,7 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         rule=lead.rule,
         without_profiler=_without_profiler(report, is_unrecorded(lead) or _is_paced(report, lead)),
         caveat=_caveat(report),
-        window=report.summary.step_words is WINDOW,
+        window=window,
     )
 
 
@@ -334,7 +338,12 @@ def fixed_text(card: Card) -> str:
     if card.fixed_ms is None or card.saved_pct is None:
         return ""
     return first_phrase(
-        "card", "words", "fixed", least=card.fixed_least_ms, ms=card.fixed_ms, saved=f"{card.saved_pct:.0f}"
+        "card",
+        "words",
+        "fixed",
+        least=None if card.fixed_least_ms is None else ms_text(card.fixed_least_ms),
+        ms=ms_text(card.fixed_ms),
+        saved=f"{card.saved_pct:.0f}",
     )
 
 

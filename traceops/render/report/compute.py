@@ -14,9 +14,9 @@ from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
 from traceops.render.report.coverage import check_of
-from traceops.render.report.figures import Figure, hover, laid_out, worded
+from traceops.render.report.figures import Figure, dots, laid_out, line, worded
 from traceops.render.report.terms import first_said, said, section_of
-from traceops.report.inventory import ComputeRows, LossRow, OperatorRow
+from traceops.report.inventory import ComputeRows, LossRow, OperatorRow, RoofRows
 from traceops.report.model import Report
 from traceops.rules.compute import BOUNDS, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
 
@@ -74,7 +74,8 @@ def why_unrated(report: Report) -> str:
 def kernels_sentence(report: Report) -> str:
     """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
     efficiency, compute = efficiency_of(report), report.compute
-    slow, saved = (), None
+    slow: tuple[str, ...] = ()
+    saved = None
     if compute and efficiency is not None and efficiency >= BOUNDS.attainable_pct:
         saved = compute.losses[0].device_ms if compute.losses else None  # speed is of the types and shapes that ran
     elif compute and efficiency is not None:
@@ -224,47 +225,18 @@ def roofline_figure(report: Report) -> Figure | None:
     kinds: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for row in rows:
         kinds[row.kind if row.kind in _COLOURS else "other"].append(row)
-    points: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "x": [(row.flops or 0.0) / (row.bytes or 1.0) for row in own],
-            "y": [1e-9 * (row.flops or 0.0) / row.ms for row in own],
-            "mode": "markers",
-            "name": kind,
-            "showlegend": True,
-            "marker": {"size": 8, "opacity": 0.7, "color": _COLOURS[kind]},
-            "customdata": [_operator_text(row) for row in own],
-            "hovertemplate": hover("roofline"),
-        }
+    points = [
+        dots(
+            kind, [(row.flops or 0.0) / (row.bytes or 1.0) for row in own],
+            [1e-9 * (row.flops or 0.0) / row.ms for row in own],
+            {"size": 8, "opacity": 0.7, "color": _COLOURS[kind]}, worded("roofline"), showlegend=True,
+            customdata=[_operator_text(row) for row in own],
+        )
         for kind, own in sorted(kinds.items())
-    ]
+    ]  # fmt: skip
     intensities = [x for trace in points for x in trace["x"]]
     least, most = min(*intensities, 1.0) / 2, max(*intensities, 1e3) * 2
-    lines: list[dict[str, Any]] = []
-    for label, roof in (("16 bits", roofs.half_tflops), ("TF32", roofs.tf32_tflops), ("float32", roofs.float32_tflops)):
-        ridge = roof / roofs.memory_tbs
-        lines.append(
-            {
-                "type": "scatter",
-                "x": [least, ridge, most],
-                "y": [least * roofs.memory_tbs, roof, roof],
-                "mode": "lines",
-                "name": f"{label}: {number_text(roof)} TFLOP/s",
-                "showlegend": False,
-                "hoverinfo": "skip",
-                "line": {"color": _ROOF, "width": 1.5, "dash": "solid" if label == "16 bits" else "dot"},
-            }
-        )
-    names = {
-        "type": "scatter",
-        "x": [most / 2] * len(lines),
-        "y": [1.25 * line["y"][-1] for line in lines],
-        "mode": "text",
-        "text": [str(line["name"]) for line in lines],
-        "textposition": "top left",
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    lines, names = _roof_traces(roofs, least, most)
     return laid_out(
         [*lines, *points, names],
         10,
@@ -273,3 +245,22 @@ def roofline_figure(report: Report) -> Figure | None:
         yaxis={"type": "log", "title": {"text": "TFLOP/s"}, "automargin": True},
         grid_y=True,
     )
+
+
+def _roof_traces(roofs: RoofRows, least: float, most: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A line for each number format's speed, and their names."""
+    named = {"16 bits": roofs.half_tflops, "TF32": roofs.tf32_tflops, "float32": roofs.float32_tflops}
+    lines = [
+        line(
+            f"{label}: {number_text(roof)} TFLOP/s", [least, roof / roofs.memory_tbs, most],
+            [least * roofs.memory_tbs, roof, roof], _ROOF, 1.5, showlegend=False, hoverinfo="skip",
+        )
+        for label, roof in named.items()
+    ]  # fmt: skip
+    for dotted in lines[1:]:
+        dotted["line"]["dash"] = "dot"
+    names = {
+        "type": "scatter", "mode": "text", "x": [most / 2] * len(lines), "y": [1.25 * one["y"][-1] for one in lines],
+        "text": [one["name"] for one in lines], "textposition": "top left", "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    return lines, names

@@ -132,7 +132,7 @@ def nccl_sentence(log: NcclLog) -> str:
     for plugin, devices in list(plugins.items())[:3]:
         names = ", ".join(device for _, device in devices[:8])
         each.append(said("fabric", "network", plugin=plugin, devices=names))
-    return first_said("fabric", "nccl", version=version, groups=groups, each=each)
+    return first_said("fabric", "nccl", version=version, groups=groups, networks_used=each)
 
 
 def _figures(fabric: Fabric, device: Any) -> list[Figure]:

@@ -79,16 +79,27 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
         _blamed_lane(_label(report, ranks, ranks[0]), by_rank[ranks[0]], victim, peer, bucket, end, when)
         for ranks in _groups(by_rank, blamed)
     ]
-    if victim is not None:
-        marks = _wait_marks(by_rank[victim], end, when)
-        lanes.append(StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks))
-    rest = [rank for rank in others if rank != victim]
-    for ranks, example in _kinds(by_rank, rest)[:_MOST_OTHERS]:
-        marks = () if blamed else _wait_marks(by_rank[example], end, when)
-        lanes.append(StepLane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
+    lanes += _other_lanes(
+        report, by_rank, [rank for rank in others if rank != victim], victim, blamed=bool(blamed), end=end, when=when
+    )
     used = {piece.key for lane in lanes for piece in lane.pieces}
     kinds = tuple(PieceKind(key, term.label, term.colour) for key, term in TERMS.items() if key in used)
     return AlignedSteps("aligned", _said(report, lanes), tuple(lanes), end, kinds)
+
+
+def _other_lanes(
+    report: Report, by_rank: Mapping[int, Rows], rest: Sequence[int], victim: int | None, *, blamed: bool, end: float,
+    when: str,
+) -> list[StepLane]:  # fmt: skip
+    """The victim, and one rank of each kind of the others; their waiting is marked where no rank is blamed for it."""
+    lanes = []
+    if victim is not None:
+        marks = _wait_marks(by_rank[victim], end, when)
+        lanes.append(StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks))
+    for ranks, example in _kinds(by_rank, rest)[:_MOST_OTHERS]:
+        marks = () if blamed else _wait_marks(by_rank[example], end, when)
+        lanes.append(StepLane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
+    return lanes
 
 
 def caption(report: Report, steps: AlignedSteps) -> str:
