@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Sized
 from string import Formatter
 from types import SimpleNamespace
@@ -31,12 +32,18 @@ from traceops.words.catalogue import sections
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a judge says holds. A subclass is a kind: its fields are the facts, its words a section of a file.
 
-    window: times are of the recorded window, because nothing tells where steps begin.
+    family: the file of words, which a common base of its claims names. kind: the section, the class's name in small
+    letters unless it names another. window: times are of the recorded window, because nothing tells where steps begin.
     """
 
     family: ClassVar[str]
     kind: ClassVar[str]
     window: bool = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "family") and not {"family", "kind"} & vars(cls).keys():
+            cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def sentences(self, part: str) -> list[str]:
         """The sentences of a part of its section of which every fact is known."""
@@ -147,7 +154,7 @@ def _is_empty(value: Any) -> bool:
 def filled(template: str, claim: Claim | Facts) -> str | None:
     """A sentence with its facts; None where one of them is not known, or a condition does not hold.
 
-    '{name:part}' is the first text of `name`, in the same section, whose facts are known, or else nothing.
+    '{name:part}' is the first text of `name`, in its section or else in [words], whose facts are known, or nothing.
     """
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
@@ -158,7 +165,8 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
             said += _STEP[name](claim.window)
             continue
         if spec == "part":
-            own = sections(claim.family)[claim.kind][name].split("\n")
+            file = sections(claim.family)
+            own = (file[claim.kind] if name in file[claim.kind] else file["words"])[name].split("\n")
             part = next((one for line in own if line and (one := filled(line, claim)) is not None), "")
             said += part if part[:1] in _JOINED or said[-1:] in ("", " ") else f" {part}"
             continue
@@ -228,9 +236,10 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
+    "number": lambda value: str(len(value)),
     "list": lambda value: ", ".join(map(str, value)),
     "semicolons": lambda value: "; ".join(map(str, value)),
-    "and": lambda value: " and ".join(map(str, value)),
+    "and": lambda value: " and ".join(filter(None, (", ".join(map(str, value[:-1])), str(value[-1])))),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {

@@ -108,10 +108,16 @@ class Unjudged(Claim, frozen=True, kw_only=True):
 
 def unjudged_sentence(report: Report) -> str:
     """One or two sentences on what was not judged; '' where a tenth of the step or less is not."""
+    found = unjudged_of(report)
+    return "" if found is None else found.sentences("sentence")[0]
+
+
+def unjudged_of(report: Report) -> Unjudged | None:
+    """What was not judged, and what would change that; None where it is a tenth of the step or less."""
     unjudged = report.summary.unjudged
     total = sum(one.pct for one in unjudged)
     if total <= MOST_UNJUDGED_PCT:
-        return ""
+        return None
     most, words = unjudged[0], report.summary.step_words
     check = check_of(report, most.rule) if most.rule else None
     why = "" if check is None else check.reason
@@ -131,7 +137,7 @@ def unjudged_sentence(report: Report) -> str:
         do=do,
         match=match,
         window=words is WINDOW,
-    ).sentences("sentence")[0]
+    )
 
 
 def _remedy(report: Report, most: UnjudgedTime, why: str) -> str | None:
