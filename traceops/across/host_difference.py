@@ -48,7 +48,7 @@ def longer_on_one(run: WholeRun, late: Collection[int] = ()) -> list[Longer]:
 
     late: ranks that the others are known to wait for. Such a rank may itself wait longer, for another one.
     """
-    if len(run.host) < 2 or any(not own for own in run.host.values()):
+    if len(run.host) < 2 or not all(run.host.values()):
         return []
     waiting = {rank: sum(one.ms for one in own if one.waits) for rank, own in run.host.items()}
     found = []
