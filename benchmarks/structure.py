@@ -38,8 +38,6 @@ OTHER_FILES = (
 """Modules in them that read run.json, settings and plotly's figures, no report."""
 DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
 SMALL = 60
-SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
-TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
 LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
@@ -408,53 +406,6 @@ def untyped_lines(tree: Tree) -> list[str]:
     )
 
 
-def schema_lines(tree: Tree) -> list[str]:
-    """Lines of JSON Schemas that a person writes: those that `python -m traceops.schemas` makes do not count."""
-    made = {
-        key.value
-        for name, module in tree.modules.items()
-        if package(name) == "schemas"
-        for node in module.body
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "DOCUMENTS"
-        if isinstance(node.value, ast.Dict)
-        for key in node.value.keys
-        if isinstance(key, ast.Constant)
-    }
-    return [
-        f"{path}:{at}"
-        for path, text in tree.files.items()
-        if (match := DOCUMENTS.search(path)) and match[1] not in made
-        for at, _ in enumerate(text.splitlines(), 1)
-    ]
-
-
-def formatters(tree: Tree) -> list[str]:
-    """Functions that choose a unit for a size or a time: two or more units of one kind stand behind values in them."""
-    found = []
-    for name, module in tree.modules.items():
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef):
-                units = set(units_in(node))
-                found += [
-                    f"{name}.{node.name}: {', '.join(sorted(units & kind))}"
-                    for kind in (SIZE_UNITS, TIME_UNITS)
-                    if len(units & kind) > 1
-                ]
-    return sorted(found)
-
-
-def units_in(node: ast.AST) -> Iterator[str]:
-    """Units that follow a value in an f-string, or stand alone as text (`("kB", 1e3)`)."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.JoinedStr):
-            for before, after in zip(inner.values, inner.values[1:], strict=False):
-                text = str(after.value) if isinstance(after, ast.Constant) else ""
-                if isinstance(before, ast.FormattedValue) and (match := re.match(r" ?([a-zA-Zµ]+)", text)):
-                    yield match[1]
-        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str) and len(inner.value) > 1:
-            yield inner.value.strip()  # one letter alone may be anything
-
-
 COUNTS = {
     "lines of Python": python_lines,
     "packages and modules at the top": top_level,
@@ -473,8 +424,6 @@ COUNTS = {
     "class names given twice": names_twice,
     "reads by string key": key_reads,
     "lines with dict[str, Any]": untyped_lines,
-    "schema lines by hand": schema_lines,
-    "functions that format sizes or times": formatters,
 }
 
 
