@@ -155,7 +155,7 @@ def test_every_cause_is_said_with_evidence_and_the_graph_has_a_table() -> None:
     assert "Rank 5 never called all_reduce #31 of replicate_1. Ranks 0–1, 4, 8–9, 12–13 wait for it" in text
     assert "137 (SIGKILL)" in text
     assert len(shown.all("svg")) == 2 and all(a.get("aria-label") for a in shown.all("svg"))
-    assert "Who waits for whom" in text and "Because" in text
+    assert "Which ranks wait for which" in text and "Because" in text
 
 
 def test_stacks_of_the_cause_and_problems_are_there() -> None:

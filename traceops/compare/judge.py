@@ -311,24 +311,18 @@ def _timed(
     values = [float(np.mean([metric.location(s) for s in side if len(s)])) if any(map(len, side)) else None
               for side in series]  # fmt: skip
     row = replace(_empty(metric, threshold, *values), samples=Samples(*samples))
+    if values[0] is None and values[1] is None:
+        return replace(row, threshold_pct=None, reason=said("unknown_on_both")), None, 0.0
     if values[0] is None or values[1] is None:
-        sides = [name for name, value in zip(("base", "head"), values, strict=True) if value is None]
-        if len(sides) == 2:
-            return replace(row, threshold_pct=None, reason=said("unknown_on_both")), None, 0.0
-        return replace(row, outcome=_open(threshold), reason=said("unknown_for", sides=sides[0])), None, 0.0
+        unknown = said("unknown_for", sides="base" if values[0] is None else "head")
+        return replace(row, outcome=_open(threshold), reason=unknown), None, 0.0
     scale = step_ms if metric.of_step else abs(values[0])
     row = replace(row, change=values[1] - values[0])
     if not scale:
         return replace(row, reason=said("base_is_zero")), None, 0.0
     row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
-    per_step = len(series[0][0]) > 1 or len(series[1][0]) > 1
-    if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
-        few = "few_steps" if metric.family != "communication" or per_step else "one_value_a_capture"
-        where = "a side" if samples[0] == samples[1] else "on one side"
-        why = said(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
+    if why := _too_few(metric, series, noise_pct):
         return replace(row, outcome=_open(threshold), reason=why), None, 0.0
-    if noise_pct is None and sum(sum(map(bool, map(len, side))) for side in series) <= 2:
-        return replace(row, outcome=_open(threshold), reason=said("launches_differ", needed=_MANY_STEPS)), None, 0.0
     known = estimate(
         series[0],
         series[1],
@@ -349,6 +343,19 @@ def _timed(
         known,
         scale,
     )
+
+
+def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float | None) -> str:
+    """Why so few steps and captures decide nothing; empty where they may."""
+    samples = [sum(map(len, side)) for side in series]
+    per_step = any(len(side[0]) > 1 for side in series)
+    if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
+        few = "few_steps" if metric.family != "communication" or per_step else "one_value_a_capture"
+        where = "a side" if samples[0] == samples[1] else "on one side"
+        return said(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
+    if noise_pct is None and sum(bool(len(own)) for side in series for own in side) <= 2:
+        return said("launches_differ", needed=_MANY_STEPS)
+    return ""
 
 
 def _open(threshold: float | None) -> MetricOutcome:

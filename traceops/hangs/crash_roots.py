@@ -12,17 +12,8 @@ from traceops.core.claims import reason
 from traceops.core.errors import KILLED_BY
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who, who_first
-from traceops.hangs.crashes import (
-    FROM_OUTSIDE,
-    LATER,
-    OF_MACHINE,
-    RULE_OF,
-    Crash,
-    CrashKind,
-    by_machine,
-    find_crashes,
-    kind_of,
-)
+from traceops.hangs.crash_kinds import RULE_OF, CrashKind
+from traceops.hangs.crashes import FROM_OUTSIDE, LATER, OF_MACHINE, Crash, by_machine, find_crashes, kind_of
 from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, LogKind, RankProcess
 from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import Call

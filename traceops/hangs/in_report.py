@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from traceops.core.claims import reason
 from traceops.core.errors import InputError
-from traceops.core.regular_file import open_regular
+from traceops.core.files import open_regular
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import is_remote
 

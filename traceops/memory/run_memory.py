@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from traceops.across.run_use import MemoryUse, memory_use
+from traceops.core.claims import reason
 from traceops.core.errors import InputError
 from traceops.core.rank_files import RAN_OUT, SNAPSHOT
 from traceops.measure.step_memory import StepMemory
@@ -55,7 +56,7 @@ def read_run(folder: Path) -> RunMemory:
     ran_out = tuple(ranks_that_ran_out(folder))
     known = {one.rank for one in ran_out}
     problems += [
-        f"{path} cannot be read: what was held when memory ran out there is not told"
+        reason("gpu_memory", "ran_out_unread", path=path)
         for path in sorted(folder.glob(f"rank_*/{RAN_OUT}"))[:_MOST_RANKS]
         if (number := path.parent.name.removeprefix("rank_")).isdecimal() and int(number) not in known
     ]

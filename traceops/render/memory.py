@@ -10,7 +10,7 @@ from typing import Any
 from traceops.across.run_use import MemoryUse
 from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import UNKNOWN, gib_text
-from traceops.core.words import MEMORY_KINDS
+from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.memory.changes import changes_of, peak_of
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
 from traceops.memory.run_memory import RunMemory
@@ -20,7 +20,6 @@ from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.report.memory import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
-from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB, _MIB = 1 << 30, 1 << 20
 said = partial(first_phrase, "gpu_memory")
@@ -108,10 +107,10 @@ def _trained(found: MemoryEstimate) -> str:
 def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
     cached = most.peak_reserved_bytes - most.peak_allocated_bytes
-    rows += [("cached by torch, not in use", cached)] if cached else []
+    rows += [(said("estimate", "cached"), cached)] if cached else []
     rows += [("CUDA context", found.context_bytes)]
     rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
-    caption = f"At the peak of rank {most.rank}" if len(found.ranks) > 1 else "At the peak"
+    caption = said("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
     unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
     table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
     blocks: list[Block] = [TableBlock(table)]

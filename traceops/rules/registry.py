@@ -139,7 +139,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
     Family("TO-D", "machine setup", _of_the_machine, limits=_bounds_of_the_machine),
     Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, limits=(memory.BOUNDS,)),
-    Family("TO-R", "regressions", regression.RULES),
+    Family("TO-R", "regressions", regression.RULES, limits=(regression.BOUNDS,)),
 )
 RULES: tuple[Rule, ...]  # all
 BY_ID: dict[str, Rule]
@@ -184,13 +184,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
             verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
-        capped = _of_window(family, inputs) or (family.of_recorded and unlike)
+        capped = (family.of_steps and inputs.run.unit == "window") or (family.of_recorded and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)
-
-
-def _of_window(family: Family, inputs: Inputs) -> bool:
-    return family.of_steps and inputs.run.unit == "window"
 
 
 def _unlike_the_run(inputs: Inputs) -> bool:

@@ -7,9 +7,9 @@ from typing import Any, TextIO
 
 from msgspec import structs
 
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.claims import phrases
 from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
 from traceops.render.files import write_files
@@ -21,6 +21,7 @@ from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.write import json_text
 from traceops.runs.row import RunRow
 from traceops.runs.sweep import PointRow, SweepDocument
+from traceops.words.catalogue import texts
 
 FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 
@@ -63,7 +64,7 @@ def describe(found: SweepDocument) -> Document:
         verdict=verdict(found),
         intro=(),
         sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
-        footer="the same is in sweep.json, sweep.csv and sweep.md beside this page",
+        footer=texts("runs", "sweep")["footer"],
     )
 
 
