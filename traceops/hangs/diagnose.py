@@ -147,10 +147,11 @@ def _in_records(
     noticed = {rank for rank in dead if _reports(evidence, rank, "mismatch")}
     missed = {rank for rank in dead if _reports(evidence, rank, "missing")}
     dead = {rank: death for rank, death in dead.items() if rank not in noticed | missed}
-    told = [root for root in reported if root.rule == found_in_records.MISMATCH]
-    roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
+    told: dict[str, list[Root]] = {root.rule: [root] for root in reported}  # one of a rule at most
+    roots = mismatches(ranks, waits, steps) or told.get(found_in_records.MISMATCH, [])
+    roots = roots or noticed_mismatch(evidence, noticed, ranks, waits)
     if missed and not roots:
-        roots = [root for root in reported if root.rule == found_in_records.HOST]
+        roots = told.get(found_in_records.HOST, [])
     roots += without_record.died(dead, waits, _known(evidence), crashes)
     inside, away = _inside_and_away(activities)
     ended = evidence.stall is None and bool(dead or noticed)  # by who died: others were on their way, not stuck

@@ -179,8 +179,8 @@ def _position(
     latest: dict[ProcessGroup, int | None] = {}
     for name, group in named.items():
         status = record.status.get(name, GroupStatus())
-        clear = status.enqueued is not None and not _unclear(status, group, with_p2p, done)
-        known = (last_called.get(group), status.enqueued if clear else None)
+        unclear = _unclear(status, group, with_p2p, done)
+        known = (last_called.get(group), None if unclear else status.enqueued)
         enqueued[group] = max((last for last in known if last is not None), default=0 if record.whole else None)
         messages[group] = status.messages
         latest[group] = status.latest
@@ -230,29 +230,12 @@ def _unclear(
 
 # Sizes that may differ between the ranks of a correct call.
 _ANY_INPUT = (
-    "all_to_all",
-    "alltoall",
-    "scatter",
-    "broadcast",
-    "all_gather",
-    "coalesced",
-    "gather",
-    "send",
-    "recv",
+    "all_to_all", "alltoall", "scatter", "broadcast", "all_gather", "coalesced", "gather", "send", "recv",
     "_broadcast_oop",
-)
+)  # fmt: skip
 _ANY_OUTPUT = (
-    "all_to_all",
-    "alltoall",
-    "gather",
-    "scatter",
-    "reduce",
-    "all_gather",
-    "coalesced",
-    "send",
-    "recv",
-    "_reduce_oop",
-)
+    "all_to_all", "alltoall", "gather", "scatter", "reduce", "all_gather", "coalesced", "send", "recv", "_reduce_oop",
+)  # fmt: skip
 # One rank of a correct barrier or broadcast may go by another name of the same thing.
 _ALIKE = {"all_reduce_barrier": "barrier", "allreduce": "all_reduce", "all_gather_base": "_all_gather_base"}
 _BYTES = {

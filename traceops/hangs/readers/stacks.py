@@ -167,23 +167,23 @@ def _begins_dump(line: str) -> bool:
     return bool(found)
 
 
+def _kept(best: Dump, dump: Dump, main: int | None) -> Dump:
+    """The later dump, unless it has no frames, or lacks the main thread that the one before has."""
+    if not any(thread.frames for thread in dump.threads):
+        return best
+    cut_off = main is not None and best.has(main) and not dump.has(main)  # while it was written
+    return best if cut_off else dump
+
+
 def _last_dump(path: str) -> list[ThreadStack]:
     """Dumps follow each other in a file; the last one with frames counts, with the main thread if any has it."""
     main: int | None = None
     current, best = Dump(), Dump()
-
-    def close(dump: Dump) -> Dump:
-        if not any(thread.frames for thread in dump.threads):
-            return best
-        if main is not None and best.has(main) and not dump.has(main):  # cut off while it was written
-            return best
-        return dump
-
     for _, said in text_lines(path):
         line = _plain(said)
         thread = _thread(line)
         if _begins_dump(line) or (thread is not None and thread.number is not None and current.has(thread.number)):
-            best, current = close(current), Dump()
+            best, current = _kept(best, current, main), Dump()
         if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
             main = int(told[1], 0)
         elif thread is not None:
@@ -201,7 +201,7 @@ def _last_dump(path: str) -> list[ThreadStack]:
             frame = _frame(line, current.threads[-1].writer)
             if frame is not None:
                 frames.append(frame)
-    return close(current).stacks(main)
+    return _kept(best, current, main).stacks(main)
 
 
 def _plain(line: str) -> str:
