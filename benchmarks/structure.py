@@ -66,7 +66,7 @@ LATE: dict[str, str] = {
     "traceops.cli.diagnose": "the doctor, where no rank fails",
     "traceops.cli.baseline": "the page, which most actions do not write",
     "traceops.cli.doctor": "diagnose, for files that others saved; the page, once all is measured",
-    "traceops.cli.trainings": "what only a training that fails needs",
+    "traceops.cli.sweep": "what only a training that fails needs",
     "traceops.core.close_names": "what only a wrong word needs",
     "traceops.core.settings_file": "TOML's parser, where there are settings; what only a wrong word needs",
     "traceops.render.report.memory": "what shows a recording of memory, where there is one",
