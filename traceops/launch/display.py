@@ -1,4 +1,4 @@
-"""The training's output and one line of progress, on a terminal or in a log; and what is reported of our own trouble."""
+"""The training's output and one line of progress, on a terminal or in a log, and errors of our own that stay there."""
 
 from __future__ import annotations
 
