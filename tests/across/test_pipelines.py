@@ -24,7 +24,7 @@ from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.render.document import TableBlock
 from traceops.render.report.card import card_of
-from traceops.render.report.detail_tables import stages_table
+from traceops.render.report.cross_sections import stages_table
 from traceops.render.report.terminal import describe_summary
 from traceops.rules.inputs import Inputs
 from traceops.rules.pipeline import (

@@ -90,7 +90,7 @@ def test_a_change_counts_commits_that_know_the_metric(tmp_path: Path) -> None:
 
 
 def test_it_says_when_there_is_too_little_to_compare(tmp_path: Path) -> None:
-    assert "nothing to compare it with yet" in sparse_text(history_of(tmp_path, [capture()]))
+    assert "no other to compare it with yet" in sparse_text(history_of(tmp_path, [capture()]))
     few = history_of(tmp_path, [capture(day) for day in range(1, 5)])
     assert "5 commits so far" in sparse_text(few) and "5 more are there" in sparse_text(few)
     assert history_verdict([few]).level == "info"

@@ -12,7 +12,7 @@ def python(tmp_path):
     def run(*arguments, env=None, compiler=False):
         return subprocess.run(
             [sys.executable, *map(str, arguments)],
-            cwd=tmp_path, text=True, capture_output=True, timeout=120,
+            cwd=tmp_path, text=True, capture_output=True, timeout=600,
             env=environment(compiler=compiler, **(env or {})),
         )  # fmt: skip
 

@@ -236,7 +236,7 @@ def is_worker(monkeypatch, number):
 
 def slow_item(folder):
     """Until it was looked at; the first looks may be at what multiprocessing does before."""
-    until = time.monotonic() + 120  # the test fails then, and does not hang
+    until = time.monotonic() + 600  # the test fails then, and does not hang
     while time.monotonic() < until and not any(b"slow_item" in path.read_bytes() for path in folder.glob(LOADER_GLOB)):
         time.sleep(0.001)
 

@@ -10,7 +10,7 @@ from started import environment
 from traceops.cli.command_words import name_of, understand
 from traceops.core.errors import UsageError
 
-_DEADLOCK_S = 180
+_DEADLOCK_S = 600
 
 
 @pytest.fixture(autouse=True)

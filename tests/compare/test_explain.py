@@ -15,7 +15,7 @@ from traceops.traces.snapshot_rows import NO_STACK
 REAL = [
     ("ddp", "one_bucket", "collectives", "14 all-reduces a step became 1 (the same 470 MB)"),
     ("ddp", "tiny_buckets", "collectives", "14 all-reduces a step became 34 (the same 470 MB)"),
-    ("ddp", "item_sync", "blocking_calls", "aten::item makes the host wait for the GPU 40 times a step (0 before)"),
+    ("ddp", "item_sync", "blocking_calls", "aten::item makes the host wait for the GPU 40 times per step (0 before)"),
     ("ddp", "no_p2p", "bandwidth", "the same collectives move at 24.7 GB/s of bus bandwidth, 264 before"),
     ("ddp", "socket", "bandwidth", "the same collectives move at 4.33 GB/s of bus bandwidth, 264 before"),
     ("resnet50_workers_4", "resnet50_workers_0", "input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter"),
@@ -182,7 +182,7 @@ def test_one_new_blocking_call_a_step_is_named() -> None:
     result = first(
         {"inventory": {"blocking_calls": []}}, {"inventory": {"blocking_calls": [call]}, "buckets": {"idle_sync": 9.0}}
     )
-    assert result.explanations[0].text.startswith("aten::item makes the host wait for the GPU once a step (0 before)")
+    assert result.explanations[0].text.startswith("aten::item makes the host wait for the GPU once per step (0 before)")
 
 
 def test_a_straggler_that_moved_is_named() -> None:

@@ -232,7 +232,7 @@ def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> 
     doctor.send_signal(number)
     doctor.communicate()
     assert doctor.returncode != 0
-    _, left = psutil.wait_procs(ranks, timeout=120)  # the kernel's signals take their time on a busy machine
+    _, left = psutil.wait_procs(ranks, timeout=600)  # the kernel's signals take their time on a busy machine
     assert not left
     if number != signal.SIGKILL:
         assert not list(room.iterdir())
@@ -268,7 +268,7 @@ def test_what_a_rank_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
     assert [trial.outcome for trial in trials] == ["ok"]
     left = [int(path.read_text()) for path in tmp_path.glob("pid.*")]
     assert left
-    for _ in range(200):  # what was killed may take a moment
+    for _ in range(12_000):  # what was killed may take a moment
         if not any(map(_runs, left)):
             return
         time.sleep(0.05)

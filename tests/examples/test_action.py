@@ -90,7 +90,7 @@ def pull_request(tmp_path):
 @pytest.mark.slow
 @needs_torch
 def test_a_regression_fails_and_the_fixed_push_passes_on_one_comment(checkout, pull_request, tmp_path):
-    event = checkout.push(0.1)  # far beyond what a busy machine adds
+    event = checkout.push(0.3)  # far beyond what a busy machine adds
     done = run_action(_TRAINING, pull_request, checkout.folder, event)
     assert done.code == 1, done.log
     assert (done.outputs["verdict"], done.outputs["exit-code"]) == ("regression", "1")

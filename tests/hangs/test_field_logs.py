@@ -8,6 +8,7 @@ import pytest
 from public_logs import TRUTHS, is_held_out, outcome_of, texts
 from quiet import is_quiet
 
+from traceops.hangs.model import RootKind
 from traceops.hangs.readers.loggers import Loggers
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice, unknown_ranks
@@ -64,7 +65,7 @@ FINGERPRINT = "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorS
 def test_a_message_that_stands_alone_is_told(told, text: str, rule: str, cause: str, says: str):
     (root,) = told(text + "\n").roots
     assert (root.rule, root.cause) == (rule, cause)
-    assert says in root.statement
+    assert says in root.message
 
 
 def test_a_gpu_of_amd_is_not_looked_at_with_nvidias_program(told):
@@ -182,7 +183,7 @@ def test_our_own_launcher_counts_ranks_where_sruns_tasks_are_nodes(told, said):
 def test_ranks_that_ended_alike_are_one_cause(told):
     ended = "srun: error: n{}: tasks {}: Exited with exit code 1\n"
     (root,) = told(ended.format(1, "0-3") + ended.format(2, "4-7")).roots
-    assert root.ranks == tuple(range(8)) and root.statement == "Ranks 0\u20137 died: each ended with exit code 1"
+    assert root.ranks == tuple(range(8)) and root.message == "Ranks 0\u20137 died: each ended with exit code 1."
 
 
 def test_a_loop_of_the_shell_that_it_killed_is_no_training(told):
@@ -205,7 +206,7 @@ def test_a_rank_that_did_not_finish_has_not_finished_what_it_queued(told):
     )
     (root,) = diagnosis.roots
     assert (root.ranks, root.waiting, root.confidence) == ((0,), (1,), "low")
-    assert "Or #122 is another operation on rank 1" in root.statement
+    assert "Or #122 is another operation on rank 1" in root.message
 
 
 def test_ranks_that_a_launcher_ended_are_dead_and_known(told):
@@ -453,7 +454,7 @@ def test_a_rank_that_printed_anything_did_not_leave_no_evidence(told):
     text = steps + "".join(USERS_WATCHDOG.format(r=r) for r in (0, 1, 2, 4))
     (root,) = told(text).roots
     assert root.ranks == (3,)
-    assert root.statement.startswith("Rank 3 left no record of collectives, but messages in the log; ranks 0–2, 4 wait")
+    assert (root.kind, root.facts.here) == (RootKind.MENTIONED, (0, 1, 2, 4))
     assert any("step 1 loss 2.0" in value for _, value in root.evidence)
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from generated_hang import Fault, Job, Step, dumps, run, write
+from msgspec.structs import replace
+from plain_words import TICS
 
 from traceops.core.rank_text import who_first
 from traceops.hangs.diagnose import diagnose
-from traceops.hangs.model import Diagnosis
+from traceops.hangs.model import Diagnosis, Root, RootFacts, RootKind
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_sentence, read_text, root_sentence
@@ -154,14 +156,14 @@ def test_a_rank_that_died_is_told_with_its_own_error_and_line(tmp_path):
     (tmp_path / "train.log").write_text(text + report(1, 1, [(0, 1)]))
     root = diagnose(tmp_path).roots[-1]
     assert (root.rule, root.ranks, root.where) == ("TO-H004", (1,), "<module> (train.py:77)")
-    assert root.statement == "Rank 1 died: it crashed, at <module> (train.py:77): ValueError: bad batch"
+    assert root.message == "Rank 1 died: it crashed, at <module> (train.py:77): ValueError: bad batch."
 
     full = f"{OOM} GPU 1 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
     (tmp_path / "train.log").write_text(raised(1, full) + WAITED + report(0, -6, [(1, 1), (2, -6)]))
     (root,) = diagnose(tmp_path).roots
-    assert root.statement.startswith("Rank 1 died while ranks 0, 2–3 wait for it in all_reduce #64 of default_pg: ")
+    assert root.message.startswith("Rank 1 died while ranks 0, 2–3 wait for it in all_reduce #64 of default_pg: ")
     told = "it ran out of GPU memory, at <module> (train.py:30): it asked for 2.00 GiB with 1.20 GiB free of 79.10 GiB"
-    assert told in root.statement
+    assert told in root.message
 
 
 def test_what_the_launcher_noted_of_a_killed_rank_is_no_word_of_its_own(tmp_path):
@@ -169,7 +171,7 @@ def test_what_the_launcher_noted_of_a_killed_rank_is_no_word_of_its_own(tmp_path
     ranks = [{"rank": 0, "exit_code": 143}, {"rank": 1, "exit_code": 137, "error": "killed by SIGKILL (often …)"}]
     (tmp_path / "run.json").write_text(json.dumps({**manifest, "ranks": ranks}))
     (root,) = diagnose(tmp_path).roots
-    assert (root.ranks, root.cause) == ((1,), "killed") and root.statement.count("SIGKILL") == 1
+    assert (root.ranks, root.cause) == ((1,), "killed") and root.message.count("SIGKILL") == 1
 
 
 def test_a_rank_that_crashed_is_why_others_do_not_come_whoever_else_is_silent(tmp_path):
@@ -177,7 +179,7 @@ def test_a_rank_that_crashed_is_why_others_do_not_come_whoever_else_is_silent(tm
     waiting = "".join(timed_out(rank, 30) for rank in (0, 1))
     (tmp_path / "train.log").write_text(raised(5, "AssertionError: found NaN in loss") + waiting)
     (root,) = diagnose(tmp_path).roots
-    assert root.ranks == (5,) and root.waiting == (0, 1) and "NaN" in root.statement
+    assert root.ranks == (5,) and root.waiting == (0, 1) and "NaN" in root.message
 
     (tmp_path / "train.log").write_text(raised(5, "RuntimeError: Connection reset by peer") + waiting)
     assert diagnose(tmp_path).roots == ()  # an echo; and of ranks 2 to 4 there is no line
@@ -286,7 +288,7 @@ def test_memory_that_a_program_only_warns_of_ended_nothing(told, level):
 def test_memory_that_ran_out_at_last_is_the_cause(told):
     raised = TORN.rpartition("\n")[0] + "\n    main()\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     (root,) = told(SKIPPED.format(level="WARNING") + raised).roots
-    assert "2.00 GiB" in root.statement
+    assert "2.00 GiB" in root.message
 
 
 def test_others_wait_for_a_rank_that_left_a_batch_out(told):
@@ -448,7 +450,7 @@ def test_what_the_machine_did_may_be_why_ranks_wait(
     text, words = MACHINE[machine]
     waiting = one_timed_out(*ranks)
     (root,) = told_with(waiting + text if late else text + waiting).roots
-    assert root.statement.endswith(f"This may be why: a process of unknown rank {_did(words)}")
+    assert root.facts.suspect.startswith("This may be why:") and root.facts.suspect.endswith(_did(words))
     assert root.confidence == "low"
 
 
@@ -475,13 +477,13 @@ def test_a_rank_that_exits_by_itself_did_not_die_of_a_time_limit_told_elsewhere(
     (tmp_path / "slurm.log").write_text(LIMIT)
     diagnosis = diagnose(tmp_path)
     [root] = diagnosis.roots
-    assert root.ranks == (3,) and "LIMIT" not in root.statement and root.crash is None
+    assert root.ranks == (3,) and "LIMIT" not in root.message and root.crash is None
     assert any("time limit" in note for note in diagnosis.notes)
 
     (tmp_path / "slurm.log").unlink()
     (tmp_path / "launcher.log").write_text(ENDED + LIMIT)
     [root] = diagnose(tmp_path).roots
-    assert root.ranks == (3,) and "LIMIT" not in root.statement
+    assert root.ranks == (3,) and "LIMIT" not in root.message
 
 
 def job_of(world, groups, program):
@@ -498,7 +500,7 @@ def test_ranks_that_record_no_starts_are_not_taken_for_gpus_that_hang(tmp_path):
     (root,) = diagnose(write(tmp_path, contents)).roots
 
     assert (root.rule, root.ranks, root.confidence) == ("TO-H006", (0, 1, 2, 3), "low")
-    assert "starts were not recorded" in root.message
+    assert (root.kind, root.facts.starts) == (RootKind.NONE_FINISHED, "not_recorded")
 
 
 def test_starts_recorded_and_none_seen_is_no_proof_of_a_network_that_hangs(tmp_path):
@@ -584,3 +586,23 @@ def test_of_several_launchers_the_earliest_failure_is_the_first(tmp_path, ended,
         (tmp_path / f"node{rank // 8}.log").write_text(launcher_log(rank, second, code))
     found = diagnose(tmp_path)
     assert {rank for root in found.roots for rank in root.ranks} == causes
+
+
+FORMS = [
+    RootFacts(),
+    RootFacts(perhaps=True, horovod=True, several="two", before_first=True, starts="gloo", decided=True, agree=True),
+    RootFacts(calls="rank 1 runs broadcast", several="many", finished=(9,), starts="not_started", culprits=(3,)),
+]
+
+
+@pytest.mark.parametrize("facts", FORMS, ids=["plain", "second", "third"])
+@pytest.mark.parametrize("kind", RootKind, ids=lambda kind: kind.value)
+def test_every_kind_of_cause_has_a_short_headline_and_whole_sentences(kind: RootKind, facts: RootFacts) -> None:
+    ranks, others, end = (3, 7), (0, 1, 2, 4), "it was killed by SIGKILL"
+    facts = replace(facts, others=others, here=ranks, end=end, how=f"{end} (exit code 137)", sides=("rank 3 called a",))
+    root = Root("TO-H001", kind, ranks, "high", facts, others, None, "default_pg", None, "all_reduce", 14863)
+    alone = replace(root, ranks=(3,), waiting=(), op=None if kind is RootKind.DIED else root.op)
+    for one in (root,) if kind is RootKind.WAITING_IN else (root, alone):
+        assert len(one.headline) <= 90 and not one.headline.endswith(".")
+        assert not re.search(r"[({]", one.headline) and not TICS.search(one.headline)
+        assert one.message.endswith(".") and not re.search(r"\{|  |\.\.", one.message)

@@ -119,7 +119,7 @@ def test_an_xid_that_nothing_joins_to_the_job_is_not_its_cause(beside, job: str,
     """'The program saw its GPU fail (hardware)' was said of jobs that ran, and of one that ended with a KeyError."""
     diagnosis = beside(job + end, XID.format(when))
     assert xid_text(diagnosis) == why and hang_level(diagnosis) == ("error" if end else "warning")
-    assert ["KeyError" in root.statement for root in diagnosis.roots] == ([True] if end else [])
+    assert ["KeyError" in root.message for root in diagnosis.roots] == ([True] if end else [])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_xid_that_nothing_joins_to_the_job_is_not_its_cause(beside, job: str,
 )
 def test_an_xid_that_something_joins_to_the_job_is_its_cause(beside, job: str, when: str) -> None:
     roots = beside(job, XID.format(when)).roots
-    assert roots and all("hardware" in root.statement for root in roots)
+    assert roots and all("hardware" in root.message for root in roots)
 
 
 @pytest.mark.parametrize("when", [DAYS, BOOT, AT_END])
@@ -734,7 +734,7 @@ def test_what_failed_alike_on_all_ranks_is_told_once(told, text: str) -> None:
     diagnosis = told("".join(raised(rank, text) for rank in range(4)) + report(1, (0, 2, 3)))
     [root] = diagnosis.roots
     assert root.rule == "TO-H004" and root.ranks == (0, 1, 2, 3)
-    assert root.statement.startswith("Ranks 0–3 died: each ") and root.where == "<module> (train.py:3)"
+    assert root.message.startswith("Ranks 0–3 died: each ") and root.where == "<module> (train.py:3)"
     assert root.evidence[:2] == (("seen to end first", "rank 1"), ("exit code", "1"))
     assert {status.state for status in diagnosis.ranks} == {"dead"} and seen_events(diagnosis) == []
     message = text.partition(": ")[2].partition(": ")[2] or text.partition(": ")[2]
@@ -751,7 +751,7 @@ def test_what_failed_alike_on_all_ranks_is_told_once(told, text: str) -> None:
 )
 def test_ranks_that_failed_in_another_way_are_not_counted(told, other: str) -> None:
     [root, *_] = told(other + raised(1, IMPORT) + report(1, (0,))).roots
-    assert root.ranks == (1,) and "flash_attn" in root.statement
+    assert root.ranks == (1,) and "flash_attn" in root.message
 
 
 def test_where_others_wait_for_a_rank_it_is_told_alone(told) -> None:

@@ -270,9 +270,7 @@ def test_logs_of_several_jobs_of_slurm_are_not_mixed(tmp_path: Path) -> None:
     for task, text in enumerate((RAISED.format("MemoryError"), RAISED.format("KeyError"), "step 1\n")):
         (tmp_path / f"slurm-77_{task}.out").write_text(text)
     told, other = diagnose(tmp_path), tmp_path / "slurm-77_0.out"
-    assert "KeyError" in told.roots[0].statement and {Path(e.path).name for e in told.evidence.log} == {
-        "slurm-77_1.out"
-    }
+    assert "KeyError" in told.roots[0].message and {Path(e.path).name for e in told.evidence.log} == {"slurm-77_1.out"}
     assert [(Path(file).name, what) for file, what in told.evidence.problems] == [
         ("slurm-77_0.out", f"it is of another job of Slurm than what is told here (77_1): traceops diagnose {other}"),
         ("slurm-77_2.out", "it is of a later job of Slurm than 77_1, and tells of no failure"),
@@ -311,7 +309,7 @@ def test_a_traceback_in_a_logger_s_record_is_told(told, record) -> None:
     trace = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in step\nValueError: no {}\n'
     good = {"ts": "2026-11-02T10:00:00Z", "level": "info", "event": "step", "step": 1, "loss": 2.0}
     (root,) = told(f"{json.dumps(good)}\n{json.dumps(record('a step failed', trace))}\n").roots
-    assert root.where == "step (train.py:3)" and root.statement.endswith("ValueError: no {}")
+    assert root.where == "step (train.py:3)" and root.message.endswith("ValueError: no {}.")
 
 
 def test_steps_in_a_logger_s_records_say_that_it_went_on(told) -> None:
@@ -348,7 +346,7 @@ def test_a_line_of_code_is_no_exception(told):
 @pytest.mark.parametrize("code", ["return self.main(*args, **kwargs)\n", ""], ids=["with code", "without"])
 def test_the_exception_behind_such_frames_is(told, code):
     (root,) = told(f"{FLAT}{code}ValueError: no such option\n").roots
-    assert "ValueError: no such option" in root.statement
+    assert "ValueError: no such option" in root.message
 
 
 def test_a_rank_whose_last_line_is_wrapped_and_cut_waits_too(told):
@@ -395,7 +393,7 @@ def test_what_a_traceback_that_is_cut_off_lacks_comes_behind_it(told):
     """'Bring the whole log, with the lines before these.' Of the frame that is cut the file is told."""
     diagnosis = told(TORN)
     assert "accelerate/config_args.py" in hang_sentence(diagnosis)
-    assert "lines behind these" in what_would_decide(diagnosis)
+    assert "lines after these" in what_would_decide(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -430,9 +428,9 @@ def test_an_exception_behind_a_box_is_why_the_launcher_saw_its_process_end(told)
     )
     box = "│   113 │   tokenizer = convert(slow)      │\n╰──────────────────────────────────╯\n"
     (root,) = told(f"{box}Exception: expected value at line 1\n{end}").roots
-    assert root.ranks == (0,) and "expected value at line 1" in root.statement
+    assert root.ranks == (0,) and "expected value at line 1" in root.message
     (root,) = told(f"{end}Exception: of something later\n").roots
-    assert "later" not in root.statement
+    assert "later" not in root.message
 
 
 def test_a_call_of_nccl_that_failed_in_the_words_of_old_torch(told):

@@ -12,6 +12,7 @@ from quiet import is_quiet
 
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.diagnose import diagnose
+from traceops.hangs.model import RootKind
 from traceops.hangs.readers.launchers import NEEDLES, ended
 from traceops.hangs.readers.messages import ready_ranks, stalled_ranks, told_by
 from traceops.hangs.readers.trouble import Suspects
@@ -158,7 +159,7 @@ def test_the_end_of_a_large_log_is_read_whatever_it_holds(told):
 )  # fmt: skip
 def test_ends_that_other_programs_tell_of(told, text, rule, says):
     root = told(text).roots[0]
-    assert root.rule == rule and says in f"{root.statement}."
+    assert root.rule == rule and says in f"{root.message}."
 
 
 def test_a_traceback_in_a_string_of_json_is_none_and_its_message_counts(told):
@@ -166,7 +167,7 @@ def test_a_traceback_in_a_string_of_json_is_none_and_its_message_counts(told):
         'ERROR:error_handler:{\n  "message": {\n    "message": "RendezvousTimeoutError: ",\n    "extraInfo": {\n'
         '      "py_callstack": "Traceback (most recent call last):\\n  File \\"run.py\\", line 3\\n"\n    }\n  }\n}\n'
     )
-    assert diagnosis.roots[0].rule == "TO-E007" and "RendezvousTimeoutError" in diagnosis.roots[0].statement
+    assert diagnosis.roots[0].rule == "TO-E007" and "RendezvousTimeoutError" in diagnosis.roots[0].message
 
 
 def test_an_exception_without_a_traceback_that_the_program_went_on_after_is_no_cause(told):
@@ -175,15 +176,15 @@ def test_an_exception_without_a_traceback_that_the_program_went_on_after_is_no_c
     went_on = told(f"{conda}{steps}")
     assert went_on.roots == () and "CondaError" in next(seen_lines(went_on))[0].text
     ended = told(f"{conda}{steps}ValueError: no axis\nbye\n")
-    assert "no axis" in ended.roots[0].statement
+    assert "no axis" in ended.roots[0].message
     shown = told(f"{conda}{steps}[ERROR] the mesh has no such axis\n")
     assert len(list(seen_lines(shown))) == 2 and shown.roots == ()
 
 
 def test_an_exception_may_be_of_a_local_class(told):
     text = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    main()\n'
-    assert "Oops: boom" in told(f"{text}__main__.main.<locals>.Oops: boom\n").roots[0].statement
-    assert "KeyError: 0.5" in told(f"{text}KeyError: 0.5\n").roots[0].statement
+    assert "Oops: boom" in told(f"{text}__main__.main.<locals>.Oops: boom\n").roots[0].message
+    assert "KeyError: 0.5" in told(f"{text}KeyError: 0.5\n").roots[0].message
 
 
 def test_a_torn_line_after_a_traceback_is_no_exception(told):
@@ -205,10 +206,10 @@ def test_a_store_with_the_workers_of_an_attempt_before(told):
     diagnosis = told(BARRIER.format(rank=6, count=16) + LAUNCHER)
     first = diagnosis.roots[0]
     assert (first.rule, first.ranks, first.waiting) == ("TO-E007", (6,), ())
-    assert "more workers than there are ranks" in first.statement
+    assert "more workers than there are ranks" in first.message
     assert [root.waiting for root in diagnosis.roots] == [(), ()]  # rank 6 raised: it waits for nobody
     fewer = told(BARRIER.format(rank=6, count=7))
-    assert "did not find all ranks" in fewer.roots[0].statement
+    assert "did not find all ranks" in fewer.roots[0].message
 
 
 def test_a_limit_that_bash_met_at_last_is_a_cause(told):
@@ -702,7 +703,7 @@ def test_an_absent_rank_has_called_what_another_finished(told):
     )
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks, root.waiting) == ("TO-H003", (0,), (3,))
-    assert "rank 3 finished it" in root.statement
+    assert (root.kind, root.facts.others) == (RootKind.GPU_UNFINISHED, (3,))
 
 
 def test_a_broadcast_may_end_before_others_come(told):
@@ -923,7 +924,7 @@ def test_an_early_hang_over_p2p_across_sockets_is_p2p_that_is_broken(tmp_path):
     diagnosis = told(tmp_path, nccl=P2P, topo=ACROSS, train=timed_out())
     (root,) = diagnosis.roots
     assert (root.rule, root.ranks, root.cause, root.confidence) == ("TO-H006", (0, 1), "p2p", "medium")
-    assert "P2P/CUMEM between GPU0 and GPU1" in root.statement and "across sockets only (SYS)" in root.statement
+    assert "P2P/CUMEM between GPU0 and GPU1" in root.message and "across sockets only (SYS)" in root.message
     proof = dict(root.evidence)
     assert "0[0] -> 1[1] via P2P/CUMEM" in proof["NCCL, nccl.log:1"]
     assert any(what.startswith("topology, topo.log:") for what in proof)
@@ -947,7 +948,7 @@ def test_an_early_hang_over_p2p_across_sockets_is_p2p_that_is_broken(tmp_path):
 def test_other_ways_are_named_and_not_blamed(tmp_path, nccl, topo, sequence, cause):
     (root,) = told(tmp_path, nccl=nccl, topo=topo, train=timed_out(sequence)).roots
     assert (root.cause, root.confidence) == (cause, "low")
-    assert "broken" not in root.statement
+    assert "broken" not in root.message
     assert any(what == "NCCL goes by" for what, _ in root.evidence) is (cause is not None)
 
 

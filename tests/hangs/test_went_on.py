@@ -92,7 +92,7 @@ def test_bars_on_the_line_of_the_failure_came_before_it(told) -> None:
 def test_a_failure_that_was_outlived_leaves_the_end_to_the_next_one(told) -> None:
     end = RAISED.replace("no answer in it", "the disk is gone")
     (root,) = told(steps(1, 9, LOGGED) + RAISED + steps(9, 40, LOGGED) + end + OF_TORCHRUN).roots
-    assert "the disk is gone" in str(root.evidence) and "no answer" not in root.statement
+    assert "the disk is gone" in str(root.evidence) and "no answer" not in root.message
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,14 @@ def test_a_start_before_the_one_that_makes_steps_is_no_cause(told):
 def test_the_failure_after_the_last_steps_is_the_cause_alone(told):
     end = 'Traceback (most recent call last):\n  File "train.py", line 9, in save\n    f()\nOSError: gone\n'
     (root,) = told(steps_from(1, 9) + RAISED + steps_from(9, 200) + end).roots
-    assert "OSError: gone" in root.statement and "no answer" not in root.statement
+    assert "OSError: gone" in root.message and "no answer" not in root.message
 
 
 def test_the_same_exception_again_is_outlived_too_unless_it_ends_the_log(told):
     went_on = steps_from(1, 9) + RAISED + steps_from(9, 200) + RAISED
     assert told(went_on + CHATTER * 60).roots == ()
     (root,) = told(went_on).roots
-    assert "no answer in it" in root.statement
+    assert "no answer in it" in root.message
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_the_same_exception_again_is_outlived_too_unless_it_ends_the_log(told):
 )
 def test_what_proves_no_step_after_it_leaves_the_cause(told, text, why):
     diagnosis = told(steps_from(1, 9) + text)
-    assert diagnosis.roots and "no answer in it" in diagnosis.roots[0].statement, why
+    assert diagnosis.roots and "no answer in it" in diagnosis.roots[0].message, why
 
 
 @pytest.mark.parametrize("failure", [RAISED, OF_RANK_6])
 def test_what_was_outlived_is_told_beside_the_end_of_a_process_and_not_as_its_cause(told, failure):
     """'Rank 6 died: … Its log tells of one failure', with high confidence, of an exception 4,000 steps before."""
     (root,) = told(steps_from(1, 9) + failure + steps_from(9, 200) + EXIT).roots
-    assert (root.rule, root.ranks, root.crash) == ("TO-H004", (6,), None) and "no answer" not in root.statement
+    assert (root.rule, root.ranks, root.crash) == ("TO-H004", (6,), None) and "no answer" not in root.message
     assert [what.rpartition(":")[2] for what, said in root.evidence if "no answer in it (the log goes on" in said]
 
 
@@ -219,7 +219,7 @@ def test_rays_task_says_itself_what_it_raised(told):
         '  File "score.py", line 37, in score\n    raise NotImplementedError\nNotImplementedError\n'
     )
     (root,) = told(text).roots
-    assert root.where == "score (score.py:37)" and "NotImplementedError" in root.statement
+    assert root.where == "score (score.py:37)" and "NotImplementedError" in root.message
 
 
 @pytest.mark.parametrize("words", ["in: <function f at 0x1>", "while calling deallocator <function f at 0x1>:"])
@@ -323,7 +323,7 @@ def test_errors_that_the_driver_calls_not_fatal_end_nothing(told, word):
     assert told(xid.format(word)).roots == ()
     assert told(xid.format("Fatal")).roots[0].cause == "gpu_hardware"
     [root] = told(xid.format(word) + "[rank0]: ValueError: no such column\n").roots
-    assert "no such column" in root.statement
+    assert "no such column" in root.message
 
 
 PASSING_TALK = "the model says something, and says it at length, so that a log grows by what it says\n" * 12
@@ -400,19 +400,19 @@ def test_what_a_server_logs_while_it_stops(told, asked, behind):
 
 def test_an_engine_that_died_by_itself(told):
     (root,) = told(SERVES * 3 + DEAD).roots
-    assert "EngineDeadError" in root.statement
+    assert "EngineDeadError" in root.message
 
 
 def test_what_failed_before_is_still_told(told):
     """Somebody stops a server because it failed."""
     (root,) = told(SERVES * 3 + DEAD.replace("EngineDeadError", "RuntimeError") + VLLM + DEAD).roots
-    assert "RuntimeError" in root.statement
+    assert "RuntimeError" in root.message
 
 
 def test_a_server_that_started_once_more(told):
     again = "(APIServer pid=9) INFO:     Application startup complete.\n"
     (root,) = told(SERVES * 3 + VLLM + again + SERVES + DEAD).roots
-    assert "EngineDeadError" in root.statement
+    assert "EngineDeadError" in root.message
 
 
 FRAMES = (
@@ -503,7 +503,7 @@ def test_nccls_lines_of_collectives_that_differ(told) -> None:
     calls = [(0, "Broadcast", 25_503_912, 6), *((rank, "Broadcast", 53, 4) for rank in (1, 2, 3))]
     text = "".join(COLL.format(pid=100 + r, rank=r, op=op, count=count, type=type_) for r, op, count, type_ in calls)
     (root,) = told(text).roots
-    assert (root.rule, root.ranks) == ("TO-H002", (0,)) and "rank 0 broadcasts 25,503,912 of type 6" in root.statement
+    assert (root.rule, root.ranks) == ("TO-H002", (0,)) and "rank 0 broadcasts 25,503,912 of type 6" in root.message
     alike = "".join(COLL.format(pid=100 + r, rank=r, op="AllReduce", count=5, type=7) for r in range(4))
     assert told(alike).roots == () and told(text.splitlines()[0] + "\n").roots == ()
 
@@ -560,7 +560,7 @@ def test_steps_that_took_longer_before_the_end(tmp_path: Path) -> None:
 def test_the_average_of_a_progress_bar_after_a_stall(tmp_path: Path) -> None:
     (note,) = notes(tmp_path, " 12%|█▏  | 3708/30000 [53:10<5839:00:12, 800.31s/it]\n", "rank3.log")
     assert note == (
-        "3708 steps in 53 min are 0.86 s each: the 800 s a step that the progress bar shows are an average after a "
+        "3708 steps in 53 min are 0.86 s each: the 800 s per step that the progress bar shows are an average after a "
         "stall (rank 3, rank3.log)."
     )
 
@@ -688,7 +688,7 @@ def test_a_traceback_behind_the_letter_of_a_warning(told):
 
 def test_an_errors_traceback_is_still_the_end(told):
     (root,) = told(shown("ERROR") + "Processed prompts: done\n" * 12).roots
-    assert "libnvrtc" in root.statement
+    assert "libnvrtc" in root.message
 
 
 # ray-project/ray#22349
@@ -743,12 +743,12 @@ def test_a_cells_traceback_that_is_cut_off(told):
     """The lines before it were asked for; those behind it are missing."""
     diagnosis = told(CELL)
     assert "RuntimeError" in hang_sentence(diagnosis) and "trainer.py:2279" in hang_sentence(diagnosis)
-    assert "lines behind these" in what_would_decide(diagnosis)
+    assert "lines after these" in what_would_decide(diagnosis)
 
 
 def test_a_cells_traceback_that_is_whole(told):
     (root,) = told(f"{CELL}\n\nRuntimeError: The size of tensor a (32) must match the size of tensor b (31)\n").roots
-    assert "must match the size" in root.statement
+    assert "must match the size" in root.message
 
 
 def test_a_watchdogs_line_that_is_cut_within_its_operation(told):
@@ -791,7 +791,7 @@ def test_a_line_that_is_cut_within_its_level_is_no_exception(told):
         f"{WORKER}    output = getattr(self.worker, method)(*args, **kwargs)\n{WORKER.partition('RROR')[0]}"
     )
     assert diagnosis.roots == () and "WorkerProc hit an exception" in hang_sentence(diagnosis)
-    assert "lines behind these" in what_would_decide(diagnosis)
+    assert "lines after these" in what_would_decide(diagnosis)
 
 
 def test_a_wait_in_the_store(told):
@@ -864,7 +864,7 @@ def test_a_failure_behind_the_end_of_the_training(told, end):
         "PermissionError: [Errno 13] Permission denied: '/media'"
     )
     (root,) = told(log).roots
-    assert "crashed after its training had ended, at main" in root.statement
+    assert "crashed after its training had ended, at main" in root.message
 
 
 @pytest.mark.parametrize(
@@ -877,7 +877,7 @@ def test_a_failure_behind_the_end_of_the_training(told, end):
 )
 def test_a_failure_before_the_end_of_the_training(told, log):
     (root,) = told(log + failed("PermissionError: [Errno 13] Permission denied: '/media'")).roots
-    assert "had ended" not in root.statement
+    assert "had ended" not in root.message
 
 
 WATCHDOG = (
@@ -895,7 +895,7 @@ def on_gpu(rank: int, error: str = "RuntimeError: CUDA error: unspecified launch
 def test_a_gpu_that_failed_is_why_its_rank_had_a_cuda_error(told):
     """CUDA_LAUNCH_BLOCKING was advised for a GPU that had fallen off the bus."""
     (root,) = told(XID + on_gpu(2) + WATCHDOG.format(rank=0) + WATCHDOG.format(rank=1)).roots
-    assert root.ranks == (2,) and root.cause == "gpu_hardware" and "fallen off the bus" in root.statement
+    assert root.ranks == (2,) and root.cause == "gpu_hardware" and "fallen off the bus" in root.message
 
 
 @pytest.mark.parametrize(
@@ -941,7 +941,7 @@ def test_what_ended_the_starts_before_is_said(told) -> None:
     text = STEPS + of_rank(OUT_OF_MEMORY) + AGAIN.format(3) + STEPS + of_rank("KeyError: 'labels'")
     diagnosis = told(text)
     (root,) = diagnosis.roots
-    assert "KeyError" in root.statement
+    assert "KeyError" in root.message
     assert (
         "Note: Before it, in the same log, an earlier start ended: rank 1 ran out of GPU memory (job.out:40)."
     ) in terminal(diagnosis)
@@ -979,7 +979,7 @@ def test_an_import_that_failed_before_is_not_said_to_have_ended_a_start(told) ->
     optional = optional.format("ModuleNotFoundError: No module named 'flash_attn'")
     ended = RAISED_IN_F.replace("line 7, in f\n    g()", "line 168, in <module>\n    main()").format("KeyError: 'x'")
     diagnosis = told(f"starting\n{optional}flash attention is not there\nstep 1\n{ended}")
-    assert ["KeyError" in root.statement for root in diagnosis.roots] == [True]
+    assert ["KeyError" in root.message for root in diagnosis.roots] == [True]
     assert "earlier start" not in terminal(diagnosis)
 
 
@@ -1058,7 +1058,7 @@ def test_the_last_of_three_attempts_that_fail_alike_keeps_its_exception(told) ->
     """'Rank 1 died: it ended with exit code 1' was all that was said: the traceback counted as printed again."""
     text = STARTED_AGAIN.join(IMPORT_FAILED + ENDED.format(800 + attempt) for attempt in range(3))
     (root,) = told(text).roots
-    assert root.ranks == (1,) and "tokenizer has no pad token" in root.statement
+    assert root.ranks == (1,) and "tokenizer has no pad token" in root.message
     assert root.where == "collate (train.py:33)"
 
 

@@ -12,7 +12,7 @@ from started import environment
 from traceops.capture.settings import ENV
 
 SCRIPT = Path(__file__).with_name("hanging.py")
-DEADLOCK_S = 180
+DEADLOCK_S = 600
 _ADDED = ("kernel.", "nvidia-smi.", "py-spy_", "topo.", "nccl.", "reference.")
 
 

@@ -25,7 +25,7 @@ from traceops.launch import against
 from traceops.launch.against import BaseCommit
 from traceops.launch.repository import find_repository
 
-_DEADLOCK_S = 240
+_DEADLOCK_S = 600
 _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "1")
 
 

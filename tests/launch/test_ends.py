@@ -30,7 +30,7 @@ from traceops.launch.signals import Received, held_signals
 from traceops.traces.run_manifest import read_run_manifest
 
 HERE = Path(__file__).parent
-DEADLOCK_S = 120
+DEADLOCK_S = 600
 
 
 def wait_until(true, what):

@@ -416,7 +416,7 @@ def test_bars_that_go_down_and_never_up_are_not_kept():
     assert passed + rows.end() == b"".join(b"bar %d\n" % number for number in range(1000))
 
 
-DEADLOCK_S = 120
+DEADLOCK_S = 600
 TRAINING = """
 import os, subprocess, sys
 for number in range(20):

@@ -103,7 +103,7 @@ def test_a_program_that_pip_installed_is_run_by_each_rank_and_launchers_are_not(
     Path("trl").unlink(missing_ok=True)
 
 
-_DEADLOCK_S = 180
+_DEADLOCK_S = 600
 
 # Rank 1 is forked; a process of its own trains beside them, and takes itself for rank 0 of 1 but comes last.
 _SCRIPT = """
@@ -330,7 +330,7 @@ if __name__ == "__main__":
 def test_the_report_names_the_line_that_they_are_in(tmp_path):
     (tmp_path / "train.py").write_text(_TRAIN)
     run = [sys.executable, "-m", "traceops", "run", "--nproc", "2", "--out", "run", "--", str(tmp_path / "train.py")]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180)
+    done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         [seen] = (tmp_path / "run" / f"rank_{rank}").glob("loader.0.*.jsonl")

@@ -17,7 +17,7 @@ from traceops.core.torch_here import gpu_count
 from traceops.hangs.discover import find_evidence
 
 ROOT = Path(__file__).resolve().parents[2]
-_DEADLOCK_S = 180
+_DEADLOCK_S = 600
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")]
 

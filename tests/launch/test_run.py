@@ -37,7 +37,7 @@ from traceops.launch.process import LauncherGuard, TorchrunResult
 from traceops.launch.signals import Received
 from traceops.pipeline.analyze import analyze
 
-_DEADLOCK_S = 180
+_DEADLOCK_S = 600
 SECRET = "correct-horse-battery"
 
 _SCRIPT = """
@@ -63,6 +63,8 @@ for step, batch in enumerate(batches):
     optimizer.step()
     if options.steps > 100:
         time.sleep(0.02)
+        if step == 5:
+            open(f"fifth.{rank}", "w").close()
     if options.fail == "leave" and step == 9:
         os._exit(5)  # says goodbye to nobody
     if rank == 1 and step == 9:
@@ -194,6 +196,9 @@ def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, nu
     deadline = time.monotonic() + _DEADLOCK_S
     while "(active)" not in (line := process.stderr.readline()):
         assert process.poll() is None and time.monotonic() < deadline, line
+    while len(list(tmp_path.glob("fifth.*"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 6  # a supervisor, torchrun, two ranks, their data-loader workers
     process.send_signal(number)

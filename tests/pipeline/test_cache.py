@@ -26,7 +26,7 @@ import traceops
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
-from traceops.pipeline.mapping import cache, ranks
+from traceops.pipeline.mapping import cache, ranks, summary_file
 from traceops.pipeline.mapping import cache as kept
 from traceops.pipeline.mapping.cache import MAP_CODE
 from traceops.pipeline.mapping.ranks import MapOptions, summarize_all
@@ -394,6 +394,18 @@ def test_every_array_of_integers_comes_back(times):
     assert (again.dtype, again.shape) == (times.dtype, times.shape)
     assert (again == times).all()
     assert again.flags.writeable
+
+
+@given(arrays.arrays(np.int64, arrays.array_shapes(max_dims=3, min_side=0)), st.integers(0, 63), st.booleans())
+def test_the_compiled_passes_write_and_read_what_numpy_does(times, bits, growing):
+    value = everything((times >> bits).cumsum(axis=0) if growing else times >> bits)
+    compiled = encode(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary_file, "native", None)
+        assert encode(value) == compiled
+        plain = decode(compiled, Everything, {}).times
+    assert (decode(compiled, Everything, {}).times == plain).all()
+    assert (plain == value.times).all()
 
 
 def test_growing_times_take_little_room():

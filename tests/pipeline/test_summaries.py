@@ -18,6 +18,7 @@ from summary_folders import DATA, RUNS, assert_same, copied, report_text, to_sum
 
 from traceops.cli import main
 from traceops.core.errors import InputError, UsageError
+from traceops.measure.host import HostSyncs
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping import ranks as mapping
@@ -320,6 +321,8 @@ def test_any_changed_byte_is_refused_or_read_as_what_it_says(packed):
         ("program.join_comm", np.array([5])),
         ("program.times", np.zeros(0, np.int64)),
         ("program.ready", None),
+        ("program.syncs", HostSyncs(*(np.zeros((0, 0), np.int64) for _ in range(4)))),
+        ("program.syncs_before", np.array([1 << 40])),
         ("meta.world_size", 1 << 60),
         ("hta.overlap", {"rank": [0], "share": []}),
         ("program.own", np.zeros((2, 3), np.int64)),

@@ -19,7 +19,7 @@ from traceops.hangs.evidence import (
     ThreadStack,
 )
 from traceops.hangs.json_types import RankState, RankStatus
-from traceops.hangs.model import Diagnosis, Root, Wait, WaitReason
+from traceops.hangs.model import Diagnosis, Root, RootFacts, RootKind, Wait, WaitReason
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\x1b[31m'\"&<b>"
 LOADING = "sleeping in load_batch (data.py:31)"
@@ -71,11 +71,10 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
     stacks = {culprit: RankStacks(culprit, "run/evidence/stack", (ThreadStack(True, frames, f"Main{text}"),))}
     root = Root(
         rule="TO-H001",
+        kind=RootKind.NEVER_CALLED,
         ranks=(culprit,),
         confidence="high",
-        statement=f"Rank {culprit} never entered all_reduce #64 of default_pg (4.2 MB, train.py:128){text}; "
-        f"ranks {others[0]}–{others[-1]} wait for it",
-        tells_waiting=True,
+        facts=RootFacts(shape=f"1048576 Float{text}"),
         waiting=others,
         cause="host",
         group="default_pg",
@@ -119,10 +118,10 @@ def two_roots() -> Diagnosis:
         *(waiting(rank, [rank - 1], "pp", 13, op="recv", where="pipe.py:52") for rank in (3, 7, 11, 15)),
     ]
     roots = (
-        Root("TO-H004", (14,), "high", "Rank 14 died (137, SIGKILL); ranks 2, 3, 6, 7, 10, 11, 15 wait for it",
-             tells_waiting=True, waiting=(2, 3, 6, 7, 10, 11, 15), op="all_reduce", sequence=31, group="replicate_2",
+        Root("TO-H004", RootKind.DIED, (14,), "high", RootFacts(how="killed by SIGKILL (exit code 137)", end="killed"),
+             waiting=(2, 3, 6, 7, 10, 11, 15), op="all_reduce", sequence=31, group="replicate_2",
              evidence=(("exit code of rank 14", "137 (SIGKILL)"),)),
-        Root("TO-H001", (5,), "medium", "Rank 5 never entered all_reduce #31 of replicate_1",
+        Root("TO-H001", RootKind.NEVER_CALLED, (5,), "medium",
              waiting=(0, 1, 4, 8, 9, 12, 13), cause="host", op="all_reduce", sequence=31, group="replicate_1",
              group_ranks=(1, 5, 9, 13), doing="in forward (model.py:77)",
              evidence=(("last enqueued by rank 5", "#30 of replicate_1"),)),
@@ -135,9 +134,9 @@ def mismatch() -> Diagnosis:
     """4 ranks, of which rank 2 calls an all_gather where the others call an all_reduce."""
     rows = [waiting(rank, [2], "default_pg") for rank in (0, 1, 3)]
     rows.append(waiting(2, [0, 1, 3], "default_pg", op="_all_gather_base", state="root", where="eval.py:9"))
-    root = Root("TO-H002", (2,), "high",
-                "Rank 2 called _all_gather_base #64 of default_pg (eval.py:9) where ranks 0, 1, 3 called all_reduce "
-                "(train.py:128)", waiting=(0, 1, 3), group="default_pg", op="_all_gather_base", sequence=64,
+    sides = ("rank 2 called _all_gather_base in eval.py:9", "ranks 0–1, 3 called all_reduce in train.py:128")
+    root = Root("TO-H002", RootKind.DIFFERENT, (2,), "high", RootFacts(sides=sides, decided=True),
+                waiting=(0, 1, 3), group="default_pg", op="_all_gather_base", sequence=64,
                 where="eval.py:9", evidence=(("operation #64 of rank 2", "_all_gather_base"),
                                              ("operation #64 of ranks 0, 1, 3", "all_reduce")))  # fmt: skip
     ordered = tuple(sorted(rows, key=lambda row: row.rank))
@@ -148,7 +147,7 @@ def dead_with_log() -> Diagnosis:
     """A log alone says that rank 3 exited with 17; nothing is known of the others."""
     rows = [row(rank, "absent", sources=()) for rank in range(3)]
     rows.append(row(3, "dead", exit_code=17, sources=("log",)))
-    root = Root("TO-H004", (3,), "medium", "Rank 3 died with exit code 17",
+    root = Root("TO-H004", RootKind.DIED, (3,), "medium", RootFacts(how="it ended with exit code 17", end="it ended"),
                 evidence=(("log.txt:12", "failed (exitcode: 17) local_rank: 3"),))  # fmt: skip
     event = LogEvent("exit", None, "log.txt", 12, "failed (exitcode: 17)", accused=(3,), exit_code=17)
     held = evidence(4, records={}, log=(event,), files=("log.txt",))
@@ -181,7 +180,7 @@ def many(ranks: int = 512, group_size: int = 8) -> Diagnosis:
             peer = shard * group_size + own
             rows.append(waiting(rank, [peer], f"shard_{shard}", 1801, op="_all_gather_base", where="fsdp.py:12"))
     waits = tuple(rank for rank in range(ranks) if rank != culprit)
-    root = Root("TO-H001", (culprit,), "high", f"Rank {culprit} never entered all_reduce #900 of replicate_{own}",
+    root = Root("TO-H001", RootKind.NEVER_CALLED, (culprit,), "high",
                 waiting=waits, cause="host", group=f"replicate_{own}", op="all_reduce", sequence=900,
                 doing="in save (checkpoint.py:88)", evidence=(("last enqueued by it", "#899"),))  # fmt: skip
     return Diagnosis(evidence(ranks), (root,), tuple(rows), edges(rows))

@@ -87,7 +87,7 @@ def page(checkup: Checkup) -> Page:
             "beyond_help",
             "error",
             "No setting that was tried lets several GPUs work together here. Train on one GPU that accumulates "
-            "gradients over 2 batches a step.",
+            "gradients over 2 batches per step.",
         ),
         ("cpu_only", "clear", "Nothing wrong was found on gloo, without GPUs: all_reduce 1.1 GB/s at 256 MiB."),
         ("eight", "warning", "GPU3: Gen5 ×8; its siblings have ×16."),

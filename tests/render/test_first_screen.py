@@ -23,7 +23,7 @@ from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.first_screen import aligned_steps, dense_stretches, first_screen
 from traceops.render.report.html import describe, render_html
 from traceops.render.report.lead import cure_of, lead_finding, not_evaluated
-from traceops.render.report.rank_tables import ranks_table
+from traceops.render.report.step_sections import ranks_table
 from traceops.render.report.terminal import describe_summary
 from traceops.render.svg.marks import lanes_plot
 from traceops.render.svg.plot import Note, Rectangle

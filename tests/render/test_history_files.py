@@ -73,7 +73,7 @@ def document(out: Path) -> dict[str, Any]:
 
 def test_one_capture_says_that_there_is_nothing_to_compare(tmp_path: Path) -> None:
     out = written(tmp_path, [(capture(), "gpt")])
-    assert "nothing to compare it with yet" in page_of(out).text()
+    assert "no other to compare it with yet" in page_of(out).text()
     assert [len(key["commits"]) for key in document(out)["keys"]] == [1]
 
 

@@ -14,8 +14,9 @@ from traceops.pipeline.analyze import analyze
 from traceops.render.cells import Cell, Column, build_table, name, number, size, sizes_apart
 from traceops.render.document import Document, Headline, Section, TableBlock, spans, text
 from traceops.render.files import write_report
-from traceops.render.report.detail_tables import collectives_table, kernels_table, operators_table
+from traceops.render.report.cross_sections import collectives_table
 from traceops.render.report.html import describe, render_html
+from traceops.render.report.step_sections import kernels_table, operators_table
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
 from traceops.report.tables import read_tables

@@ -50,6 +50,7 @@ from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID, family_of
+from traceops.words.catalogue import texts
 
 # Chooses the rows that a question asks for; an error lists what there is.
 
@@ -229,7 +230,7 @@ def _finding(found: Opened, asked: Asked) -> FindingAnswer:
             rule=wanted,
             title=rule.title if rule else rows[0].title,
             status="fired" if rows else "not_evaluated",
-            reason="" if rows else "the report does not say; another command or version of traceops judges it",
+            reason="" if rows else texts("views", "answers")["not_judged"],
         )
     return FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
 

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.core.as_module import command_of
+from traceops.core.claims import phrases
 from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
@@ -90,12 +91,7 @@ def open_run(
 
 def _left_out(traces: Discovery) -> tuple[str, ...]:
     same, of_others = traces.left_out(traces.latest)
-    told = []
-    if same:
-        told.append(f"{same} other capture window{'s' if same > 1 else ''} left out")
-    if of_others:
-        told.append(f"{of_others} capture window{'s' if of_others > 1 else ''} of other jobs left out")
-    return tuple(told)
+    return tuple(phrases("views", "answers", "left_out", same=same or None, of_others=of_others or None))
 
 
 def is_written(path: str) -> bool:

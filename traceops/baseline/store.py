@@ -19,6 +19,7 @@ from traceops.core.errors import InputError, UsageError, problem_of
 from traceops.report.document import report_of
 from traceops.report.run import Run
 from traceops.traces.source import is_remote
+from traceops.words.catalogue import texts
 
 if TYPE_CHECKING:
     from traceops.compare.config import CompareConfig
@@ -27,6 +28,7 @@ DEFAULT_BRANCHES = ("main", "master")
 DAY_NS = 86_400 * 10**9
 VARIABLE = "TRACEOPS_BASELINES"
 
+_WORDS = texts("views", "baseline")
 _HOUR_NS = 3600 * 10**9
 
 
@@ -215,7 +217,7 @@ def _slugs(place: Place, problems: list[Problem]) -> list[str]:
         if item.folder and SLUG.fullmatch(item.name):
             slugs.append(item.name)
         else:
-            problems.append(Problem(f"{place.url}/{item.name}", "no folder of a key"))
+            problems.append(Problem(f"{place.url}/{item.name}", _WORDS["no_key"]))
     return slugs
 
 
@@ -226,9 +228,9 @@ def _names(place: Place, slug: str, problems: list[Problem]) -> list[str]:
         if not item.folder and NAME.fullmatch(item.name):
             names.append(f"{slug}/{item.name}")
         elif not item.name.endswith(PARTIAL):
-            problems.append(Problem(f"{place.url}/{slug}/{item.name}", "no entry by its name"))
+            problems.append(Problem(f"{place.url}/{slug}/{item.name}", _WORDS["no_entry"]))
         elif item.modified_ns is not None and time.time_ns() - item.modified_ns > _HOUR_NS:
-            problems.append(Problem(f"{place.url}/{slug}/{item.name}", "left behind by a save that was interrupted"))
+            problems.append(Problem(f"{place.url}/{slug}/{item.name}", _WORDS["interrupted"]))
     return names
 
 

@@ -111,22 +111,18 @@ def calls_more_text(change: Change) -> str:
 
 def operator_text(change: Change) -> str:
     """One operator's change in host time."""
-    name = short_name(change.name, _MOST_NAME)
-    return f"{name} {change.base_ms or 0:.2f} → {change.head_ms or 0:.2f} ms of host time"
+    ms = (change.base_ms or 0, change.head_ms or 0)
+    return said("operator", name=short_name(change.name, _MOST_NAME), base=f"{ms[0]:.2f}", head=f"{ms[1]:.2f}")
 
 
 def calls_text(calls: Sequence[Change]) -> str:
     """Which calls wait for the device how often."""
-    parts = [
-        f"{short_name(c.name, _MOST_NAME)} makes the host wait for the GPU {_times(c.head_count or 0)} a step "
-        f"({count_text(c.base_count or 0)} before)"
-        for c in sorted(calls, key=lambda c: -abs((c.head_count or 0) - (c.base_count or 0)))
-    ]
+    parts = []
+    for change in sorted(calls, key=lambda c: -abs((c.head_count or 0) - (c.base_count or 0))):
+        before, now = count_text(change.base_count or 0), count_text(change.head_count or 0)
+        times = "once" if now == "1" else f"{now} times"
+        parts.append(said("calls", name=short_name(change.name, _MOST_NAME), times=times, before=before))
     return joined(parts[:3])
-
-
-def _times(count: float) -> str:
-    return "once" if count_text(count) == "1" else f"{count_text(count)} times"
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -431,7 +427,7 @@ def memory_explanation(base: Sequence[ComparedCapture], head: Sequence[ComparedC
     more = "more" if change > 0 else "less"
     names = joined([f"{gib_text(abs(size))} {more} {what}" for what, size in told])
     evidence = tuple(Evidence(Fact.CHANGE, size, "B", rank=after.rank, subject=what) for what, size in told)
-    text = f"at its peak rank {after.rank} holds {gib_text(abs(change))} {more}: {names}"
+    text = said("peak", rank=str(after.rank), size=gib_text(abs(change)), more=more, names=names)
     return Explanation("peak_memory", text, 0.0, (), evidence)
 
 
@@ -453,7 +449,7 @@ def _by_line(before: MemoryRank, after: MemoryRank) -> list[tuple[str, int]]:
 
 
 def _made(line: str) -> str:
-    return "made where no stack was recorded" if line == NO_STACK else f"made in {line}"
+    return said("no_stack") if line == NO_STACK else f"made in {line}"
 
 
 def _moved(old: Collection[str], new: Collection[str]) -> dict[str, str]:
@@ -492,8 +488,4 @@ def _kinds(row: MemoryRank) -> dict[str, int]:
         "optimizer state": row.optimizer_state_bytes or 0,
     }
     between = row.between_steps_bytes
-    return {
-        **stored,
-        "buffers, inputs and what else stays between steps": between - sum(stored.values()),
-        "activations and temporaries within the step": row.peak_bytes - between,
-    }
+    return {**stored, said("stays"): between - sum(stored.values()), said("within"): row.peak_bytes - between}

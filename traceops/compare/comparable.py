@@ -157,7 +157,7 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     found = [
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
         *(() if _same_work(base, head) else _refuse(base, head, "device", lambda c: c.run.device)),
-        *_refuse(base, head, "activity of the GPUs", _gpu_activity),
+        *_refuse(base, head, said("gpu_activity"), _gpu_activity),
         *_refuse(base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None),
     ]
     for label, keys in _WORKLOAD:
@@ -208,7 +208,7 @@ def _gpu_activity(capture: ComparedCapture) -> str | None:
 def _which_steps(capture: ComparedCapture) -> str | None:
     """Whether a capture is of a program's first steps or of later ones; None where its numbers do not tell."""
     if capture.report.summary.first_steps:
-        return "the program's first ones"
+        return said("first_steps")
     numbers = [row.step for row in capture.report.steps if row.step is not None]
     return "later ones" if numbers and min(numbers) >= FIRST_STEPS else None
 
@@ -254,8 +254,8 @@ def _trainings(base: ComparedCapture, head: ComparedCapture) -> list[str]:
             words = [" ".join(command or ())[:200] for command in commands]
             found.append(f"command: base {words[0]}, head {words[1]}")
     elif not old or not new:
-        side = "neither side says" if not old and not new else "base does not say" if not old else "head does not say"
-        found.append(said("unknown_training", side=side))
+        side = "both" if not old and not new else "base" if not old else "head"
+        found.append(said("unknown_training", side=said(f"training.{side}")))
     return found
 
 
@@ -286,7 +286,7 @@ def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) ->
         for capture in captures
         for how, ranks in (
             ("is damaged", damaged_ranks(capture)),
-            ("holds no GPU activity", half_known_ranks(capture) - damaged_ranks(capture)),
+            (said("no_gpu_activity"), half_known_ranks(capture) - damaged_ranks(capture)),
         )
         if ranks
     ]

@@ -76,15 +76,15 @@ def with_thresholds(config: CompareConfig, texts: list[str]) -> CompareConfig:
 
 
 def _parse(table: dict[str, Any], source: str) -> CompareConfig:
-    compare = table.get("compare", {})
+    compare, where = table.get("compare", {}), f"{source}: compare"
     if not isinstance(compare, dict):
         raise UsageError(f"{source}: compare must be a table")
-    only(compare, ("thresholds", "confidence", "power", "launch_noise_pct", "waivers"), f"{source}: compare")
+    only(compare, ("thresholds", "confidence", "power", "launch_noise_pct", "waivers"), where)
     thresholds = compare.get("thresholds", {})
     if not isinstance(thresholds, dict):
         raise UsageError(f"{source}: compare.thresholds must be a table of metric = percent")
     for name in thresholds:
-        _known(name, f"{source}: compare.thresholds")
+        _known(name, f"{where}.thresholds")
     waivers = compare.get("waivers", [])
     if not isinstance(waivers, list) or not all(isinstance(w, dict) for w in waivers):
         raise UsageError(f"{source}: waivers are written as [[compare.waivers]] tables")
@@ -93,10 +93,10 @@ def _parse(table: dict[str, Any], source: str) -> CompareConfig:
     if baselines is not None and not isinstance(baselines, str):
         raise UsageError(f"{source}: baselines must be a folder or URL, in quotes")
     return CompareConfig(
-        thresholds={name: _percent(v, f"{source}: compare.thresholds.{name}") for name, v in thresholds.items()},
-        confidence=_share(compare.get("confidence", 0.95), f"{source}: compare.confidence"),
-        power=_share(compare.get("power", 0.9), f"{source}: compare.power"),
-        launch_noise_pct=None if noise is None else _percent(noise, f"{source}: compare.launch_noise_pct"),
+        thresholds={name: _percent(v, f"{where}.thresholds.{name}") for name, v in thresholds.items()},
+        confidence=_share(compare.get("confidence", 0.95), f"{where}.confidence"),
+        power=_share(compare.get("power", 0.9), f"{where}.power"),
+        launch_noise_pct=None if noise is None else _percent(noise, f"{where}.launch_noise_pct"),
         waivers=tuple(_waiver(w, source) for w in waivers),
         baselines=baselines,
         source=source,

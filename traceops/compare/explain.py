@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, inventories
@@ -26,7 +27,6 @@ from traceops.compare.model import Change, Explanation
 from traceops.core.cause_words import CAUSES
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rank_text import ranks_text
 from traceops.core.units import count_text, ms_change_text, size_text
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules import stragglers
@@ -51,51 +51,68 @@ _NAMES = {
     "reduce_scatter_tensor": "reduce-scatter",
 }
 _COALESCED = "_coalesced"
+_NONE = (0.0, 0.0)
 _TRANSPORT = ("NCCL_", "RCCL_", "GLOO_", "FI_", "UCX_")
 
 
-def collectives_explanation(
-    ledger: LedgerChange,
-    left: dict[str, float],
-    changes: Sequence[Change],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-) -> Explanation | None:
+class _Case(Struct, frozen=True):
+    """What an explanation looks at. left: what of the ledger is still to be explained, which `explain` takes from."""
+
+    ledger: LedgerChange
+    left: dict[str, float]
+    changes: Sequence[Change]
+    base: Sequence[ComparedCapture]
+    head: Sequence[ComparedCapture]
+
+    def of_kind(self, kind: str) -> list[Change]:
+        """What changed of a kind."""
+        return [change for change in self.changes if change.kind == kind]
+
+    def is_worth(self, ms: float) -> bool:
+        """Whether a change of the step's time is worth a sentence."""
+        return abs(ms) >= self.ledger.worth_ms
+
+
+def collectives_explanation(case: _Case) -> Explanation | None:
     """Other collectives than before: 12 all-reduces a step became 1, with the same bytes. None if they are the same.
 
-    `left` is what of the ledger is still to be explained: what a straggler or a slower link takes is not theirs.
+    What of the ledger a straggler or a slower link takes is not theirs.
     """
-    old, new = _totals(base), _totals(head)
+    old, new = _totals(case.base), _totals(case.head)
     if old is None or new is None or _same_pattern(old, new):
         return None
-    none = (0.0, 0.0)
-    before, after = _by_name(old), _by_name(new)
-    parts = []
-    for name in sorted(
-        before.keys() | after.keys(),
-        key=lambda name: (-abs(after.get(name, none)[0] - before.get(name, none)[0]), name),
-    ):
-        (was, was_bytes), (now, now_bytes) = before.get(name, none), after.get(name, none)
-        if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
-            parts.append(_became(name, was, was_bytes, now, now_bytes))
-    rules = {found.rule for capture in head for found in capture.report.findings}
-    hints = [
-        said(key) for key, rule in (("late_start", LATE_START), ("small_ones", SMALL_COLLECTIVES)) if rule.id in rules
-    ]
-    text = "; ".join([*parts, *hints[:1]])
-    buckets = tuple(bucket for bucket in COMM_BUCKETS if bucket in left)
-    exposed = sum(left[bucket] for bucket in buckets)
+    rules = {found.rule for capture in case.head for found in capture.report.findings}
+    hints = {"late_start": LATE_START, "small_ones": SMALL_COLLECTIVES}
+    text = "; ".join([*_other_pattern(old, new), *[said(key) for key, rule in hints.items() if rule.id in rules][:1]])
+    buckets = tuple(bucket for bucket in COMM_BUCKETS if bucket in case.left)
+    exposed = sum(case.left[bucket] for bucket in buckets)
     if abs(exposed) >= 0.005:
         text += f". {said('exposes' if exposed > 0 else 'hides', ms=f'{abs(exposed):.2f}')}"
-    transfer = left.get("comm_transfer", 0.0)
-    if abs(transfer - exposed) >= ledger.worth_ms:
-        text += f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(left.get('comm_wait', 0.0))})"
+    transfer = case.left.get("comm_transfer", 0.0)
+    if case.is_worth(transfer - exposed):
+        text += f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(case.left.get('comm_wait', 0.0))})"
     evidence = tuple(
-        Evidence(Fact.CALLS_PER_STEP, round(new.get(op, none)[0], 3), peers=round(old.get(op, none)[0], 3), subject=op)
+        Evidence(
+            Fact.CALLS_PER_STEP, round(new.get(op, _NONE)[0], 3), peers=round(old.get(op, _NONE)[0], 3), subject=op
+        )
         for op in sorted(old.keys() | new.keys())
     )
-    rows = tuple(c for c in changes if c.kind == "collective")
-    return Explanation("collectives", text, exposed, buckets, evidence, rows)
+    return Explanation("collectives", text, exposed, buckets, evidence, tuple(case.of_kind("collective")))
+
+
+def _other_pattern(old: _Totals, new: _Totals) -> list[str]:
+    """What became of each collective whose number or bytes changed, the largest change first."""
+    before, after = _by_name(old), _by_name(new)
+
+    def more(name: str) -> float:
+        return abs(after.get(name, _NONE)[0] - before.get(name, _NONE)[0])
+
+    parts = []
+    for name in sorted(before.keys() | after.keys(), key=lambda name: (-more(name), name)):
+        (was, was_bytes), (now, now_bytes) = before.get(name, _NONE), after.get(name, _NONE)
+        if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
+            parts.append(_became(name, was, was_bytes, now, now_bytes))
+    return parts
 
 
 def _same_pattern(old: _Totals, new: _Totals) -> bool:
@@ -137,27 +154,17 @@ def _became(name: str, was: float, was_bytes: float | None, now: float, now_byte
     return f"{what}{f' ({size_text(nbytes)})' if nbytes else ''} {went}"
 
 
-def bandwidth_explanation(
-    ledger: LedgerChange,
-    left: dict[str, float],
-    changes: Sequence[Change],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-) -> Explanation | None:
+def bandwidth_explanation(case: _Case) -> Explanation | None:
     """The same collectives at another bandwidth; of other collectives only where it is half or double."""
-    ms = left.get("comm_transfer", 0.0)
-    if abs(ms) < ledger.worth_ms:
+    ms = case.left.get("comm_transfer", 0.0)
+    was, now = _bandwidth_of(case.base), _bandwidth_of(case.head)
+    if was is None or now is None or not case.is_worth(ms):
         return None
-    busbw = BY_NAME["busbw"]
-    values = [[float(s[0]) for c in side if len(s := busbw.series(c))] for side in (base, head)]
-    if not all(values):
-        return None
-    was, now = (sum(side) / len(side) for side in values)
-    old, new = _totals(base), _totals(head)
+    old, new = _totals(case.base), _totals(case.head)
     same = old is None or new is None or _same_pattern(old, new)
     if _pct(was, now) < (_SLOWER_PCT if same else _MUCH_SLOWER_PCT) or (now < was) != (ms > 0):
         return None
-    variables = [c for c in changes if c.kind == "environment" and c.name.startswith(_TRANSPORT)]
+    variables = [change for change in case.of_kind("environment") if change.name.startswith(_TRANSPORT)]
     text = said(
         "bus_bandwidth",
         what="the same collectives" if same else "collectives",
@@ -167,9 +174,15 @@ def bandwidth_explanation(
         head=", ".join([f"{c.name}={c.head_value}" for c in variables if c.head_value is not None][:3]),
         base=", ".join([f"{c.name}={c.base_value}" for c in variables if c.head_value is None][:3]),
     )
-    rows = [c for c in changes if c.kind == "collective"]
     evidence = (Evidence(Fact.BUSBW, round(now, 3), "GB/s", peers=round(was, 3)),)
-    return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, (*variables, *rows))
+    changes = (*variables, *case.of_kind("collective"))
+    return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, changes)
+
+
+def _bandwidth_of(side: Sequence[ComparedCapture]) -> float | None:
+    """Bus bandwidth in GB/s, mean over the captures that know it; None where none does."""
+    values = [float(series[0]) for capture in side if len(series := BY_NAME["busbw"].series(capture))]
+    return sum(values) / len(values) if values else None
 
 
 def _totals(side: Sequence[ComparedCapture]) -> _Totals | None:
@@ -207,38 +220,26 @@ def _pct(old: float, new: float) -> float:
 
 
 _FEW = 3  # kernels named, and numbers of evidence
+_OWN_BUCKET = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compute", "copy": "memory"}
 
 
-def straggler_explanation(
-    ledger: LedgerChange,
-    left: dict[str, float],
-    changes: Sequence[Change],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-) -> Explanation | None:
+def straggler_explanation(case: _Case) -> Explanation | None:
     """Ranks that make the others wait on one side only, or on both and longer on one; None without."""
-    before, now = _stragglers(base), _stragglers(head)
+    before, now = _stragglers(case.base), _stragglers(case.head)
     new = [finding for key, finding in now.items() if key not in before]
     gone = [finding for key, finding in before.items() if key not in now]
-    waiting = left.get("comm_wait", 0.0)
+    waiting = case.left.get("comm_wait", 0.0)
     found = new if new and (waiting > 0 or not gone) else gone
-    if not found and abs(waiting) >= ledger.worth_ms:
+    if not found and case.is_worth(waiting):
         found = [finding for key, finding in now.items() if key in before]  # the same ranks, more or less
-    if not found:
-        return None
     causes = {finding.cause or "unknown" for finding in found}
-    own = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compute", "copy": "memory"}
-    buckets = ("comm_wait", *sorted(own[cause] for cause in causes if cause in own))
-    ms = sum(left.get(bucket, 0.0) for bucket in buckets)
-    if abs(ms) < ledger.worth_ms or (found == new and ms < 0) or (found == gone and ms > 0):
+    buckets = ("comm_wait", *sorted(_OWN_BUCKET[cause] for cause in causes if cause in _OWN_BUCKET))
+    ms = sum(case.left.get(bucket, 0.0) for bucket in buckets)
+    if not found or not case.is_worth(ms) or (found == new and ms < 0) or (found == gone and ms > 0):
         return None
-    case = "late_now" if found == new else "late_no_longer" if found == gone else "later" if ms > 0 else "less_late"
-    who = joined([_who_and_why(finding) for finding in found])
-    makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
-    text = said(case, who=who, makes=makes, more=ms_change_text(ms))
-    if found == new and gone:
-        text += f"; {joined([_who_and_why(one) for one in gone])} no longer"
-    kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
+    kernels = moved_kernels(case.changes, ms) if "gpu_compute" in causes else []
+    key = "late_now" if found == new else "late_no_longer" if found == gone else "later" if ms > 0 else "less_late"
+    text = _late_text(key, found, ms, gone if found == new else [])
     if kernels:
         text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
     evidence = tuple(
@@ -247,11 +248,17 @@ def straggler_explanation(
     return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
 
 
+def _late_text(key: str, found: Sequence[Finding], ms: float, gone: Sequence[Finding]) -> str:
+    makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
+    text = said(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
+    return f"{text}; {joined([_who_and_why(one) for one in gone])} no longer" if gone else text
+
+
 def _who_and_why(finding: Finding) -> str:
     words = CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
     why = words.changed_several if len(finding.ranks) > 1 else words.changed
-    when = ", in some steps only" if finding.rule == stragglers.SOMETIMES_LATE.id else ""
-    return f"rank{'s' if len(finding.ranks) > 1 else ''} {ranks_text(finding.ranks)} ({why}{when})"
+    sometimes = finding.rule == stragglers.SOMETIMES_LATE.id
+    return said("late_sometimes" if sometimes else "late", ranks=finding.ranks, why=why)
 
 
 def _stragglers(side: Sequence[ComparedCapture]) -> dict[Hashable, Finding]:
@@ -304,20 +311,20 @@ def explain(
                 left.pop(bucket, None)
             (counted if sure else timed).append(found)
 
-    straggler = straggler_explanation(ledger, left, changes, base, head)
-    keep(straggler, sure=False)
-    keep(bandwidth_explanation(ledger, left, changes, base, head), sure=False)
-    keep(collectives_explanation(ledger, left, changes, base, head), sure=True)
-    keep(_blocking(ledger, left, changes), sure=True)
-    compute = _compute(ledger, left, changes)
+    case = _Case(ledger, left, changes, base, head)
+    keep(straggler_explanation(case), sure=False)
+    keep(bandwidth_explanation(case), sure=False)
+    keep(collectives_explanation(case), sure=True)
+    keep(_blocking(case), sure=True)
+    compute = _compute(case)
     keep(compute, sure=compute is not None and _is_counted(compute))
     for bucket in ("idle_input", "idle_host", "memory", "comm_wait", "comm_transfer", "idle_sync"):
-        if abs(left.get(bucket, 0.0)) >= ledger.worth_ms:
-            timed.append(_of_bucket(bucket, left[bucket], ledger, changes, base, head))
+        if case.is_worth(left.get(bucket, 0.0)):
+            timed.append(_of_bucket(bucket, left[bucket], case))
     timed += [
         Explanation("other", bucket_text(b, ledger), left[b], (b,))
         for b in ("idle_dependency", "idle_unknown", "idle_gap", "comm_unmatched")
-        if abs(left.get(b, 0.0)) >= ledger.worth_ms
+        if case.is_worth(left.get(b, 0.0))
     ]
     keep(_more_kernels(changes) if _KERNELS in regressed else None, sure=True)
     beyond = [e for e in timed if not ledger.in_noise.issuperset(e.buckets)]
@@ -339,35 +346,35 @@ def _in_order(
     return (*first, *then)
 
 
-def _blocking(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
+def _blocking(case: _Case) -> Explanation | None:
     """Calls that wait for the device and are called more often than before, or less."""
-    calls = [
-        c
-        for c in changes
-        if c.kind == "blocking_call" and abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= _ONE_CALL
-    ]
+    calls = [change for change in case.of_kind("blocking_call") if abs(_more_calls(change)) >= _ONE_CALL]
     if not calls:
         return None
-    more = sum((c.head_count or 0.0) - (c.base_count or 0.0) for c in calls)
-    buckets = tuple(b for b in ("idle_sync", "idle_host") if left.get(b, 0.0) * more > 0)
-    ms = sum(left[bucket] for bucket in buckets)
-    if abs(ms) < ledger.worth_ms and abs(more) < 2.0 and all(c.status == "changed" for c in calls):
+    more = sum(map(_more_calls, calls))
+    buckets = tuple(b for b in ("idle_sync", "idle_host") if case.left.get(b, 0.0) * more > 0)
+    ms = sum(case.left[bucket] for bucket in buckets)
+    if not case.is_worth(ms) and abs(more) < 2.0 and all(call.status == "changed" for call in calls):
         return None
-    idle = f"; the {ledger.device} idles {ms_change_text(ms)} a step for it" if ms else ""
-    evidence = (
-        Evidence(Fact.BLOCKING_CALLS, round(sum(c.head_count or 0.0 for c in calls), 2), "",
-                 peers=round(sum(c.base_count or 0.0 for c in calls), 2)),
-    )  # fmt: skip
+    idle = said("idles", device=case.ledger.device, ms=ms_change_text(ms)) if ms else ""
+    base = round(sum(change.base_count or 0.0 for change in calls), 2)
+    head = round(sum(change.head_count or 0.0 for change in calls), 2)
+    evidence = (Evidence(Fact.BLOCKING_CALLS, head, "", peers=base),)
     return Explanation(
         "blocking_calls", calls_text(calls) + idle, ms, buckets or ("idle_sync",), evidence, tuple(calls)
     )
 
 
-def _compute(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
-    ms = left.get("compute", 0.0)
-    if abs(ms) < ledger.worth_ms:
+def _more_calls(change: Change) -> float:
+    """How many more there are in a step of head."""
+    return (change.head_count or 0.0) - (change.base_count or 0.0)
+
+
+def _compute(case: _Case) -> Explanation | None:
+    ms = case.left.get("compute", 0.0)
+    if not case.is_worth(ms):
         return None
-    movers = moved_kernels(changes, ms)
+    movers = moved_kernels(case.changes, ms)
     named = movers[:_FEW]
     how = joined([kernel_text(c) for c in named]) if named else said("no_kernel")
     text = f"compute {ms_change_text(ms)} a step: {how}"
@@ -376,10 +383,10 @@ def _compute(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Cha
 
 def _more_kernels(changes: Sequence[Change]) -> Explanation | None:
     """What is launched more often than before, most calls first."""
-    more = [c for c in changes if c.kind == "kernel" and (c.head_count or 0.0) - (c.base_count or 0.0) >= 0.5]
+    more = [c for c in changes if c.kind == "kernel" and _more_calls(c) >= 0.5]
     if not more:
         return None
-    more.sort(key=lambda c: (c.base_count or 0.0) - (c.head_count or 0.0))
+    more.sort(key=_more_calls, reverse=True)
     names = joined([calls_more_text(c) for c in more[:_FEW]])
     return Explanation("compute", f"more is launched: {names}", sum(c.more_ms for c in more), (), (), tuple(more))
 
@@ -389,36 +396,28 @@ def _is_counted(explanation: Explanation) -> bool:
     other = sum(
         c.more_ms
         for c in explanation.changes
-        if c.status in ("new", "vanished")
-        or abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= max(1.0, 0.1 * (c.base_count or 0.0))
+        if c.status in ("new", "vanished") or abs(_more_calls(c)) >= max(1.0, 0.1 * (c.base_count or 0.0))
     )
     return abs(other) >= 0.5 * abs(explanation.ms)
 
 
-def _of_bucket(
-    bucket: str,
-    ms: float,
-    ledger: LedgerChange,
-    changes: Sequence[Change],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-) -> Explanation:
+def _of_bucket(bucket: str, ms: float, case: _Case) -> Explanation:
     """One bucket that nothing else accounts for, with what may be behind it."""
     cause = {
         "idle_input": "input", "idle_host": "launch", "memory": "memory", "comm_wait": "waiting",
         "comm_transfer": "bandwidth", "idle_sync": "blocking_calls",
     }[bucket]  # fmt: skip
-    operators = _moved_operators(changes, ms)
+    operators = _moved_operators(case.changes, ms)
     behind: list[Change] = []
-    text = bucket_text(bucket, ledger)
+    text = bucket_text(bucket, case.ledger)
     if bucket == "idle_input":
         behind = [c for c in operators if "load" in c.name.lower() or "fetch" in c.name.lower()][:_FEW]
     elif bucket == "idle_host":
         behind = operators[:_FEW]
-        if (kernels := _kernel_count(base, head)) is not None:
+        if (kernels := _kernel_count(case.base, case.head)) is not None:
             text += f"; {count_change_text('kernel', *kernels)}"
     elif bucket == "memory":
-        behind = [c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.more_ms * ms > 0][:_FEW]
+        behind = [c for c in case.of_kind("kernel") if c.name.startswith(COPIES) and c.more_ms * ms > 0][:_FEW]
     if behind:
         texts = [operator_text(c) if c.kind == "operator" else kernel_text(c) for c in behind]
         text += f" ({joined(texts)})"

@@ -321,14 +321,8 @@ def _timed(
     if not scale:
         return replace(row, reason=said("base_is_zero")), None, 0.0
     row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
-    per_step = len(series[0][0]) > 1 or len(series[1][0]) > 1
-    if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
-        few = "few_steps" if metric.family != "communication" or per_step else "one_value_a_capture"
-        where = "a side" if samples[0] == samples[1] else "on one side"
-        why = said(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
+    if why := _too_few(metric, series, noise_pct):
         return replace(row, outcome=_open(threshold), reason=why), None, 0.0
-    if noise_pct is None and sum(sum(map(bool, map(len, side))) for side in series) <= 2:
-        return replace(row, outcome=_open(threshold), reason=said("launches_differ", needed=_MANY_STEPS)), None, 0.0
     known = estimate(
         series[0],
         series[1],
@@ -349,6 +343,19 @@ def _timed(
         known,
         scale,
     )
+
+
+def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float | None) -> str:
+    """Why so few steps and captures decide nothing; empty where they may."""
+    samples = [sum(map(len, side)) for side in series]
+    per_step = any(len(side[0]) > 1 for side in series)
+    if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
+        few = "few_steps" if metric.family != "communication" or per_step else "one_value_a_capture"
+        where = "a side" if samples[0] == samples[1] else "on one side"
+        return said(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
+    if noise_pct is None and sum(bool(len(own)) for side in series for own in side) <= 2:
+        return said("launches_differ", needed=_MANY_STEPS)
+    return ""
 
 
 def _open(threshold: float | None) -> MetricOutcome:

@@ -62,8 +62,7 @@ def compare(
     base, head, common = _on_common_ranks(base, head)
     reasons = refusals(base, head)
     if reasons and not force:
-        listed = "\n".join(f"  {reason}" for reason in reasons)
-        raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
+        raise _cannot_compare(reasons)
     on_cpu = base[0].run.device_type == "cpu"
     metrics = metrics_for((base, head))
     step_time = next(metric for metric in metrics if metric.name == "step_time")
@@ -75,13 +74,11 @@ def compare(
         noise_pct=noise.pct, paired=noise.paired, floor_pct=noise.floor_pct, today=today, unlike=open_,
         bound=_bound(step_time, base, head, unlike, on_cpu=on_cpu),
     )  # fmt: skip
-    profiled = metric_of(rows, "profiled_step_time")
-    changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)
+    changes = find_changes(base, head, _profiled_ms(rows))
     worse = [row for row in rows if row.outcome == "regression"]
-    ledger = ledger_of(rows, BUCKETS, "CPU" if on_cpu else "GPU")
-    explanations: tuple[Explanation, ...] = ()
-    if ledger is not None and "step_time" not in open_:
-        explanations = explain(ledger, changes, base, head, _wanted_ms(rows), [row.metric for row in worse])
+    ledger = ledger_of(rows, BUCKETS, "CPU" if on_cpu else "GPU") if "step_time" not in open_ else None
+    wanted = (_wanted_ms(rows), [row.metric for row in worse])
+    explanations = () if ledger is None else explain(ledger, changes, base, head, *wanted)
     held = memory_explanation(base, head) if _moved(rows, "peak_memory") else None
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
@@ -100,7 +97,7 @@ def compare(
         findings=tuple(_regression(row, held, explanations) for row in worse),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
-        not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics),
+        not_judged=_not_judged(unlike),
         warnings=(
             *cut_off,
             *differences(base, head),
@@ -120,6 +117,11 @@ def compare(
         steps=(*_points("base", base), *_points("head", head)),
     )
     return replace(result, sentence=sentence(result))
+
+
+def _cannot_compare(reasons: Sequence[str]) -> UsageError:
+    listed = "\n".join(f"  {reason}" for reason in reasons)
+    return UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
 
 
 def _on_common_ranks(
@@ -218,6 +220,16 @@ def _in_order(side: Sequence[ComparedCapture]) -> list[ComparedCapture]:
 
 def _side(label: str, captures: Sequence[ComparedCapture]) -> Side:
     return Side(label, tuple(c.info for c in captures), captures[0].run_object)
+
+
+def _profiled_ms(rows: Sequence[MetricChange]) -> float:
+    """What a profiled step of base takes; 1 where that is not known."""
+    profiled = metric_of(rows, "profiled_step_time")
+    return (profiled.base if profiled is not None else None) or 1.0
+
+
+def _not_judged(unlike: Sequence[Unlike]) -> tuple[NotJudged, ...]:
+    return tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics)
 
 
 def _moved(rows: Sequence[MetricChange], name: str) -> bool:

@@ -147,29 +147,28 @@ def estimate(
     if paired:
         pairs = [(b, h) for b, h in zip(base, head, strict=True) if len(b) and len(h)]
         paired = len(pairs) >= LEAST_PAIRS
-        if paired:
-            base, head = [b for b, _ in pairs], [h for _, h in pairs]
-    base, head = [s for s in base if len(s)], [s for s in head if len(s)]
-    if not base or not head:
+        base, head = zip(*pairs, strict=True) if paired else (base, head)
+    sides = [[series for series in side if len(series)] for side in (base, head)]
+    if not all(sides):
         return None
-    at = [np.array([float(location(series)) for series in side]) for side in (base, head)]
-    before, after = (float(values.mean()) for values in at)
-    within = [np.array([step_error(series, location) for series in side]) for side in (base, head)]
+    at = [np.array([float(location(series)) for series in side]) for side in sides]
+    before, after = float(at[0].mean()), float(at[1].mean())
+    within = [np.array([step_error(series, location) for series in side]) for side in sides]
     inner = math.sqrt(sum(float((errors**2).sum()) / len(errors) ** 2 for errors in within))
-    counts = [len(values) for values in at]
+    counts = [len(side) for side in sides]
     if paired:
         differences = at[1] - at[0]
         error = float(differences.std(ddof=1)) / math.sqrt(counts[0])
         return Estimate(before, after, max(error, inner), counts[0] - 1, False, True)
     df = sum(counts) - 2
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in at)
+    squares = float(sum(((values - values.mean()) ** 2).sum() for values in at))
     share = 1 / counts[0] + 1 / counts[1]
     measured = math.sqrt(squares / df * share) if df else 0.0
     if df >= LEAST_FREEDOM or (noise is None and df):
         error = max(measured, inner, floor)
         return Estimate(before, after, error, df, False, False)
     error = max(math.sqrt(inner**2 + share * (noise or 0.0) ** 2), measured)
-    return Estimate(before, after, error, _welch(within, base, head, error), True, False)
+    return Estimate(before, after, error, _welch(within, sides[0], sides[1], error), True, False)
 
 
 def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float], error: float) -> float:

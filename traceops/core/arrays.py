@@ -26,7 +26,7 @@ def compiled_passes() -> Any:
         import traceops.core._arrays as passes  # an installation without a compiler has none
     except ImportError:
         return None
-    return passes if getattr(passes, "VERSION", 0) == 2 else None
+    return passes if getattr(passes, "VERSION", 0) == 2 and hasattr(passes, "widen") else None
 
 
 native: Any = compiled_passes()

@@ -147,7 +147,7 @@ def _is_empty(value: Any) -> bool:
 def filled(template: str, claim: Claim | Facts) -> str | None:
     """A sentence with its facts; None where one of them is not known, or a condition does not hold.
 
-    '{name:part}' is the first text of `name`, in the same section, whose facts are known, or else nothing.
+    '{name:part}' is the first text of `name`, in its section or else in [words], whose facts are known, or nothing.
     """
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
@@ -158,7 +158,8 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
             said += _STEP[name](claim.window)
             continue
         if spec == "part":
-            own = sections(claim.family)[claim.kind][name].split("\n")
+            file = sections(claim.family)
+            own = (file[claim.kind] if name in file[claim.kind] else file["words"])[name].split("\n")
             part = next((one for line in own if line and (one := filled(line, claim)) is not None), "")
             said += part if part[:1] in _JOINED or said[-1:] in ("", " ") else f" {part}"
             continue
@@ -228,6 +229,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "name": lambda value: short_name(value, 60),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
+    "number": lambda value: str(len(value)),
     "list": lambda value: ", ".join(map(str, value)),
     "semicolons": lambda value: "; ".join(map(str, value)),
     "and": lambda value: " and ".join(map(str, value)),

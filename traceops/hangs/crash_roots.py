@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core.errors import KILLED_BY
 from traceops.core.findings import Confidence
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who, who_first
 from traceops.hangs.crashes import (
     FROM_OUTSIDE,
     LATER,
@@ -24,18 +23,19 @@ from traceops.hangs.crashes import (
     kind_of,
 )
 from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, RankProcess
-from traceops.hangs.model import Root
+from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import Call
 from traceops.hangs.roots import DIED, HOST, NETWORK
 from traceops.hangs.stack_activity import is_own
-from traceops.hangs.words import crash_statement, did_what, died_alike, it_did, own_line, somebody_did, waiting_in
+from traceops.hangs.words import crash_clause, own_line, place_text
+from traceops.words.catalogue import texts
 
 _MOST_TEXT = 420
 _MOST_OUTLIVED = 2
 _SAME = 60  # characters of a message by which it is known again
 _SIGNALS = 128  # exit codes above it are signals
-_MAY_BE_WHY = "This may be why: a process of unknown rank"
-_LATE = "the log shows steps up to {}: printed before and shown late, or the program went on"
+_WORDS = texts("hangs", "crash")
+_ONLY_ERROR, _UNKNOWN_RANK = "only_error", "unknown_rank"
 
 
 def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequence[Call] = ()) -> list[Root]:
@@ -53,10 +53,10 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequenc
             return [replace(first, waiting=waiting)]
         if crashes[0].kind in FROM_OUTSIDE:
             return []  # who ended the job ended ranks that waited: not why they did
-        about = replace(
-            first, statement=waiting_in(waiting, stuck[0]), tells_waiting=True, waiting=waiting, confidence="low"
-        )
-        return [_perhaps_of(about, crashes[0], _MAY_BE_WHY, proof=())]
+        call = stuck[0]
+        about = replace(first, kind=RootKind.WAITING_IN, facts=RootFacts(), waiting=waiting, confidence="low")
+        about = replace(about, group=call.group.label, op=call.op.op, sequence=call.op.sequence)
+        return [_perhaps_of(about, crashes[0], _UNKNOWN_RANK, proof=())]
     alone = len(roots) == len(crashes) == 1  # an error that names no rank is that of the one that died
     explained = [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
     if all(_by_exception(root) for root in explained) and crashes[0].alone and crashes[0].ranks:
@@ -70,7 +70,7 @@ def with_outlived(root: Root, log: Sequence[LogEvent]) -> Root:
         return root
     before = [one for one in log if one.kind == "outlived" and (one.rank is None or one.rank in root.ranks)]
     told = tuple(
-        (f"{one.path}:{one.line}", f"{one.text[:_MOST_TEXT]} (the log goes on after it)")
+        (f"{one.path}:{one.line}", _WORDS["outlived"].format(text=one.text[:_MOST_TEXT]))
         for one in before[-_MOST_OUTLIVED:]
     )
     return replace(root, evidence=(*root.evidence, *told))
@@ -92,15 +92,15 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
     if crash is None and alone and not crashes[0].ranks and _may_be_why(root, crashes[0]):
-        return _perhaps_of(root, crashes[0], "Its log has one error: a process")
+        return _perhaps_of(root, crashes[0], _ONLY_ERROR)
     if crash is None and alone and root.rule in (HOST, NETWORK) and root.confidence == "low":
         first = crashes[0]  # all wait, for one or for the network, and what the machine did to some process
         if not first.ranks and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
-            return _perhaps_of(root, first, _MAY_BE_WHY)
+            return _perhaps_of(root, first, _UNKNOWN_RANK)
     if crash is None:
         return root
     if root.rule == DIED:
-        alike = () if root.tells_waiting else _alike(crash, root.ranks)
+        alike = () if root.op is not None else _alike(crash, root.ranks)
         return _died_alike(root, crash.of(alike)) if alike else _died_of(root, crash.of(root.ranks))
     if root.rule == HOST and root.confidence == "low" and _alone_explains(crash, root):
         waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
@@ -140,8 +140,9 @@ def _died_alike(root: Root, crash: Crash) -> Root:
     """Ranks that failed in one way, as on a start that cannot succeed anywhere: told once, for all of them."""
     return replace(
         root,
+        kind=RootKind.DIED_ALIKE,
         ranks=crash.ranks,
-        statement=died_alike(crash.ranks, it_did(crash)),
+        facts=RootFacts(how=crash_clause(crash, ""), end=crash_clause(crash, "", part="short")),
         waiting=tuple(rank for rank in root.waiting if rank not in crash.ranks),
         where=own_line(crash),
         crash=crash,
@@ -160,35 +161,33 @@ def _died_of(root: Root, crash: Crash) -> Root:
     return replace(root, where=own_line(crash), crash=crash, evidence=(*_exit_code(root), *_proof(crash)))
 
 
-def _perhaps_of(root: Root, crash: Crash, who: str, proof: Sequence[tuple[str, str]] | None = None) -> Root:
-    """The rank that died or does not come, with the only failure that a log tells, whose rank no line names."""
-    where = own_line(crash)
-    told = f"{who} {did_what(crash)}" + (f", at {where}" if where else "")
-    if crash.kind == "exception":  # of which the message alone says what it was
-        known = crash.event.text[:_SAME] in root.statement  # as how it ended
-        told = somebody_did(who, crash) if not known else told if where else ""
+def _perhaps_of(root: Root, crash: Crash, process: str, proof: Sequence[tuple[str, str]] | None = None) -> Root:
+    """The rank that died or does not come, with the only failure that a log has, whose rank no line names."""
+    place, part = own_line(crash), "suspect"
+    if crash.kind == "exception":  # its message alone says what it was, if that is not how the rank ended
+        known = crash.event.text[:_SAME] in root.facts.how
+        part = "clause" if not known else "suspect" if place else ""
     return replace(
-        root,
-        statement=f"{root.statement}. {told}" if told else root.statement,
-        crash=crash,
-        evidence=(*root.evidence, *(_proof(crash) if proof is None else proof)),
-    )
+        root, crash=crash, evidence=(*root.evidence, *(_proof(crash) if proof is None else proof))
+    ).with_facts(suspect=crash_clause(crash, _WORDS[process], part=part) if part else "")
 
 
 def crash_root(crash: Crash) -> Root:
     """The crash as a cause."""
     confidence: Confidence = "high"
     behind = crash.event.steps_behind
+    subject = who_first(crash.ranks) if crash.ranks else _WORDS["program"]
     if not crash.alone or behind is not None or crash.kind in (*LATER, "exception", "write_failed"):
         confidence = "medium"
     return Root(
         rule=RULE_OF[crash.kind],
+        kind=RootKind.CRASHED,
         ranks=crash.ranks,
         confidence=confidence,
-        statement=crash_statement(crash),
+        facts=RootFacts(how=crash_clause(crash, subject), end=crash_clause(crash, subject, part="short")),
         cause=crash.cause,
         where=own_line(crash),
-        evidence=_proof(crash) if behind is None else (*_proof(crash), ("behind it", _LATE.format(behind))),
+        evidence=(*_proof(crash), *([] if behind is None else [("behind it", _WORDS["late"].format(step=behind))])),
         crash=crash,
     )
 
@@ -254,11 +253,10 @@ def _first_lines(log: Sequence[LogEvent], roots: Sequence[Root]) -> dict[str, in
 def _sentence(crash: Crash, first: dict[str, int]) -> str:
     event = crash.event
     after = event.line > first.get(event.path, event.line) and not by_machine(event, crash.kind)
-    said = crash_statement(crash)
-    if crash.kind in FROM_OUTSIDE and not crash.ranks:
-        said = said.replace("The program", "the program", 1)
-    when = "After that " if after else "Also: "
-    return f"{when}{said} ({Path(event.path).name}:{event.line})."
+    subject = who_first(crash.ranks) if crash.ranks else _WORDS["program"]
+    if crash.kind in FROM_OUTSIDE:
+        subject = f"{subject[:1].lower()}{subject[1:]}"
+    return _WORDS["after" if after else "also"].format(clause=crash_clause(crash, subject), where=place_text(event))
 
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.

@@ -33,16 +33,16 @@ def says_not_finite(text: str) -> bool:
     return _SAID.search(text) is not None
 
 
-def what_is_not_finite(text: str) -> str:
-    """'the loss is NaN', 'gradients are inf', 'the loss is not finite (inf or NaN)': no more than the message says."""
+def what_is_not_finite(text: str) -> tuple[Literal["not_finite", "loss", "norm", "gradients"], str | None]:
+    """What is not finite, and 'NaN' or 'inf': no more than the message says."""
     said = _SAID.search(text)
     if said is None:
-        return "a value is not finite (inf or NaN)"
-    value = _value(said[0]) or _value(text[said.start() : said.end() + _BEHIND]) or "not finite (inf or NaN)"
+        return "not_finite", None
+    value = _value(said[0]) or _value(text[said.start() : said.end() + _BEHIND])
     if (said["of"] or said["to"]).lower().startswith("loss"):
-        return f"the loss is {value}"
+        return "loss", value
     of_norm = _NORM.search(text, max(0, said.start() - _AHEAD), said.end()) is not None
-    return f"the norm of gradients is {value}" if of_norm else f"gradients are {value}"
+    return "norm" if of_norm else "gradients", value
 
 
 def _value(told: str) -> str | None:

@@ -173,14 +173,7 @@ def _with_gpu(root: Root, activities: Mapping[int, StackActivity], errors: Mappi
     if root.rule == found_in_records.HOST and all(
         rank in activities and activities[rank].kind == "gpu_sync" for rank in root.ranks
     ):
-        return replace(
-            root,
-            rule=found_in_records.GPU,
-            cause="gpu",
-            confidence="medium",
-            statement=f"{root.statement}; {words.own_gpu(root.ranks)}",
-            tells_waiting=True,
-        )
+        return replace(root, rule=found_in_records.GPU, cause="gpu", confidence="medium").with_facts(own_gpu=True)
     broken = [rank for rank in root.ranks if rank in errors]
     if root.rule == found_in_records.NETWORK and broken and len(broken) < len(root.ranks):
         return replace(

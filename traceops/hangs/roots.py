@@ -14,7 +14,7 @@ from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs import words
 from traceops.hangs.evidence import HangEvidence, Operation, Shards, Trained
-from traceops.hangs.model import Carried, Root
+from traceops.hangs.model import Carried, Root, RootFacts, RootKind
 from traceops.hangs.positions import (
     Call,
     ProcessGroup,
@@ -23,6 +23,7 @@ from traceops.hangs.positions import (
     code_place,
     describe,
     message_bytes,
+    shape_text,
     signature,
 )
 from traceops.hangs.waits import Waits, cycles
@@ -68,10 +69,10 @@ def not_called(
                 call,
                 Root(
                     rule=HOST,
+                    kind=RootKind.NEVER_CALLED,
                     ranks=tuple(sorted(members)),
                     confidence=how_sure(group, ranks) if sure >= set(members) and not hidden else "low",
-                    statement=words.never_called(members, call, waiting, sure=sure >= set(members), hidden=hidden),
-                    tells_waiting=True,
+                    facts=RootFacts(perhaps=not sure >= set(members), hidden=tuple(hidden)),
                     waiting=waiting,
                     cause="host",
                     evidence=tuple(
@@ -112,10 +113,10 @@ def circles(
                 heads[0],
                 Root(
                     rule=HOST if culprits else MISMATCH,
+                    kind=RootKind.CIRCLE,
                     ranks=named,
                     confidence="low" if any(wait.reason == "not_recorded" for wait in inside) else "medium",
-                    statement=words.circle(members, heads, culprits),
-                    tells_waiting=True,
+                    facts=RootFacts(heads=words.heads_text(heads), here=members, culprits=culprits),
                     waiting=waits.waiting_for(named),
                     cause="host" if culprits else None,
                     evidence=tuple(
@@ -148,7 +149,7 @@ def about(call: Call, root: Root) -> Root:
         sequence=call.op.sequence,
         bytes=message_bytes(call.op),
         where=code_place(call.op.frames),
-    )
+    ).with_facts(shape=shape_text(call.op))
 
 
 # Collectives that ranks called differently: where their calls first part, and which side is out of line.
@@ -203,13 +204,15 @@ def noticed_mismatch(
     usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
     odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
     all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    alone = not odd and all_agree and len(ended) == 1
     blamed = odd or ended
     return [
         Root(
             rule=MISMATCH,
+            kind=RootKind.MESSAGE_SIZE,
             ranks=blamed,
-            confidence="medium" if odd or (all_agree and len(ended) == 1) else "low",
-            statement=words.ended_by_size(ended, odd, others_agree=all_agree),
+            confidence="medium" if odd or alone else "low",
+            facts=RootFacts(others=ended, here=odd, agree=alone, decided=bool(odd) or alone),
             waiting=tuple(rank for rank in waits.waiting_for(ended) if rank not in blamed),
             evidence=tuple(
                 (f"{event.path}:{event.line}", event.text[:300])
@@ -296,10 +299,13 @@ def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, RankPos
         odd[0],
         Root(
             rule=MISMATCH,
+            kind=RootKind.DIFFERENT,
             ranks=blamed,
             confidence="high" if found.right is not None and recorded(blamed, ranks) else "medium",
-            statement=words.called_differently(
-                found.group, found.sequence, found.sides, decided=found.right is not None, stuck=stuck
+            facts=RootFacts(
+                sides=words.sides_text(found.sides),
+                decided=found.right is not None,
+                stuck=stuck if stuck > found.sequence else None,
             ),
             waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
             evidence=tuple(

@@ -14,8 +14,7 @@ from traceops.core.rank_text import ranks_text, who
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Quote
 from traceops.fabric.talks import Talk, job_ranks, members, ranks_in, talks
-from traceops.hangs import words
-from traceops.hangs.model import Root
+from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import Call, ProcessGroup, RankPosition
 from traceops.hangs.roots import GPU, NETWORK, about, all_known, how_sure
 from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
@@ -142,15 +141,15 @@ def _gpu(
     members = tuple(sorted(call.rank for call in stuck))
     held = {*members, *(others if did == "started" else ())}
     waiting = tuple(sorted({*held, *waits.waiting_for(held)} - set(members)))
-    counted = [rank for rank in others if did == "finished" and stuck[0].group in ranks[rank].counted]
+    counted = tuple(rank for rank in others if did == "finished" and stuck[0].group in ranks[rank].counted)
     return about(
         stuck[0],
         Root(
             rule=GPU,
+            kind=RootKind.GPU_UNFINISHED if did == "finished" else RootKind.GPU_UNSTARTED,
             ranks=members,
             confidence="low" if counted else how_sure(operation.group, ranks),
-            statement=words.gpu_behind(members, stuck[0], others, did, waiting, counted),
-            tells_waiting=True,
+            facts=RootFacts(others=tuple(others), counted=counted),
             waiting=waiting,
             cause="gpu",
             evidence=(
@@ -169,10 +168,9 @@ def _alone(call: Call, ranks: Mapping[int, RankPosition], waits: Waits) -> Root:
         call,
         Root(
             rule=GPU,
+            kind=RootKind.GPU_ALONE,
             ranks=(call.rank,),
             confidence="high" if all_known(call.group, ranks) else "medium",
-            statement=words.gpu_alone(call, waiting),
-            tells_waiting=True,
             waiting=waiting,
             cause="gpu",
             evidence=((f"state on rank {call.rank}", call.op.state),),
@@ -188,6 +186,7 @@ def _network(
     records = [ranks[rank].record for rank in members]
     nameless = any(call.op.is_p2p and call.op.peer is None for call in operation.calls)
     sure = states == {"started"} and operation.group.ranks is not None and not nameless
+    known = operation.group.ranks is not None and all(record.source != "log" for record in records)
     starts: Literal["started", "gloo", "not_started", "not_recorded"]
     if states == {"started"}:
         starts = "started"
@@ -199,17 +198,16 @@ def _network(
         operation.calls[0],
         Root(
             rule=NETWORK,
+            kind=RootKind.NONE_FINISHED,
             ranks=members,
             confidence="low" if not sure else "high" if all_known(operation.group, ranks) else "medium",
-            statement=words.nobody_finished(
-                members,
-                operation.calls[0],
-                finished,
-                whole_group=not operation.calls[0].op.is_p2p,
+            facts=RootFacts(
+                here=members,
+                finished=tuple(finished),
+                several=_MEMBERS[min(len(members), 3)] if known and not operation.calls[0].op.is_p2p else None,
                 starts=starts,
-                members_known=operation.group.ranks is not None and all(record.source != "log" for record in records),
+                unknown_members=not known,
             ),
-            tells_waiting=starts == "gloo",
             waiting=waits.waiting_for(members),
             cause="network" if states == {"started"} else None,
             evidence=(("members", ranks_text(members, 16)), ("state", ", ".join(sorted(states)))),
@@ -222,6 +220,7 @@ def _network(
 
 # The causes that this gives, by which the rule has its advice.
 P2P, WAY_KNOWN, GLOO = "p2p", "way_known", "gloo"
+_MEMBERS: Mapping[int, Literal["one", "two", "many"]] = {1: "one", 2: "two", 3: "many"}
 _LINKS = ("NV", "XGMI", "C2C")  # made for P2P; over PCIe and between processors it is what often breaks
 _ACROSS = "SYS"
 _INSIDE = ("P2P", "SHM")
@@ -257,9 +256,8 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
         root,
         cause=P2P,
         confidence="medium" if across and root.confidence == "low" else root.confidence,
-        statement=words.by_p2p(root.statement, _pair(shown[0]), shown[0].way, paths[0].kind),
         evidence=tuple(proof),
-    )
+    ).with_facts(way=shown[0].way, between=_pair(shown[0]), path=paths[0].kind, across=paths[0].kind == _ACROSS)
 
 
 def over_gloo(root: Root) -> Root:

@@ -16,18 +16,17 @@ from traceops.hangs.crash_roots import Death
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.job import can_blame
-from traceops.hangs.model import HOW_IT_ENDED, Root
+from traceops.hangs.model import HOW_IT_ENDED, Root, RootFacts, RootKind
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
 from traceops.hangs.waits import Waits
-from traceops.hangs.words import it_did
 
 # What a rank's main thread is in while it waits for others, and what it may be in.
 WAITING = ("collective", "init")
 PERHAPS_WAITING = ("backward", "gpu_sync")
-_SURE: Mapping[words.WithoutRecord, Confidence] = {"stopped": "high", "seen": "medium"}
+_SURE: Mapping[RootKind, Confidence] = {RootKind.STOPPED: "high", RootKind.UNRECORDED: "medium"}
 _TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (("missing", HOST), ("mismatch", MISMATCH))
 _MOST = 8
 _SIGNALS = 128  # exit codes above it are signals
@@ -52,18 +51,21 @@ def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int], crashes
         waiting = waits.waiting_for([rank])
         first = next((wait for wait in waits.edges if wait.on == rank), None)
         how = words.ending(death.exit_code, gone=death.gone, detail=death.detail)
+        end = words.ending(death.exit_code, gone=death.gone, detail=None, part="short")
         proof = [(HOW_IT_ENDED, how)]
-        why = _why(rank, death, crashes)
-        left = death.exit_code == 0 and why is None and not death.detail
+        crash = _crash_of(rank, death, crashes)
+        if crash is not None:
+            how, end = words.crash_clause(crash, "it"), words.crash_clause(crash, "it", part="short")
+        left = death.exit_code == 0 and crash is None and not death.detail
         if death.exit_code is not None:
             proof.append(("exit code", str(death.exit_code)))
         roots.append(
             Root(
                 rule=DIED,
+                kind=RootKind.LEFT if left else RootKind.DIED,
                 ranks=(rank,),
                 confidence="high" if death.sure and (death.exit_code is not None or first is not None) else "medium",
-                statement=words.left(rank, waiting, first) if left else words.died(rank, why or how, waiting, first),
-                tells_waiting=first is not None,
+                facts=RootFacts(how=how, end=end),
                 waiting=waiting or tuple(other for other in others if other not in dead and other not in failed),
                 cause=death.cause
                 or ("ended_early" if left else None)
@@ -81,27 +83,28 @@ def _alike(roots: Sequence[Root], failed: Collection[int]) -> list[Root]:
     """Ranks that ended in one way, of which nothing else is known, as one cause: none is seen to be the first."""
     kinds: dict[tuple[object, ...], list[Root]] = {}
     for root in roots:
-        alone = root.waiting or root.tells_waiting or set(root.ranks).intersection(failed)
+        alone = root.waiting or root.op is not None or set(root.ranks).intersection(failed)
         kinds.setdefault((root.ranks,) if alone else (root.evidence, root.confidence, root.cause), []).append(root)
     return [
         same[0]
         if len(same) == 1
         else replace(
             same[0],
-            ranks=(members := tuple(sorted(rank for root in same for rank in root.ranks))),
-            statement=words.died_alike(members, same[0].evidence[0][1]),
+            kind=RootKind.DIED_ALIKE,
+            ranks=tuple(sorted(rank for root in same for rank in root.ranks)),
+            facts=RootFacts(how=same[0].evidence[0][1].removeprefix("it "), end=same[0].facts.end.removeprefix("it ")),
         )
         for same in kinds.values()
     ]
 
 
-def _why(rank: int, death: Death, crashes: Sequence[Crash]) -> str | None:
-    """What the rank's own log says it did; where a signal ended it, only what tells where that was."""
+def _crash_of(rank: int, death: Death, crashes: Sequence[Crash]) -> Crash | None:
+    """What the rank's own log says it did; where a signal ended it, only what shows where that was."""
     crash = next((crash.of((rank,)) for crash in crashes if rank in crash.ranks), None)
     if crash is None:
         return None
     by_signal = death.exit_code is not None and death.exit_code > _SIGNALS
-    return None if by_signal and (crash.kind not in _TOLD_BY_PYTHON or not crash.own_frame) else it_did(crash)
+    return None if by_signal and (crash.kind not in _TOLD_BY_PYTHON or not crash.own_frame) else crash
 
 
 def silent(
@@ -119,16 +122,16 @@ def silent(
         for rank in absent
         if rank in activities and activities[rank].kind in (*WAITING, *PERHAPS_WAITING) and rank not in halted
     }
-    kinds: dict[words.WithoutRecord, list[int]] = defaultdict(list)
+    kinds: dict[RootKind, list[int]] = defaultdict(list)
     for rank in absent:
         if rank in halted:
-            kinds["stopped"].append(rank)
+            kinds[RootKind.STOPPED].append(rank)
         elif rank in activities and rank not in inside:
-            kinds["seen"].append(rank)
+            kinds[RootKind.UNRECORDED].append(rank)
         elif rank not in inside:
-            kinds["unseen"].append(rank)
+            kinds[RootKind.UNSEEN].append(rank)
     if len(kinds) > 1:  # who was seen elsewhere explains the waiting; of the others nothing is known
-        kinds.pop("unseen", None)
+        kinds.pop(RootKind.UNSEEN, None)
     roots = []
     for kind, members in kinds.items():
         wait = absent[members[0]]
@@ -136,18 +139,18 @@ def silent(
         head = ranks[wait.rank].head
         here = [rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)]
         told = [event for event in log if {event.rank, *event.accused} & set(members)]
-        said = told if kind == "unseen" else []
+        said = told if kind is RootKind.UNSEEN else []
         speak = {rank for event in said for rank in (event.rank, *event.accused)}
         quiet = tuple(sorted(set(members) - speak)) if said else ()
         roots.append(
             Root(
                 rule=HOST,
+                kind=RootKind.MENTIONED if said else kind,
                 ranks=tuple(sorted(members)),
                 confidence=_SURE.get(kind, "low"),
-                statement=words.without_record(members, "said" if said else kind, here or waiting, wait, quiet),
-                tells_waiting=True,
+                facts=RootFacts(here=tuple(here) or waiting, quiet=quiet),
                 waiting=waiting,
-                cause="host" if kind != "unseen" else None,
+                cause="host" if kind is not RootKind.UNSEEN else None,
                 group=wait.group,
                 group_ranks=head.group.ranks if head is not None else None,
                 op=wait.op,
@@ -185,10 +188,10 @@ def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity])
         return [
             Root(
                 rule=rule,
+                kind=RootKind.ELSEWHERE if others else RootKind.STANDING,
                 ranks=tuple(elsewhere),
                 confidence="medium" if certain else "low",
-                statement=words.elsewhere(elsewhere, others, before_first_step=init),
-                tells_waiting=True,
+                facts=RootFacts(others=tuple(others), before_first=init),
                 waiting=tuple(others),
                 cause="gpu" if rule == GPU else "host",
                 evidence=tuple(
@@ -212,20 +215,18 @@ def _all_waiting(
         return []
     if unseen:
         return [Root(
-            rule=START if init else HOST, ranks=tuple(unseen), confidence="low",
-            statement=words.no_evidence(unseen), tells_waiting=True, waiting=tuple(waiting), evidence=proof,
+            rule=START if init else HOST, kind=RootKind.NO_EVIDENCE, ranks=tuple(unseen), confidence="low",
+            waiting=tuple(waiting), evidence=proof,
         )]  # fmt: skip
     if len(places) > 1 and not init:
         odd = sorted(rank for ranks in sorted(places.values(), key=len)[:-1] for rank in ranks)
         return [Root(
-            rule=MISMATCH, ranks=tuple(odd), confidence="low",
-            statement=words.waiting_apart(odd), tells_waiting=True,
+            rule=MISMATCH, kind=RootKind.WAITING_APART, ranks=tuple(odd), confidence="low",
             waiting=tuple(rank for rank in waiting if rank not in odd), evidence=proof,
         )]  # fmt: skip
     return [Root(
-        rule=START if init else NETWORK, ranks=tuple(waiting), confidence="low",
-        statement=words.waiting_together(before_first_step=init),
-        evidence=proof,
+        rule=START if init else NETWORK, kind=RootKind.WAITING_TOGETHER, ranks=tuple(waiting), confidence="low",
+        facts=RootFacts(before_first=init), evidence=proof,
     )]  # fmt: skip
 
 
@@ -242,9 +243,10 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
             roots.append(
                 Root(
                     rule=rule,
+                    kind=RootKind.REPORTED_MISSING if kind == "missing" else RootKind.REPORTED_MISMATCH,
                     ranks=ranks,
                     confidence="medium",
-                    statement=words.reported(ranks, kind, _calls_of(events[0]), by="Horovod" if by_horovod else None),
+                    facts=RootFacts(calls=_calls_of(events[0]), horovod=bool(by_horovod)),
                     waiting=tuple(sorted(waiting)),
                     cause="host" if rule == HOST else None,
                     evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),

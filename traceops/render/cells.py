@@ -35,6 +35,10 @@ class Cell(Struct, frozen=True):
     part: float | None = None
 
 
+NOT_KNOWN = Cell(UNKNOWN, "not known", "unknown")
+_WORST = ("worst in this column", "worst")  # title and css
+
+
 class Column(Struct, frozen=True):
     """How a field of the rows is shown: an attribute of theirs, or a key where they are mappings.
 
@@ -80,16 +84,18 @@ def build_table(
     summarize: Sequence[Any] = (),
     file: str = "",
     most: int | None = None,
+    total: int | None = None,
     rest_in: str = "",
 ) -> Table:
     """Cells for `rows`; the same number of decimals down a column.
 
     `summarize`: the rows that least, median and most below the table are taken over, none if empty. `most`: of more
-    rows the first ones are shown, and the note says how many others `file` has, or else `rest_in`.
+    rows the first ones are shown, and the note says how many others `file` has, or else `rest_in`. total: how many
+    there are, where `rows` are not all.
     """
-    if most is not None and len(rows) > most:
-        note = f"{len(rows) - most} more in {file or rest_in}."
-        rows = rows[:most]
+    total, rows = total or len(rows), rows[:most]
+    if total > len(rows):
+        note = f"{total - len(rows)} more in {file or rest_in}."
     made = [_column_cells(column, rows) for column in columns]
     footer: tuple[tuple[Cell, ...], ...] = ()
     if summarize:
@@ -113,6 +119,7 @@ def table_of(
     note: str = "",
     summarize: Sequence[Any] = (),
     most: int | None = None,
+    total: int | None = None,
 ) -> Table:
     """The table that words/tables.ini declares as [`kind`], of these rows.
 
@@ -138,7 +145,7 @@ def table_of(
             shown += [] if column is None else [column]
     return build_table(
         said("@caption"), shown, rows, note=note, summarize=summarize, file=said("@file"), most=most,
-        rest_in=said("@rest"),
+        total=total, rest_in=said("@rest"),
     )  # fmt: skip
 
 
@@ -163,17 +170,18 @@ def _declared(
 def number(value: Any, decimals: int | None = None) -> Cell:
     """A number cell; about three digits without `decimals`; an unknown one is a dash that says so."""
     known = _float(value)
-    if known is None:
-        return Cell(UNKNOWN, "not known", "unknown")
-    return Cell(number_text(known, decimals))
+    return NOT_KNOWN if known is None else Cell(number_text(known, decimals))
+
+
+def blank_or(value: Any, decimals: int | None = None) -> Cell:
+    """A number cell; an empty one where there is nothing to say."""
+    return Cell("") if value is None else number(value, decimals)
 
 
 def size(nbytes: Any) -> Cell:
     """Bytes for people: 33.6 MB, with the exact count as title. Units of 1000, as bandwidths are."""
     known = _float(nbytes)
-    if known is None:
-        return Cell(UNKNOWN, "not known", "unknown")
-    return Cell(size_text(known), f"{known:,.0f} bytes", value=known)
+    return NOT_KNOWN if known is None else Cell(size_text(known), f"{known:,.0f} bytes", value=known)
 
 
 def sizes_apart(sizes: Sequence[int | None]) -> Callable[[int | None], Cell]:
@@ -196,7 +204,7 @@ def name(text: str, limit: int = 72) -> Cell:
 
 def word(value: Any) -> Cell:
     """A fact; one that is not known is a dash that says so."""
-    return Cell(UNKNOWN, "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))
+    return NOT_KNOWN if value in (None, "") else Cell(str(value)[:120], str(value))
 
 
 def share(pct: float | None, colour: str) -> Cell:
@@ -226,13 +234,7 @@ def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:
     decimals = three_digits(known) if column.decimals is None else column.decimals
     worst = _worst(column, known)
     return [
-        Cell(UNKNOWN, "not known", "unknown")
-        if value is None
-        else Cell(
-            number_text(value, decimals),
-            "worst in this column" if value == worst else "",
-            "worst" if value == worst else "",
-        )
+        NOT_KNOWN if value is None else Cell(number_text(value, decimals), *(_WORST if value == worst else ()))
         for value in values
     ]
 
@@ -242,7 +244,7 @@ def _summary_cell(column: Column, rows: Sequence[Any], pick: Callable[[list[floa
         return Cell("")
     known = [value for row in rows if (value := _scaled(column, row)) is not None]
     decimals = three_digits(known) if column.decimals is None else column.decimals
-    return Cell(number_text(pick(known), decimals)) if known else Cell(UNKNOWN, "not known", "unknown")
+    return Cell(number_text(pick(known), decimals)) if known else NOT_KNOWN
 
 
 def _worst(column: Column, known: Sequence[float]) -> float | None:
@@ -262,7 +264,7 @@ def _scaled(column: Column, row: Any) -> float | None:
 
 def _word(value: Any) -> Cell:
     if value is None or value == "":
-        return Cell(UNKNOWN, "not known", "unknown")
+        return NOT_KNOWN
     text = str(value)
     return name(text) if len(text) > 80 else Cell(text)
 
@@ -274,6 +276,6 @@ def _float(value: Any) -> float | None:
     return known if math.isfinite(known) else None
 
 
-def _median(values: list[float]) -> float:
+def _median(values: list[float]) -> float:  # the module `statistics` takes longer to import than a page to fill
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -108,10 +108,10 @@ def _trained(found: MemoryEstimate) -> str:
 def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
     cached = most.peak_reserved_bytes - most.peak_allocated_bytes
-    rows += [("cached by torch, not in use", cached)] if cached else []
+    rows += [(said("estimate", "cached"), cached)] if cached else []
     rows += [("CUDA context", found.context_bytes)]
     rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
-    caption = f"At the peak of rank {most.rank}" if len(found.ranks) > 1 else "At the peak"
+    caption = said("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
     unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
     table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
     blocks: list[Block] = [TableBlock(table)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from traceops.core.claims import first_phrase
 from traceops.core.documents import READABLE_VERSIONS
 from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
@@ -73,7 +74,10 @@ def report_file(path: str) -> str | None:
     return path if named else None
 
 
-def report_of(value: Any, path: str, wanted: str = "report.json of traceops") -> ReportDocument:
+WANTED = "report.json of traceops"
+
+
+def report_of(value: Any, path: str, wanted: str = WANTED) -> ReportDocument:
     """The report of a decoded report.json, which came from `path`; `wanted` is what it is said not to be.
 
     Raises InputError saying what is wrong with it.
@@ -91,7 +95,7 @@ def report_of(value: Any, path: str, wanted: str = "report.json of traceops") ->
     except msgspec.ValidationError as error:
         said = str(error).encode("ascii", "backslashreplace").decode()
     except (OverflowError, RecursionError, UnicodeError) as error:
-        said = f"a value in it cannot be used ({error})"
+        said = first_phrase("views", "report", "unusable_value", why=str(error))
     raise FileError(path, f"is no {wanted}: {said}")
 
 

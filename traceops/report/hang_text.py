@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.findings import Severity
-from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
+from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_runs
 from traceops.core.text import first_words
 from traceops.core.units import size_range_text
 from traceops.fabric.model import Machine
-from traceops.hangs.evidence import LogEnd, LogEvent, ThreadStack
+from traceops.hangs.evidence import LogEvent, ThreadStack
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.stack_activity import stack_activity
 from traceops.hangs.words import activity_text, carried_text, since_text
@@ -39,68 +41,61 @@ def hang_level(diagnosis: Diagnosis) -> Severity:
 
 
 def hang_sentence(diagnosis: Diagnosis) -> str:
-    """Who hangs and why; without a cause, what was read and that it shows nobody waiting."""
+    """Who hangs and why; without a cause, what was read and that it shows no rank waiting."""
     if diagnosis.roots:
         first, others = diagnosis.roots[0], len(diagnosis.roots) - 1
-        more = f" {others} more independent cause{'s' if others > 1 else ''} below." if others else ""
-        return f"{root_sentence(first)} {root_label(first)}{more}"
+        return " ".join([root_sentence(first), root_label(first), *_said("more", others=others or None)])
     stall = "" if diagnosis.evidence.stall is None else f"{stall_text(diagnosis)}. "
-    waiting = _waiting(diagnosis)
-    if waiting:
-        since = "".join(f" {since_text(since)}" for since in diagnosis.evidence.since[:1] if since.said)
-        return f"{stall}{_wait_text(diagnosis, waiting)} {_for_whom_text(diagnosis, len(waiting))}{since}"
-    if (timed := timed_out(diagnosis)) is not None:
-        ranks = sorted(
-            {event.rank for event in diagnosis.evidence.log if event.kind == "timeout" and event.rank is not None}
-        )
-        late = who_first(ranks) if ranks else "A rank"
-        what = operation_text(timed.op, timed.sequence)
-        return f"{stall}{late}{_of_world(diagnosis)} timed out in {what}. {_for_whom_text(diagnosis, len(ranks) or 1)}"
-    return stall + _nobody(diagnosis)
+    if waiting := _waiting(diagnosis):
+        since = [since_text(since) for since in diagnosis.evidence.since[:1] if since.said]
+        said = [_wait_text(diagnosis, waiting), _for_whom_text(diagnosis, len(waiting)), *since]
+    elif (timed := timed_out(diagnosis)) is not None:
+        ranks = sorted({e.rank for e in diagnosis.evidence.log if e.kind == "timeout" and e.rank is not None})
+        operation = operation_text(timed.op, timed.sequence)
+        late = _said("timed_out", ranks=ranks, operation=operation, world=_told_world(diagnosis))[0]
+        said = [late, _for_whom_text(diagnosis, len(ranks) or 1)]
+    else:
+        said = _without_waiting(diagnosis)
+    return stall + " ".join(said)
+
+
+def _said(part: str, **facts: Any) -> list[str]:
+    return phrases("hangs", "diagnosis", part, **facts)
 
 
 def _wait_text(diagnosis: Diagnosis, waiting: Sequence[int]) -> str:
     """'Ranks 5–6 of 8 wait in all_reduce #77.', by operation where they are in several."""
-    calls: dict[tuple[str | None, int | None], list[int]] = {}
+    calls: dict[str, list[int]] = {}
     for status in diagnosis.ranks:
         if status.rank in waiting and status.op is not None:
-            calls.setdefault((status.op, status.sequence), []).append(status.rank)
-    timed = timed_out(diagnosis)
-    verb = "waits" if len(waiting) == 1 else "wait"
-    said = f"{who_first(waiting)}{_of_world(diagnosis)} {verb}"
-    if not calls:
-        return f"{said} in {operation_text(timed.op, timed.sequence)}." if timed is not None else f"{said}."
-    if len(calls) == 1:
-        return f"{said} in {operation_text(*next(iter(calls)))}."
-    each = [f"{who(ranks)} in {operation_text(*call)}" for call, ranks in list(calls.items())[:_MOST_CALLS]]
-    more = "; …" if len(calls) > _MOST_CALLS else ""
-    return f"{said}: {'; '.join(each)}{more}."
+            calls.setdefault(operation_text(status.op, status.sequence), []).append(status.rank)
+    if not calls and (timed := timed_out(diagnosis)) is not None:
+        calls[operation_text(timed.op, timed.sequence)] = []
+    each = [_said("call", ranks=ranks, operation=call)[0] for call, ranks in calls.items() if len(calls) > 1]
+    return _said(
+        "waiting",
+        ranks=waiting,
+        world=_told_world(diagnosis),
+        operation=next(iter(calls)) if len(calls) == 1 else None,
+        calls=[*each[:_MOST_CALLS], *["…"][: len(each) > _MOST_CALLS]],
+    )[0]
 
 
 def _for_whom_text(diagnosis: Diagnosis, waiting: int) -> str:
     """What is missing to say which rank is the cause."""
     unknown = unknown_ranks(diagnosis)
-    if unknown:
-        return f"Nothing in these files comes from {who_runs(unknown)}."
-    return f"The evidence does not show which rank {'it waits' if waiting == 1 else 'they wait'} for."
+    return _said("for", unknown=who_runs(unknown) if unknown else None, waiting=waiting)[0]
 
 
-def _of_world(diagnosis: Diagnosis) -> str:
-    """' of 8' where the job's number of ranks is told, and not only the highest of them."""
-    evidence = diagnosis.evidence
-    return "" if evidence.world_size is None or evidence.world_source == "seen" else f" of {evidence.world_size}"
+def _told_world(diagnosis: Diagnosis) -> int | None:
+    """The job's number of ranks where it is given, and not only the highest of them seen."""
+    return None if diagnosis.evidence.world_source == "seen" else diagnosis.evidence.world_size
 
 
 def root_sentence(root: Root) -> str:
     """The message of a cause, with who waits and what the ranks do instead where it leaves that out."""
-    said = root.statement
-    if root.waiting and not root.tells_waiting:
-        said += f"; {who(root.waiting)} wait{'s' if len(root.waiting) == 1 else ''} for it"
-    if root.doing:
-        said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
-    if root.carried is not None and root.op is not None:
-        said += f". {carried_text(root.carried, root.op)}"
-    return said if said.endswith("…") else f"{said}."
+    carries = [] if root.carried is None or root.op is None else [carried_text(root.carried, root.op)]
+    return " ".join([root.message, *root.sentences("doing", "any_root"), *carries])
 
 
 def root_label(root: Root) -> str:
@@ -154,44 +149,33 @@ def place_text(ranks: RankGroup) -> str:
     return doing or where if ranks.root is not None or not ranks.shared("op") else where or doing
 
 
-def _topology_text(machines: Sequence[Machine]) -> str:
-    """'topology of 2 machines'; one that tells no host may be of one of those that do."""
-    named = [machine for machine in machines if machine.host is not None]
-    if not named or len(named) == len(machines):
-        return f"topology of {_counted(len(machines), 'machine')}"
-    more = _counted(len(machines) - len(named), "machine")
-    return f"topology of {_counted(len(named), 'machine')}, and of {more} without a name"
-
-
 def read_text(diagnosis: Diagnosis) -> str:
-    """What the diagnosis rests on: 'dumps of ranks 0–3 (4 of 4), stacks of rank 3, 1 log; 6 files'."""
+    """What the diagnosis rests on: 'flight-recorder dumps of ranks 0–3 (4 of 4); 1 log with errors; 6 files in all'."""
     evidence = diagnosis.evidence
-    dumps = [rank for rank, record in evidence.records.items() if record.source == "flight recorder"]
-    from_logs = [rank for rank, record in evidence.records.items() if record.source == "log"]
-    world = "" if evidence.world_size is None else f" ({{}} of {evidence.world_size})"
-    parts = []
-    for what, ranks in (
-        ("flight-recorder dumps", dumps),
-        ("progress in a log", from_logs),
-        ("stacks", list(evidence.stacks)),
-        ("process state", list(evidence.processes)),
-    ):
-        if ranks:
-            parts.append(f"{what} of {who(ranks)}{world.format(len(ranks))}")
-    if evidence.fabric is not None and evidence.fabric.machines:
-        parts.append(_topology_text(evidence.fabric.machines))
-    if evidence.fabric is not None and evidence.fabric.log is not None:
-        parts.append(f"NCCL's lines in {_counted(len(evidence.fabric.log.files), 'log')}")
-    if evidence.fabric is not None and evidence.fabric.inspector is not None:
-        parts.append(inspector_text(evidence.fabric.inspector))
-    if evidence.lone:
-        parts.append(f"stacks of {_counted(len(evidence.lone), 'process')} of unknown rank")
-    logs = {event.path for event in evidence.log if event.kind != "inspector"}
-    if logs:
-        parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
-    files = len(evidence.files)
-    counted = f"{files} file{'' if files == 1 else 's'}"
-    return f"{'; '.join(parts)}; {counted} in all" if parts else f"{counted}, none about a rank"
+    fabric, records = evidence.fabric, evidence.records
+    inspected = None if fabric is None or fabric.inspector is None else inspector_text(fabric.inspector)
+    read: list[tuple[str, Mapping[str, Any]]] = [
+        ("dumps", {"ranks": [rank for rank, record in records.items() if record.source == "flight recorder"]}),
+        ("progress", {"ranks": [rank for rank, record in records.items() if record.source == "log"]}),
+        ("stacks", {"ranks": list(evidence.stacks)}),
+        ("processes", {"ranks": list(evidence.processes)}),
+        ("machines", _machines(() if fabric is None else fabric.machines)),
+        ("nccl", {"count": None if fabric is None or fabric.log is None else len(fabric.log.files)}),
+        ("inspector", {"text": inspected}),
+        ("lone", {"count": len(evidence.lone) or None}),
+        ("logs", {"count": len({event.path for event in evidence.log if event.kind != "inspector"}) or None}),
+    ]
+    world = evidence.world_size
+    parts = [text for part, facts in read for text in phrases("hangs", "read", part, world=world, **facts)[:1]]
+    return first_phrase("hangs", "read", "all", parts=parts, files=len(evidence.files))
+
+
+def _machines(machines: Sequence[Machine]) -> dict[str, int | None]:
+    """Machines whose topology was read; one without a host's name may be one of those that have it."""
+    named = sum(machine.host is not None for machine in machines)
+    mixed = 0 < named < len(machines)
+    nameless = len(machines) - named if mixed else None
+    return {"named": named if mixed else None, "nameless": nameless, "count": len(machines) or None}
 
 
 def stall_text(diagnosis: Diagnosis) -> str:
@@ -199,8 +183,7 @@ def stall_text(diagnosis: Diagnosis) -> str:
     stall = diagnosis.evidence.stall
     if stall is None:
         return ""
-    step = "first step" if stall.kind == "init" else "step"
-    return f"No {step} ended for {stall.stalled_s:.0f} s (limit {stall.limit_s:g} s) and nothing moved"
+    return _said("stall", first=stall.kind == "init", stalled=stall.stalled_s, limit=stall.limit_s)[0]
 
 
 def shown_path(diagnosis: Diagnosis, path: str) -> str:
@@ -238,36 +221,27 @@ def end_text(diagnosis: Diagnosis) -> str:
     """How logs end in which nothing failed: 'training was at step 33 of 15,625 when train.log ends'."""
     ends = diagnosis.evidence.ends
     stopped = next((end for end in ends if end.interrupted is not None), None)
-    if stopped is not None and stopped.interrupted is not None:
-        line, said = stopped.interrupted
-        at = f" at {_step_text(stopped)}" if _step_text(stopped) else ""
-        if stopped.frames:
-            doing = activity_text(stack_activity(ThreadStack(True, stopped.frames)))
-            return f"Interrupted by Ctrl-C or a signal{at} while {doing} ({Path(stopped.path).name}:{line})."
-        return f"Interrupted by Ctrl-C or a signal{at}: {Path(stopped.path).name}:{line} says “{said}”."
     asked = next((end for end in ends if end.asked is not None), None)
-    if asked is not None and asked.asked is not None:
-        line, said = asked.asked
-        return f"The server was asked to stop: {Path(asked.path).name}:{line} says “{said}”."
     last = max(ends, key=lambda end: (end.step is not None, end.epoch is not None, end.step or 0))
-    name = Path(last.path).name
-    step = _step_text(last)
-    if last.done:
-        return f"No failure found: {name} shows the program's own end{f', at {step}' if step else ''}."
-    if step:
-        return f"No failure found: training was at {step} when {name} ends."
-    if last.serving:
-        return f"No failure found: the server was running when {name} ends."
-    lines = sum(end.lines for end in ends)
-    where = name if len(ends) == 1 else f"{len(ends)} logs"
-    return f"No failure found in the {lines:,} line{'' if lines == 1 else 's'} of {where}; no training step is in them."
-
-
-def _step_text(end: LogEnd) -> str:
-    """'step 33 of 15,625'."""
-    if end.step is not None:
-        return f"step {end.step:,}{'' if end.of is None else f' of {end.of:,}'}"
-    return "" if end.epoch is None else f"epoch {end.epoch:g}"
+    shown = stopped or asked or last
+    line, said = (stopped and stopped.interrupted) or (asked and asked.asked) or (0, "")
+    frames = () if stopped is None else stopped.frames
+    return first_phrase(
+        "hangs",
+        "end",
+        "text",
+        place=f"{Path(shown.path).name}:{line}",
+        said=said,
+        interrupted=stopped is not None,
+        asked=stopped is None and asked is not None,
+        doing=activity_text(stack_activity(ThreadStack(True, frames))) if frames else None,
+        step=first_phrase("hangs", "end", "step", step=shown.step, of=shown.of, epoch=shown.epoch),
+        name=Path(shown.path).name,
+        done=shown.done,
+        serving=shown.serving,
+        lines=sum(end.lines for end in ends),
+        logs=len(ends) if len(ends) > 1 else None,
+    )
 
 
 def lone_text(diagnosis: Diagnosis) -> str:
@@ -275,72 +249,68 @@ def lone_text(diagnosis: Diagnosis) -> str:
     lone = diagnosis.evidence.lone
     mains = [one.main or (one.threads[0] if len(one.threads) == 1 else None) for one in lone]
     doing = dict.fromkeys(activity_text(stack_activity(main)) for main in mains if main is not None)
-    told = "; ".join(list(doing)[:_MOST_CALLS]) or "its main thread is not told apart"
-    who_is = "One process, rank unknown: it is" if len(lone) == 1 else f"{len(lone)} processes, ranks unknown: they are"
-    return f"{who_is} {told}."
+    return _said("lone", one=len(lone) == 1, count=len(lone), doing=list(doing)[:_MOST_CALLS])[0]
 
 
-def _nobody(diagnosis: Diagnosis) -> str:
-    if diagnosis.machine:
-        return f"{diagnosis.machine[0].message} traceops doctor --from shows all that this text tells of the machine."
-    if diagnosis.evidence.ends:
-        return end_text(diagnosis)
-    if _tells_of_fabric_only(diagnosis):
-        only = "No rank hangs or fails in these files: they are about machines and NCCL only"
-        warned = seen_events(diagnosis)
-        quoted = f". NCCL warns: {quoted_line(diagnosis, warned[0], ())}" if warned else ""
-        return f"{only}{quoted}. Read: {read_text(diagnosis)}."
-    if ras := [event for event in diagnosis.evidence.log if event.kind == "ras"]:
-        more = f" (and {len(ras) - 1} more, below)" if len(ras) > 1 else ""
-        return f"{ras[0].text}{more} (NCCL RAS). One report does not show whether that is a hang."
-    seen = seen_events(diagnosis)
+def _without_waiting(diagnosis: Diagnosis) -> list[str]:
+    """What there is to say where no rank waits: of the machine, logs that end, the fabric, or failures."""
+    log, lone, seen = diagnosis.evidence.log, diagnosis.evidence.lone, seen_events(diagnosis)
+    ras = [event for event in log if event.kind == "ras"]
     idle = next((event for event in seen if event.kind == "idle"), None)
+    if diagnosis.machine:
+        return _said("machine", text=diagnosis.machine[0].message)
+    if diagnosis.evidence.ends:
+        return [end_text(diagnosis)]
+    if _tells_of_fabric_only(diagnosis):
+        quoted = quoted_line(diagnosis, seen[0], ()) if seen else None
+        return _said("fabric", quoted=quoted, read=read_text(diagnosis))
+    if ras:
+        return _said("ras", text=ras[0].text, more=len(ras) - 1 or None)
     if idle is not None:
-        place = f"{Path(idle.path).name}:{idle.line}"
-        return f"{idle.text}: the model is not trained ({place})."
-    if diagnosis.evidence.lone and not any(event.kind not in ("monitor", "outlived", "passed") for event in seen):
-        return lone_text(diagnosis)
+        return _said("idle", text=idle.text, place=f"{Path(idle.path).name}:{idle.line}")
+    if lone and not any(event.kind not in ("monitor", "outlived", "passed") for event in seen):
+        return [lone_text(diagnosis)]
     return _seen_text(diagnosis, seen) if seen else _unseen_text(diagnosis)
 
 
-def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> str:
+def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
     """What logs show of failures where none of them is a cause."""
-    if all(event.kind == "inspector" for event in seen):
-        more = f" (and {len(seen) - 1} more, below)" if len(seen) > 1 else ""
-        return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
-    if all(map(was_logged_only, seen)):
-        several = len(seen) > 1
-        lines = f"{len(seen)} line{'s' if several else ''}"
-        first = f"{'the first: ' if several else ''}{quoted_line(diagnosis, seen[0], ())}"
-        return f"{lines} with an error, after which its logger goes on: {first}. Read: {read_text(diagnosis)}."
-    if all(event.kind == "outlived" for event in seen):
-        lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        went_on = "of trouble, after which the log goes on with steps, in a later start or to the program's own end"
-        last = quoted_line(diagnosis, max(seen, key=lambda event: event.line), ())
-        ended = (
-            "they ended an earlier start at most; the last:" if len(seen) > 1 else "it ended an earlier start at most;"
-        )
-        return f"{lines} {went_on}: {ended} {last}. See below. Read: {read_text(diagnosis)}."
-    if all(event.kind in ("outlived", "passed") for event in seen):
-        lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
-        return f"{lines} of trouble that passed, as the log shows. See below. Read: {read_text(diagnosis)}."
     groups = seen_groups(seen)
-    below = ("", "; the other is below", "; the others are below")[min(len(groups), 3) - 1]
-    quoted = quoted_line(diagnosis, *most_telling(groups))
-    lines = "1 error message; its cause is" if len(groups) == 1 else f"{len(groups)} error messages; their cause is"
-    return f"{lines} not in this log: {quoted}{below}. Read: {read_text(diagnosis)}."
+    quoted: tuple[LogEvent, tuple[int, ...]] = seen[0], ()
+    if all(event.kind == "inspector" for event in seen):
+        part = "inspector"
+    elif all(map(was_logged_only, seen)):
+        part = "logged"
+    elif all(event.kind == "outlived" for event in seen):
+        part, quoted = "outlived", (max(seen, key=lambda event: event.line), ())
+    elif all(event.kind in ("outlived", "passed") for event in seen):
+        part = "passed"
+    else:
+        part, quoted = "messages", most_telling(groups)
+    return _said(
+        part,
+        text=seen[0].text,
+        count=len(seen),
+        more=len(seen) - 1 or None,
+        kinds=len(groups),
+        more_kinds=len(groups) > 1,
+        many=len(groups) > 2,
+        quoted=quoted_line(diagnosis, *quoted),
+        read=read_text(diagnosis),
+    )[:1]
 
 
-def _unseen_text(diagnosis: Diagnosis) -> str:
+def _unseen_text(diagnosis: Diagnosis) -> list[str]:
     """That nothing was seen, and what is missing to see more."""
     unknown = unknown_ranks(diagnosis)
-    text = f"No rank waits for another one. Read: {read_text(diagnosis)}."
-    if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
-        text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."
-    if unknown:
-        which = "it" if ranks_in(unknown) == 1 else "one of them"
-        text += f" Nothing is known of {who_runs(unknown)}: {which} may be what the others wait for."
-    return text
+    dumped = any(record.source == "flight recorder" for record in diagnosis.evidence.records.values())
+    return _said(
+        "nothing",
+        read=read_text(diagnosis),
+        no_dump=not dumped,
+        unknown=who_runs(unknown) if unknown else None,
+        unknown_ranks=ranks_in(unknown),
+    )
 
 
 def quoted_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
@@ -357,7 +327,3 @@ def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
     ranks = evidence.records or evidence.stacks or evidence.processes or evidence.stall
     warnings = all(is_harmless(event) for event in evidence.log)
     return evidence.fabric is not None and not ranks and evidence.failed_rank is None and warnings
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"

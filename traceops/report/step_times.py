@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from traceops.core.units import ms_text
+from traceops.core.claims import first_phrase
 from traceops.measure.recording import SLOWED
 from traceops.report.rows import Count, NotNegative, Number, Whole
 
@@ -277,16 +277,10 @@ class EarlyWindowRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """What it means for the reader, and what records later steps."""
-        spent = (
-            ""
-            if self.where is None or self.where_ms is None
-            else f" (rank {self.rank} spends {ms_text(self.where_ms)} ms more of each in {self.where})"
-        )
-        return (
-            f"the recorded steps may not be like later ones: just before them a step took {ms_text(self.before_ms)} "
-            f"ms{spent}, later ones take {ms_text(self.later_ms)}; traceops run --skip-first {self.settled} records "
-            "those"
-        )
+        return first_phrase(
+            "views", "report", "unlike_later", before=self.before_ms, later=self.later_ms, settled=self.settled,
+            rank=self.rank, more=self.where_ms, bucket=self.where,
+        )  # fmt: skip
 
 
 class EndedRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 import msgspec
 
 from traceops.core.cause_words import BUCKETS
+from traceops.core.claims import first_phrase
 from traceops.core.regular_file import read_regular
 from traceops.core.text import FORMULA
 from traceops.report.rows import ReferenceRow
@@ -191,7 +192,7 @@ def read_tables(folder: Path | None, reference: tuple[ReferenceRow, ...] = ()) -
         except FileNotFoundError:
             continue
         except (OSError, ValueError, OverflowError, csv.Error) as error:
-            problems.append(f"{file} cannot be used ({error}); write it again with traceops analyze")
+            problems.append(first_phrase("views", "report", "unusable", file=file, why=str(error)))
     return Tables(reference=reference, **found), tuple(problems)
 
 

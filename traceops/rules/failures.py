@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from traceops.core.claims import reason
@@ -127,6 +128,7 @@ def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
         ranks=root.ranks,
         cause=root.cause,
     )
+    found = replace(found, kind=root.kind.value, headline=root.headline, facts=msgspec.to_builtins(root.facts))
     return found if root.crash is None else replace(found, advice=_crash_advice(root.crash, root.setting))
 
 

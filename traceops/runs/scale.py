@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Meta, Struct
 
 from traceops.across.links import bus_factor, link_by_name
 from traceops.compare.statistics import quantile
+from traceops.core.claims import phrases
 from traceops.core.documents import Tool
 from traceops.core.errors import UsageError
 from traceops.core.units import count_text
@@ -377,27 +379,31 @@ def _kind(sizes: Sequence[Sequence[MeasuredRun]]) -> ScalingKind:
 
 
 def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> list[str]:
-    notes = []
-    if any(capture.report.summary.plain_ms is None for own in sizes for capture in own):
-        notes.append("Some runs timed no steps without the profiler, which makes recorded ones longer.")
-    if any(len(own) < 2 for own in sizes):
-        notes.append("Sizes with one capture have no interval: two launches of the same code differ by some percent.")
-    for own in sizes:
-        rates = [capture.rate for capture in own]
-        if max(rates) > _UNLIKE * min(rates):
-            notes.append(
-                f"Captures of size {own[0].ranks} differ by {100 * (max(rates) / min(rates) - 1):.0f} %: something "
-                "else runs on the machine, or the steps are not alike. Efficiencies are no surer than that."
-            )
-    if any(row.efficiency_pct > _MORE_THAN_ALL for row in rows):
-        notes.append("More than 100 % means that the smallest size is held up by something that larger ones are not.")
-    threads = {(c.report.run.environment or {}).get("OMP_NUM_THREADS") for own in sizes for c in own}
-    if len(threads) > 1:
-        notes.append("OMP_NUM_THREADS is not the same in all runs: on the CPU their ranks compute with other threads.")
-    if _kind(sizes) == "mixed":
-        said = ", ".join(f"{count_text(own[0].samples)} with {own[0].ranks}" for own in sizes)
-        notes.append(f"Neither the batch of a rank nor that of all ranks stays: samples a step are {said}.")
-    return notes
+    said = partial(phrases, "runs", "scale")
+    every = [capture for own in sizes for capture in own]
+    rates = {own[0].ranks: [capture.rate for capture in own] for own in sizes}
+    apart = {ranks: max(own) / min(own) for ranks, own in rates.items()}
+    threads = {(capture.report.run.environment or {}).get("OMP_NUM_THREADS") for capture in every}
+    samples = [f"{count_text(own[0].samples)} with {own[0].ranks}" for own in sizes]
+    return [
+        *said(
+            "notes",
+            profiled=any(capture.report.summary.plain_ms is None for capture in every),
+            single=any(len(own) < 2 for own in sizes),
+        ),
+        *(
+            note
+            for ranks, ratio in apart.items()
+            if ratio > _UNLIKE
+            for note in said("unlike", ranks=ranks, apart=100 * (ratio - 1))
+        ),
+        *said(
+            "why",
+            beyond=any(row.efficiency_pct > _MORE_THAN_ALL for row in rows),
+            threads=len(threads) > 1,
+            samples=samples if _kind(sizes) == "mixed" else None,
+        ),
+    ]
 
 
 def _predictions(

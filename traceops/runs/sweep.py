@@ -20,6 +20,7 @@ from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
 from traceops.report.rows import Count, NotNegative, Number
 from traceops.runs.row import RunRow
+from traceops.words.catalogue import texts
 
 MOST_POINTS = 1000
 _FOLDER_SAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
@@ -309,9 +310,9 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
     samples = [trial.samples_per_s for trial in finished if trial.samples_per_s]
     reason = failed[-1].reason if failed else ""
     if not reason and place in found.given_up:
-        reason = "slower than half of the others, so it was not trained again"
+        reason = texts("runs", "sweep")["not_again"]
     elif not own:
-        reason = "not trained: the time was up"
+        reason = texts("runs", "sweep")["no_time"]
     return PointRow(
         label=point.label,
         settings=point.words,

@@ -132,6 +132,9 @@ DOCUMENTS: dict[str, SchemaDocument] = {
 }  # fmt: skip
 
 
+_URN = "urn:traceops:{}.schema.json"
+
+
 def schema_path(name: str) -> Path:
     """Where the schema of the document `name` lies."""
     return FOLDER / f"{name}.schema.json"
@@ -152,7 +155,7 @@ def schema(name: str, document: SchemaDocument) -> dict[str, Any]:
     whole.pop("title", None)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:traceops:{name}.schema.json",
+        "$id": _URN.format(name),
         "title": document.title,
         **whole,
         "description": document.description,

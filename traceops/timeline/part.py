@@ -21,6 +21,7 @@ from traceops.timeline.processes import Ids, Processes
 from traceops.timeline.reader import WholeEvent, read_whole_events
 from traceops.timeline.times import LONGEST_NS, Placement, format_us, parse_us
 from traceops.traces.source import chunks, open_binary
+from traceops.words.catalogue import texts
 
 Form = Literal["json", "perfetto"]
 
@@ -113,7 +114,7 @@ def write_part(task: PartTask) -> RankPart:
             gc.enable()
     counts = {"not readable": scanner.unreadable, "without a valid time": rewriter.untimed}
     if packets is not None:
-        counts["of kinds that this format does not have"] = packets.untold
+        counts[texts("views", "timeline")["unknown_kinds"]] = packets.untold
     damage = [*dict.fromkeys(scanner.damage), *(f"{events_text(n)} {what}" for what, n in counts.items() if n)]
     return RankPart(
         task.rank, task.path, writer.piece, rewriter.events, rewriter.first_ns, rewriter.last_ns, tuple(damage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.rank_times import RankTimes
+from traceops.across.roles import ROLE_ORDER
 from traceops.core.units import size_text
+from traceops.core.words import ROLES, Role
 from traceops.measure.steps import NO_STEP
 from traceops.timeline.keep import overlaps
 from traceops.timeline.processes import first_id, overview_pid, rank_title, title_events
 from traceops.timeline.times import Placement, format_us
+from traceops.words.catalogue import texts
 
 # Slices on tracks: spread so that on each they nest or do not touch, as the viewer demands.
 
@@ -150,7 +154,7 @@ def step_slices(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
             continue
         args: dict[str, Any] = {"duration_ms": int(own.duration[i]) / 1e6}
         args |= {f"{name}_ms": int(ns[i]) / 1e6 for name, ns in own.buckets.items()}
-        name = "whole trace, no steps are marked" if number == NO_STEP else f"step {number}"
+        name = texts("views", "timeline")["whole_trace"] if number == NO_STEP else f"step {number}"
         yield Slice(name, placed[i], placed[i + 1], args)
 
 
@@ -235,3 +239,19 @@ def _flow_event(phase: str, flow: int, at: Drawn, moment: int) -> Event:
         "tid": at.tid,
         "ts": raw_us(moment),
     }
+
+
+def stream_words(run: CrossRank, rank: int) -> dict[int, str]:
+    """What the device's streams of a rank carry: 'compute', or communication with its roles where these are told."""
+    times = run.times_of(rank)
+    own = None if times is None else times.summary
+    if own is None or not own.on_gpu:
+        return {}
+    roles: dict[int, set[Role]] = defaultdict(set)
+    for stream, role in zip(own.comm.stream.tolist(), run.roles.of_event.get(rank, ()), strict=False):
+        roles[stream].add(role)
+    words = {own.compute_stream: "compute"}
+    for stream, found in roles.items():
+        told = [ROLES[role] for role in ROLE_ORDER if role in found and role != "unknown"]
+        words[stream] = ", ".join(["communication", *told])
+    return words

@@ -18,7 +18,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs
 from traceops.across.match import MatchedCollectives
 from traceops.across.rank_times import RankTimes
-from traceops.across.roles import ROLE_ORDER
+from traceops.core.claims import first_phrase
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.words import ROLES, Role
@@ -45,12 +45,14 @@ from traceops.timeline.tracks import (
     slice_event,
     spread,
     step_slices,
+    stream_words,
     track_events,
     well_formed,
 )
 from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote
 from traceops.version import __version__
+from traceops.words.catalogue import texts
 
 # The track on top of the timeline: what traceops found, over the steps it was found in.
 
@@ -118,6 +120,7 @@ def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, Shown
 
 
 _SEQUENCE = 1
+WORDS = texts("views", "timeline")
 _Levels = list[tuple[int, float]]  # from a moment (ns) on: a value
 
 
@@ -215,13 +218,11 @@ class AddedPackets:
             yield from self._waiting(place, parent, order * 10, words, numbers, bundles, rank, flows)
             if levels := bandwidth_levels(run.matching, {number: bundles[number] for number in numbers}):
                 uuid = place.next()
-                yield self._packets.track(
-                    Track(uuid, parent, f"bus bandwidth while transferring{words}", order * 10 + 8, "GB/s")
-                )
+                yield self._packets.track(Track(uuid, parent, f"{WORDS['busbw']}{words}", order * 10 + 8, "GB/s"))
                 yield self._packets.counter(uuid, levels)
         if late := lateness_levels(run.matching, rank, bundles):
             uuid = place.next()
-            yield self._packets.track(Track(uuid, parent, "came later than the first, at each collective", 90, "ms"))
+            yield self._packets.track(Track(uuid, parent, WORDS["late"], 90, "ms"))
             yield self._packets.counter(uuid, late)
 
     def _waiting(
@@ -303,22 +304,6 @@ def lateness_levels(matching: MatchedCollectives, rank: int, bundles: Mapping[in
 
 def _role(run: CrossRank, number: int) -> Role:
     return run.roles.of_collective[number] if number < len(run.roles.of_collective) else "unknown"
-
-
-def stream_words(run: CrossRank, rank: int) -> dict[int, str]:
-    """What the device's streams of a rank carry: 'compute', or communication with its roles where these are told."""
-    times = run.times_of(rank)
-    own = None if times is None else times.summary
-    if own is None or not own.on_gpu:
-        return {}
-    roles: dict[int, set[Role]] = defaultdict(set)
-    for stream, role in zip(own.comm.stream.tolist(), run.roles.of_event.get(rank, ()), strict=False):
-        roles[stream].add(role)
-    words = {own.compute_stream: "compute"}
-    for stream, found in roles.items():
-        told = [ROLES[role] for role in ROLE_ORDER if role in found and role != "unknown"]
-        words[stream] = ", ".join(["communication", *told])
-    return words
 
 
 # How large a timeline will be, before it is written.
@@ -408,16 +393,17 @@ def write_timeline(
         steps = place.steps if steps is None else steps
     wanted = choose_steps([usable[rank] for rank in chosen if rank in usable], steps)
     form: Form = "json" if output.name.endswith(_JSON) else "perfetto"
+    gzipped = output.name.endswith(".gz")
     if announce is not None:
         recorded = max((len(usable[rank].step_numbers) for rank in chosen if rank in usable), default=0)
         files = [file for file in window.files if file.rank in chosen]
-        shown_steps = None if wanted is None else len(wanted)
-        announce(expect_size(files, shown_steps, recorded, form, output.name.endswith(".gz")))
+        announce(expect_size(files, None if wanted is None else len(wanted), recorded, form, gzipped))
     jobs = _worth(window.files, jobs)
     headers = dict(zip(chosen, map_in_processes(_header, list(chosen.values()), jobs), strict=True))
     placements, borrowed = place_files(headers, run.clocks.fits if run is not None else {})
     times = windows_of(chosen, usable, wanted, jobs)
     shown = {rank: ShownRank(slot, placements[rank], times.get(rank), wanted) for slot, rank in enumerate(chosen)}
+    findings = () if analysis is None else analysis.report.findings
     with _beside(output) as folder:
         tasks = [
             PartTask(
@@ -429,7 +415,7 @@ def write_timeline(
                 placement=shown[rank].placement,
                 windows=shown[rank].windows,
                 output=folder / str(rank),
-                gzipped=output.name.endswith(".gz"),
+                gzipped=gzipped,
                 form=form,
                 streams=stream_words(run, rank) if form == "perfetto" and run is not None else {},
             )
@@ -437,17 +423,44 @@ def write_timeline(
         ]
         parts = list(map_in_processes(write_part, tasks, jobs))
         span = _span(found, parts)
-        findings = () if analysis is None else analysis.report.findings
-        own = [part.piece for part in parts if part.piece]
-        if form == "perfetto":
-            added, first = write_packets(folder / "added", tasks, run, findings, shown, span)
-            pieces = [first, *own]
-        else:
-            added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
-            pieces = [_head(folder / "head", tasks[0].gzipped), *own, last]
-        join(pieces, folder / output.name)
-        os.replace(folder / output.name, output)  # noqa: PTH105
+        added = _join_parts(folder, output, found.root, tasks, parts, run, findings, shown, span)
         size = output.stat().st_size
+    return _written(output, size, found, parts, added, span, tuple(_notes(run, chosen, borrowed)))
+
+
+def _join_parts(
+    folder: Path,
+    output: Path,
+    root: str,
+    tasks: Sequence[PartTask],
+    parts: Sequence[RankPart],
+    run: CrossRank | None,
+    findings: Sequence[Finding],
+    shown: Mapping[int, ShownRank],
+    span: tuple[int, int],
+) -> int:
+    """Join the parts of the ranks and what traceops adds, in a file that appears whole; how many events it adds."""
+    own = [part.piece for part in parts if part.piece]
+    if tasks[0].form == "perfetto":
+        added, first = write_packets(folder / "added", tasks, run, findings, shown, span)
+        pieces = [first, *own]
+    else:
+        added, last = _write_added(folder / "added", root, tasks, run, findings, shown, span)
+        pieces = [_head(folder / "head", tasks[0].gzipped), *own, last]
+    join(pieces, folder / output.name)
+    os.replace(folder / output.name, output)  # noqa: PTH105
+    return added
+
+
+def _written(
+    output: Path,
+    size: int,
+    found: Discovery,
+    parts: Sequence[RankPart],
+    added: int,
+    span: tuple[int, int],
+    notes: tuple[str, ...],
+) -> Timeline:
     return Timeline(
         path=output,
         size_bytes=size,
@@ -456,7 +469,7 @@ def write_timeline(
         added=added,
         duration_ns=span[1] - span[0],
         problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
-        notes=tuple(_notes(run, chosen, borrowed)),
+        notes=notes,
     )
 
 
@@ -570,20 +583,11 @@ def _host(found: Discovery, summary: RankSummary | None, header: TimelineHeader)
 
 def _notes(run: CrossRank | None, chosen: Mapping[int, str], borrowed: Sequence[int]) -> Iterator[str]:
     if borrowed:
-        yield (
-            f"{listed('rank', borrowed)}: the trace does not say when its time began (it may be cut off); "
-            "the other ranks' beginning is used"
-        )
+        yield f"{listed('rank', borrowed)}: {WORDS['no_base']}"
     if run is None or len(chosen) < 2:
         return
     apart = [rank for rank in run.clocks.unaligned if rank in chosen]
     if apart:
-        yield (
-            f"{listed('rank', apart)}: shares too few collectives with the others to compare their clocks, "
-            "so its times are as the trace has them"
-        )
-    if run.clocks.residual_p95_ns is not None:
-        yield (
-            f"clocks aligned on {run.clocks.anchors} collectives, whose ends then lie within "
-            f"{run.clocks.residual_p95_ns / 1e3:.0f} µs (95 %)"
-        )
+        yield f"{listed('rank', apart)}: {WORDS['not_aligned']}"
+    if (residual := run.clocks.residual_p95_ns) is not None:
+        yield first_phrase("views", "timeline", "times", count=run.clocks.anchors, within=f"{residual / 1e3:.0f}")

@@ -896,11 +896,94 @@ static PyObject *fewer(ARGUMENTS) {
     GIVE_NUMBER(made);
 }
 
+/* ---- integers in fewer bytes ---- */
+
+/* The bytes that hold every number from `least` to `most`: 1, 2 or 4; 0 where they need 8. */
+static Py_ssize_t bytes_for(int64_t least, int64_t most) {
+    return least >= INT8_MIN && most <= INT8_MAX     ? 1
+           : least >= INT16_MIN && most <= INT16_MAX ? 2
+           : least >= INT32_MIN && most <= INT32_MAX ? 4
+                                                     : 0;
+}
+
+/* narrow(column): its numbers in the fewest bytes, or the differences of rows below each other where those need fewer
+ * than 8: (bytes of a number, whether they are differences, all of them). None where neither fits. */
+static PyObject *narrow(ARGUMENTS) {
+    TAKE("l");
+    const int64_t *from = data[0];
+    Py_ssize_t length = lengths[0], width = 1;
+    Py_buffer *view = &taken.views[0];
+    for (int i = 1; i < view->ndim; i++)
+        width *= view->shape[i];
+    if (view->ndim < 1 || length < 1)
+        REFUSE;
+    int64_t least = from[0], most = from[0], lowest = 0, highest = 0;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        least = from[i] < least ? from[i] : least;
+        most = from[i] > most ? from[i] : most;
+    }
+    Py_ssize_t size = bytes_for(least, most), behind_first = 0;
+    if (size == 0) {
+        behind_first = width;
+        for (Py_ssize_t i = width; i < length; i++) { /* wraps around where it overflows, and so does the sum */
+            int64_t step = (int64_t)((uint64_t)from[i] - (uint64_t)from[i - width]);
+            lowest = step < lowest ? step : lowest;
+            highest = step > highest ? step : highest;
+        }
+        if ((size = bytes_for(lowest, highest)) == 0)
+            REFUSE;
+    }
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, (length - behind_first) * size);
+    if (packed == NULL) {
+        give_back(&taken);
+        return NULL;
+    }
+    void *to = PyBytes_AS_STRING(packed);
+    for (Py_ssize_t i = behind_first, at = 0; i < length; i++, at++) {
+        uint64_t before = behind_first ? (uint64_t)from[i - width] : 0;
+        int64_t value = (int64_t)((uint64_t)from[i] - before);
+        if (size == 1)
+            ((int8_t *)to)[at] = (int8_t)value;
+        else if (size == 2)
+            ((int16_t *)to)[at] = (int16_t)value;
+        else
+            ((int32_t *)to)[at] = (int32_t)value;
+    }
+    give_back(&taken);
+    return Py_BuildValue("(nON)", size, behind_first ? Py_True : Py_False, packed);
+}
+
+/* widen(packed, bytes of a number, width, out): what `narrow` packed; differences are added to the row above, where the
+ * caller has put the first, in rows of `width` numbers; 0 where they are none. */
+static PyObject *widen(ARGUMENTS) {
+    if (count != 4 || !PyBytes_Check(arguments[0]))
+        Py_RETURN_NONE;
+    Py_ssize_t size = PyLong_AsSsize_t(arguments[1]), width = PyLong_AsSsize_t(arguments[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    const void *from = PyBytes_AS_STRING(arguments[0]);
+    Py_ssize_t bytes = PyBytes_GET_SIZE(arguments[0]);
+    arguments += 3;
+    count -= 3;
+    TAKE("L");
+    int64_t *to = data[0];
+    if ((size != 1 && size != 2 && size != 4) || width < 0 || (lengths[0] - width) * size != bytes)
+        REFUSE;
+    for (Py_ssize_t at = 0; at < lengths[0] - width; at++) {
+        int64_t value = size == 1   ? ((const int8_t *)from)[at]
+                        : size == 2 ? ((const int16_t *)from)[at]
+                                    : ((const int32_t *)from)[at];
+        to[at + width] = width ? (int64_t)((uint64_t)to[at] + (uint64_t)value) : value;
+    }
+    GIVE_NUMBER(lengths[0]);
+}
+
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {
     METHOD(unite),     METHOD(intersect), METHOD(subtract),   METHOD(covered), METHOD(within),
     METHOD(holds),     METHOD(nest),      METHOD(innermost),  METHOD(outermost), METHOD(statistics),
     METHOD(kahan),     METHOD(running),   METHOD(hta_rows),   METHOD(join),
+    METHOD(narrow),    METHOD(widen),
     METHOD(fewer),     METHOD(few),       {"select", (PyCFunction)(void (*)(void))select_values, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

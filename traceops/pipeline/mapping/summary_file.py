@@ -14,6 +14,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from traceops.core.arrays import native
 from traceops.core.errors import FileError
 from traceops.measure.copies import BY_STEP
 from traceops.measure.ledger import OWN_BUCKETS
@@ -31,7 +32,14 @@ from traceops.traces.summary_header import ANEW, SummaryHeader, split, with_head
 T = TypeVar("T")
 
 _LEAVES = frozenset({int, float, bool, bytes, type(None), np.ndarray})  # nothing in them is shared or replaced
-_NARROWER = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
+_INT64 = np.dtype(np.int64)
+# Narrower integers, as an array's header names them, and what they hold; made once, as a rank has 50 arrays.
+_NARROWER = tuple(
+    (dtype, dtype.str, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for dtype in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
+)
+
+_NAMES = {dtype.itemsize: name for dtype, name, _, _ in _NARROWER}
 
 
 class _PackedArray(msgspec.Struct, array_like=True):
@@ -85,31 +93,44 @@ def _pack(value: Any) -> Any:
 
 def _pack_array(array: NDArray[Any]) -> _PackedArray:
     """In the narrowest integers that hold it, or else its differences along the first axis: times only grow."""
-    if array.dtype == np.int64 and array.ndim and array.size:
-        low, high = int(array.min()), int(array.max())
-        for dtype in _NARROWER:
-            if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-                return _PackedArray(array.shape, dtype.str, None, array.astype(dtype).tobytes())
-        steps = np.diff(array, axis=0)  # wraps around where it overflows, and so does the sum
-        low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
-        for dtype in _NARROWER:
-            if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-                first = tuple(array[0].ravel().tolist())
-                return _PackedArray(array.shape, dtype.str, first, steps.astype(dtype).tobytes())
+    if array.dtype == _INT64 and array.size and array.ndim:
+        if native is not None and (packed := native.narrow(array)) is not None:
+            size, differences, numbers = packed
+            first = tuple(array[0].ravel().tolist()) if differences else None
+            return _PackedArray(array.shape, _NAMES[size], first, numbers)
+        if narrow := _narrow(array):
+            return _PackedArray(array.shape, narrow[0], None, narrow[1])
+        steps = array[1:] - array[:-1]  # wraps around where it overflows, and so does the sum
+        if narrow := _narrow(steps):
+            return _PackedArray(array.shape, narrow[0], tuple(array[0].ravel().tolist()), narrow[1])
     return _PackedArray(array.shape, array.dtype.str, None, array.tobytes())
 
 
+def _narrow(array: NDArray[Any]) -> tuple[str, bytes] | None:
+    """The array's numbers in the narrowest integers that hold them, if any do."""
+    low, high = (int(np.minimum.reduce(array, None)), int(np.maximum.reduce(array, None))) if array.size else (0, 0)
+    for dtype, name, least, most in _NARROWER:
+        if least <= low and high <= most:
+            return name, array.astype(dtype).tobytes()
+    return None
+
+
 def _unpack(kind: type, packed: Any) -> Any:
-    if get_origin(kind) is not np.ndarray:
-        raise NotImplementedError(f"{kind} in a summary")
-    dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
+    dtype, stored_as = _dtypes(kind)
     array = msgspec.convert(packed, _PackedArray)
-    if array.dtype not in _stored_as(dtype) or (array.first is not None and not array.shape):
+    stored = stored_as.get(array.dtype)
+    if stored is None or (array.first is not None and not array.shape):
         raise ValueError(f"an array of {array.dtype!r:.20} where {dtype} belongs")
-    stored = np.dtype(array.dtype)
     shape = array.shape if array.first is None else (array.shape[0] - 1, *array.shape[1:])
     if min(shape, default=0) < 0 or math.prod(shape) * stored.itemsize != len(array.data):
         raise ValueError("an array of another size than it says")
+    width = math.prod(array.shape[1:])
+    if native is not None and stored is not dtype and (array.first is None or width == len(array.first)):
+        made = np.empty(array.shape, dtype)
+        if array.first is not None:
+            made[0] = np.array(array.first, dtype=dtype).reshape(array.shape[1:])
+        if native.widen(array.data, stored.itemsize, len(array.first or ()), made) is not None:
+            return made
     values = np.frombuffer(array.data, stored).reshape(shape).astype(dtype)
     if array.first is None:
         return values
@@ -117,8 +138,14 @@ def _unpack(kind: type, packed: Any) -> Any:
     return np.concatenate((first, values)).cumsum(axis=0, dtype=dtype)
 
 
-def _stored_as(dtype: np.dtype[Any]) -> tuple[str, ...]:
-    return (dtype.str, *(narrow.str for narrow in _NARROWER)) if dtype == np.int64 else (dtype.str,)
+@functools.cache
+def _dtypes(kind: type) -> tuple[np.dtype[Any], dict[str, np.dtype[Any]]]:
+    """What an array of this type holds, and by name how it may be stored."""
+    if get_origin(kind) is not np.ndarray:
+        raise NotImplementedError(f"{kind} in a summary")
+    dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
+    narrower = {name: narrow for narrow, name, _, _ in _NARROWER} if dtype == _INT64 else {}
+    return dtype, {dtype.str: dtype, **narrower}
 
 
 def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
@@ -131,8 +158,17 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
         return value
     if kind is str or (kind is tuple and value and type(value[0]) is type(value[-1]) is int):
         return known(value, value)
-    if kind is tuple or kind is list:
-        return kind([_replace(item, known, shared) for item in value])
+    if kind is tuple or kind is list:  # most items are handled without a call
+        return kind(
+            [
+                item
+                if (own := type(item)) in _LEAVES
+                else known(item, item)
+                if own is str
+                else _replace(item, known, shared)
+                for item in value
+            ]
+        )
     if kind is dict:
         return {known(key, key): _replace(item, known, shared) for key, item in value.items()}
     if kind in shared and (same := known(value, value)) is not value:
@@ -218,6 +254,10 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
         ),
     )
     yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
+    syncs, waits = program.syncs, len(program.syncs.done)
+    yield "program", all(own.shape == (waits,) for own in (syncs.done, syncs.end, syncs.host, syncs.host_input))
+    yield "program", _sorted(syncs.end) and _within(np.stack((syncs.done, syncs.host)), -_MOST_TIME, _MOST_TIME)
+    yield "program", program.syncs_before.shape == program.host.shape and _within(program.syncs_before, 0, waits + 1)
     yield "timeline", program.painted.shape == (steps, PAINTED) and _within(program.painted, 0, EXPOSED + 1)
     inventory = summary.inventory
     yield (

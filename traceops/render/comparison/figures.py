@@ -136,12 +136,7 @@ def interval_figure(comparison: Comparison) -> Figure | None:
             "showlegend": False,
         }
     ]
-    limits = [(_label(m), _limit(m)) for m in shown if m.threshold_pct is not None]
-    if limits:
-        labels = [label for label, _ in limits]
-        marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
-        hover = WORDS["limits_hover"]
-        traces.append(dots("fails from here", [rounded(limit) for _, limit in limits], labels, marker, hover))
+    traces += _limits(shown)
     return laid_out(
         traces,
         len(shown),
@@ -153,6 +148,16 @@ def interval_figure(comparison: Comparison) -> Figure | None:
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         shapes=[upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})],
     )
+
+
+def _limits(shown: Sequence[MetricChange]) -> list[dict[str, Any]]:
+    """A mark for each gated metric, from where a change for the worse fails."""
+    gated = [metric for metric in shown if metric.threshold_pct is not None]
+    if not gated:
+        return []
+    marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
+    limits = [rounded(_limit(metric)) for metric in gated]
+    return [dots("fails from here", limits, [_label(metric) for metric in gated], marker, WORDS["limits_hover"])]
 
 
 def steps_figure(comparison: Comparison) -> Figure | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import count_checks
@@ -20,19 +18,22 @@ from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
 from traceops.fabric.to_json import alike_machines
 from traceops.machine.look import Level, Look, count_levels
-from traceops.render.cells import Cell, Column, Table, build_table, name, number, word
+from traceops.render.cells import Cell, Column, Table, name, number, table_of, word
 from traceops.render.doctor.rows import (
     DOCTOR_CSV_FILES,
     Attempt,
     PairMatrix,
     attempts,
+    change_text,
     measured_with,
     pair_matrices,
     render_doctor_csv,
 )
 from traceops.render.doctor.text import (
+    WORDS,
+    alike_looks,
     broken_trials,
-    change_text,
+    changed_text,
     doctor_verdict,
     fallback_lines,
     heading,
@@ -42,8 +43,9 @@ from traceops.render.doctor.text import (
     measured_devices,
     other_findings,
     read_text,
+    say,
     trial_devices,
-    with_text,
+    works_text,
 )
 from traceops.render.document import (
     Block,
@@ -105,7 +107,7 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
         for (op, gpus, _), rows in _lines(reference.measured).items():
             now = lines.get((op, gpus, reference.host)) or lines.get((op, gpus, None))
             if now is not None and _points(now) != _points(rows):
-                name = f"{escaped(op, 40)} as measured before on {escaped(reference.host, 40)}"
+                name = say("earlier", op=escaped(op, 40), host=escaped(reference.host, 40))
                 traces.append(_trace(rows, name, _COLOURS.get(op, _OTHER), "dash", faint=True))
     sizes = sorted({one.bytes for rows in lines.values() for one in rows})
     ticks = sizes[:: -(-len(sizes) // _MOST_TICKS)]
@@ -180,65 +182,49 @@ _MOST_WHY = 2000
 _HEAT = "0, 114, 178"
 
 
-class _LookRow(Struct, frozen=True):
-    """A look, and all hosts of which it is true."""
-
-    look: Look
-    hosts: tuple[str, ...]
-
-
 def looks_table(checkup: Checkup) -> Table:
     """Everything that was looked at, the worst first; equal looks of several hosts in one row."""
     order = [*looks_not_ok(checkup), *(look for look in checkup.looks if look.level == "ok")]
-    merged: dict[tuple[str, ...], tuple[Look, list[str]]] = {}
-    for look in order:
-        key = (look.area, look.what, look.found, look.level, look.why, look.advice)
-        merged.setdefault(key, (look, []))[1].append(look.host)
-    rows = [_LookRow(look, tuple(hosts)) for look, hosts in merged.values()]
-    columns = [
-        Column("level", "Level", number=False, make=lambda row: _state(row.look.level)),
-        Column("area", "Area", number=False, make=lambda row: Cell(row.look.area)),
-        Column("what", "What", number=False, make=lambda row: _text(row.look.what)),
-        Column("found", "Found", number=False, make=lambda row: _text(row.look.found)),
-        Column("why", "Why, and what to do", number=False, make=_why),
+    rows = [
+        {"look": look, "hosts": hosts, "rule": "" if look.level == "ok" else look.rule}
+        for look, hosts in alike_looks(order)
     ]
-    if any(look.rule for look in order if look.level != "ok"):
-        columns.insert(1, Column("rule", "Rule", number=False, make=lambda row: _rule(row.look)))
-    if len(checkup.hosts) > 1:
-        columns.insert(1, Column("hosts", "Host", number=False, make=_hosts))
-    return build_table("What was looked at", columns, rows)
+    cells: dict[str, Callable[[Any], Cell]] = {
+        "level": lambda row: _state(row["look"].level),
+        "hosts": lambda row: _hosts(row["hosts"]),
+        "rule": lambda row: Cell(row["rule"], css="nowrap"),
+        "area": lambda row: Cell(row["look"].area),
+        "what": lambda row: _text(row["look"].what),
+        "found": lambda row: _text(row["look"].found),
+        "why": lambda row: _why(row["look"]),
+    }
+    return table_of("looks", rows, make=cells, without=() if len(checkup.hosts) > 1 else ("hosts",))
 
 
 def trials_table(checkup: Checkup) -> Table:
     """Every test in child processes, as it ran."""
-    columns = [
-        Column("trial", "Test", number=False, make=lambda row: Cell(row.name)),
-        Column("outcome", "Outcome", number=False, make=lambda row: _state(row.outcome)),
-        Column("gpus", "On", number=False, make=lambda row: Cell(trial_devices(checkup, row), css="nowrap")),
-        Column("seconds", "Took s", make=lambda row: number(row.seconds, 1)),
-        Column("deadline", "Allowed s", make=lambda row: number(row.deadline_s, 0)),
-        Column("changed", "Changed", "variables against the environment as it is", number=False, make=_changed),
-        Column("ways", "NCCL took", number=False, make=lambda row: Cell(", ".join(row.transports))),
-        Column("message", "What it said", number=False, make=_message),
-    ]
-    empty = set() if any(trial.transports for trial in checkup.trials) else {"ways"}
-    empty |= {"changed"} if all(trial.as_it_is for trial in checkup.trials) else set()
-    shown = [column for column in columns if column.key not in empty]
-    return build_table("Tests, each in processes of its own with a deadline", shown, checkup.trials)
+    cells: dict[str, Callable[[Trial], Cell]] = {
+        "name": lambda trial: Cell(trial.name),
+        "outcome": lambda trial: _state(trial.outcome),
+        "gpus": lambda trial: Cell(trial_devices(checkup, trial), css="nowrap"),
+        "changed": _changed,
+        "transports": lambda trial: Cell(", ".join(trial.transports)),
+        "message": _message,
+    }
+    unchanged = all(trial.as_it_is for trial in checkup.trials)
+    return table_of("trials", checkup.trials, make=cells, without=("changed",) if unchanged else ())
 
 
 def attempts_table(checkup: Checkup) -> Table | None:
     """What was tried where something failed or was slow; None where nothing else was tried."""
+    cells: dict[str, Callable[[Attempt], Cell]] = {
+        "change": lambda row: _text(row.change),
+        "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),
+        "gbs": lambda row: number(row.gbs),
+        "said": lambda row: _text(row.said),
+    }
     rows = attempts(checkup)
-    if not rows:
-        return None
-    columns = [
-        Column("change", "With", number=False, make=lambda row: _text(row.change)),
-        Column("works", "Works", number=False, make=_works),
-        Column("gbs", "All-reduce GB/s", "bus bandwidth", make=lambda row: number(row.gbs)),
-        Column("said", "What it said", number=False, make=lambda row: _text(row.said)),
-    ]
-    return build_table("Changes tried one at a time", columns, rows)
+    return table_of("attempts", rows, make=cells) if rows else None
 
 
 def bandwidth_table(checkup: Checkup) -> Table | None:
@@ -246,30 +232,26 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
     rows = largest(checkup.measured)
     if not rows:
         return None
-    columns = [
-        Column("op", "Operation", number=False),
-        Column("gpus", "On", number=False, make=lambda row: Cell(measured_devices(checkup, row), css="nowrap")),
-        Column("bytes", "Message", make=lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes")),
-        Column("time_us", "Time µs", "median of one operation", make=lambda row: number(row.time_us, 1)),
-        Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], make=lambda row: number(row.busbw_gbs)),
-    ]
-    if len({row.host for row in rows}) > 1:
-        columns.insert(1, Column("host", "Host", number=False))
-    change = measured_with(checkup)
-    with_ = f" {with_text(change)}" if change.size else ""
-    return build_table(f"The largest message of each operation{with_}; bandwidth.csv has all sizes", columns, rows)
+    cells: dict[str, Callable[[Measured], Cell]] = {
+        "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
+        "bytes": lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes"),
+        "busbw_gbs": lambda row: number(row.busbw_gbs),
+    }
+    facts = {"with": changed_text(checkup), "busbw": COLUMNS["Bus bandwidth"]}
+    alone = () if len({row.host for row in rows}) > 1 else ("host",)
+    return table_of("bandwidth", rows, make=cells, facts=facts, without=alone)
 
 
 def matrix_table(matrix: PairMatrix) -> Table:
     """Send and receive between every two devices, GB/s: the darker the faster; far below the others is marked."""
     most = max(matrix.gbs.values(), default=0.0)
-    columns = [Column("gpu", "From \\ to", make=lambda row: Cell(matrix.name(row)))]
-    for gpu in matrix.gpus:
-        columns.append(
-            Column(str(gpu), matrix.name(gpu), make=lambda row, gpu=gpu: _pair(matrix, row, gpu, most))  # type: ignore[misc]
-        )
-    host = f" on {matrix.host}" if matrix.host else ""
-    return build_table(f"Send and receive{host}, GB/s one way", columns, matrix.gpus)
+
+    def column(gpu: int) -> Column:
+        return Column(str(gpu), matrix.name(gpu), make=lambda row: _pair(matrix, row, gpu, most))
+
+    on = f" on {matrix.host}" if matrix.host else ""
+    first: dict[str, Callable[[int], Cell]] = {"gpu": lambda row: Cell(matrix.name(row))}
+    return table_of("pairs", matrix.gpus, make=first, columns=[column(gpu) for gpu in matrix.gpus], facts={"on": on})
 
 
 def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
@@ -287,14 +269,9 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
         return number(None)
     title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
     if pair in matrix.slow:
-        return Cell(rate_text(gbs), f"{title}, far below the other pairs", "worst")
+        return Cell(rate_text(gbs), f"{title}{WORDS['slow_pair']}", "worst")
     share = gbs / most if most else 0.0  # a file may say that nothing was moved
     return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * share:.3f})")
-
-
-def _works(one: Attempt) -> Cell:
-    said = "yes, advised" if one.chosen and one.works else "yes" if one.works else "no"
-    return Cell(said, css="status clear" if one.works else "status fired")
 
 
 def _changed(trial: Trial) -> Cell:
@@ -308,18 +285,12 @@ def _message(trial: Trial) -> Cell:
     return Cell(trial.message or trial.said[0][:_WORD], "what it said", "said", "\n".join(trial.said))
 
 
-def _rule(look: Look) -> Cell:
-    return Cell("" if look.level == "ok" else look.rule, css="nowrap")
-
-
-def _why(row: _LookRow) -> Cell:
-    look = row.look
+def _why(look: Look) -> Cell:
     why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
     return Cell(f"{why} {look.advice}".strip()[:_MOST_WHY], css="why")  # advice may be a command: nothing behind it
 
 
-def _hosts(row: _LookRow) -> Cell:
-    hosts = list(dict.fromkeys(row.hosts))
+def _hosts(hosts: Sequence[str]) -> Cell:
     return Cell(hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:60]))
 
 
@@ -335,11 +306,6 @@ _MOST_FIGURES = 8  # of machines
 _MOST_MATRIX = 32  # devices
 _MOST_PROBLEMS = 200
 _MOST_TITLE = 80
-_STATE_COLOURS = (
-    "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
-)
-_LATENCY = "Small messages are bound by latency: the curve should rise and level off at what the links give."
-_SWEEP = "Lines: bus bandwidth in GB/s over bytes of a message, one for each operation; bandwidth.csv has the numbers"
 
 
 def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "none") -> bytes:
@@ -361,7 +327,7 @@ def describe(checkup: Checkup) -> Document:
         Section("bandwidth", "Bandwidth", _bandwidth(checkup)),
         Section("trials", "Tests", _trials(checkup)),
         Section("looks", "Looks", _looks(checkup)),
-        Section("checks", "Checks", (checks_block(checkup.checks, "What each rule says about this machine"),)),
+        Section("checks", "Checks", (checks_block(checkup.checks, WORDS["rules"]),)),
     ]
     return Document(
         title=f"{title if len(title) <= _MOST_TITLE else title[: _MOST_TITLE - 3] + '...'}: doctor",
@@ -370,7 +336,7 @@ def describe(checkup: Checkup) -> Document:
         verdict=doctor_verdict(checkup),
         intro=(*([soft(read)] if read else []), Facts(tuple(_facts(checkup)))),
         sections=tuple(section for section in sections if section.blocks),
-        footer="the same is in doctor.json, looks.csv, trials.csv, bandwidth.csv and findings.csv beside this page",
+        footer=WORDS["footer"],
         styles=("summary.css", "topology.css", "doctor.css"),
     )
 
@@ -382,16 +348,16 @@ def _settings(checkup: Checkup) -> tuple[Block, ...]:
     lines = () if settings is None else shell_lines(settings.change.set, settings.change.unset)
     if settings is not None and lines:
         blocks += [text(settings.change.does)] if settings.change.does else []
-        blocks += [text(bold("It costs:"), f" {settings.change.costs}")] if settings.change.costs else []
+        blocks += [text(bold(WORDS["costs"]), f" {settings.change.costs}")] if settings.change.costs else []
         if settings.after_gbs is not None:
             after = f"{rate_text(settings.after_gbs)} GB/s"
             blocks.append(
-                text("All-reduce: ", bold(after), " with it; before, it did not work.")
+                text("All-reduce: ", bold(after), f" {WORDS['newly']}")
                 if settings.before_gbs is None
                 else text(f"All-reduce: {rate_text(settings.before_gbs)} GB/s before, ", bold(after), " with it.")
             )
-        same = () if fallback else (" ", code("traceops run --settings doctor.json"), " does the same.")
-        blocks += [soft("A click selects the whole block.", *same), Code(lines, "Lines for a shell")]
+        same = () if fallback else (" ", code("traceops run --settings doctor.json"), f" {WORDS['same']}")
+        blocks += [soft(WORDS["copied"], *same), Code(lines, WORDS["shell"])]
     if fallback:
         said, command = fallback
         blocks += [text(said), Code((command,), "Command")]
@@ -413,21 +379,20 @@ def _wrong(checkup: Checkup) -> tuple[Block, ...]:
     if blocks:
         return tuple(blocks)
     counts = count_checks(checkup.checks)
-    said = f"Nothing. {counts.clear} rules are clear and {counts.not_evaluated} were not evaluated; "
-    return (text(said, Span("Checks", href="#checks"), " says why."),)
+    said = say("nothing_wrong", clear=str(counts.clear), not_evaluated=str(counts.not_evaluated))
+    return (text(f"{said} ", Span("Checks", href="#checks"), " says why."),)
 
 
 def _machine(checkup: Checkup) -> tuple[Block, ...]:
     """A figure for each make of machine, and what NCCL's log says."""
     figures, blocks = _figures(checkup), list[Block]()
     if figures:
-        measured = " Bandwidth is as measured here, on links one way." if _bandwidth(checkup) else ""
-        blocks.append(soft(f"{_STATE_COLOURS}{measured}"))
+        blocks.append(soft(" ".join([WORDS["states"], *([WORDS["measured"]] if _bandwidth(checkup) else [])])))
         blocks += [Drawing("topology", (figure, f"machine-{number}")) for number, figure in enumerate(figures, 1)]
         if more := max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0):
-            blocks.append(soft(f"{more} more makes of machine are in doctor.json."))
+            blocks.append(soft(say("makes", more=more)))
     else:
-        blocks.append(text("Nothing is known of its devices."))
+        blocks.append(text(WORDS["no_devices"]))
     if checkup.log is not None:
         if said := nccl_sentence(checkup.log):
             blocks += [Heading("NCCL"), text(said)]
@@ -447,30 +412,24 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
         blocks.append(TableBlock(inspector_table(checkup.inspector)))
     figure = sweep_figure(checkup.measured, checkup.references)
     if figure is not None and (blocks or matrices):
-        dashed = " Dashed: measured before." if _has_dashes(figure) else ""
-        blocks += [Heading("Over message size"), soft(f"{_LATENCY}{dashed}"), Chart("sweep", _SWEEP, figure)]
+        dashed = any(trace["line"]["dash"] == "dash" for trace in figure["data"])
+        about = " ".join([WORDS["latency"], *([WORDS["dashed"]] if dashed else [])])
+        blocks += [Heading("Over message size"), soft(about), Chart("sweep", WORDS["sweep"], figure)]
     for matrix in matrices:
-        blocks += [Heading("Between every two GPUs"), TableBlock(matrix_table(matrix), "narrow matrix")]
+        blocks += [Heading(WORDS["pairs"]), TableBlock(matrix_table(matrix), "narrow matrix")]
     return tuple(blocks)
-
-
-def _has_dashes(figure: dict[str, Any]) -> bool:
-    return any(trace["line"]["dash"] == "dash" for trace in figure["data"])
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
     tables = (attempts_table(checkup), trials_table(checkup))
     blocks = tuple(TableBlock(table) for table in tables if table is not None and table.rows)
-    return blocks if checkup.trials else (*blocks, text("Nothing was tested."))
+    return blocks if checkup.trials else (*blocks, text(WORDS["no_trials"]))
 
 
 def _looks(checkup: Checkup) -> tuple[Block, ...]:
     table = looks_table(checkup)
     problems = checkup.problems[:_MOST_PROBLEMS]
-    return (
-        TableBlock(table) if table.rows else text("Nothing was looked at."),
-        *([not_used(problems)] if problems else []),
-    )
+    return (TableBlock(table) if table.rows else text(WORDS["no_looks"]), *([not_used(problems)] if problems else []))
 
 
 def _figures(checkup: Checkup) -> list[TopologyFigure]:
@@ -517,13 +476,11 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in BAD)
     hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else word(None)
-    change = measured_with(checkup)
-    with_ = f" {with_text(change)}" if change.size else ""
     facts = [
         ("Hosts", hosts),
         ("GPUs", _gpus(checkup, len(gpus), names)),
         *(
-            (one.op, Cell(f"{rate_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}{with_}"))
+            (one.op, Cell(f"{rate_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}{changed_text(checkup)}"))
             for one in largest(checkup.measured)[:4]
         ),
     ]
@@ -536,7 +493,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     if checkup.trials:
         facts += [
             ("Backend", word(checkup.backend)),
-            ("Tests", Cell(f"{outcomes['ok']} of {len(checkup.trials)} right", css="bad" if wrong else "")),
+            ("Tests", Cell(say("took", ok=str(outcomes["ok"]), count=len(checkup.trials)), css="bad" if wrong else "")),
             ("Took", Cell(f"{checkup.seconds:.0f} s")),
         ]
     return facts

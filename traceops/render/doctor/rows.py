@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.fabric.model import Measured
-from traceops.render.doctor.text import change_text
 from traceops.render.topology.shape import SLOW_PAIR
 from traceops.render.writers.csv import csv_text, findings_csv
+from traceops.words.catalogue import texts
 
 DOCTOR_CSV_FILES = ("looks.csv", "trials.csv", "bandwidth.csv", "findings.csv")
 _LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice", "rule")
@@ -84,6 +84,13 @@ def measured_with(checkup: Checkup) -> EnvironmentChange:
     return EnvironmentChange()
 
 
+def change_text(change: EnvironmentChange) -> str:
+    """'NCCL_P2P_DISABLE=1 and without NCCL_ALGO'."""
+    parts = [f"{name}={value}" for name, value in change.set.items()]
+    parts += [f"without {name}" for name in change.unset]
+    return " and ".join(parts) if parts else texts("views", "doctor")["environment"]
+
+
 def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
     """One a host on which pairs were measured or tested; none for a single pair that came out right."""
     hosts = dict.fromkeys(one.host for one in checkup.measured if _of_pair(one))
@@ -92,14 +99,7 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
         hosts = dict.fromkeys(checkup.hosts[:1])
     made = []
     for host in hosts:
-        largest: dict[tuple[int, int], Measured] = {}
-        for one in checkup.measured:
-            if one.host == host and _of_pair(one):
-                pair = one.gpus[0], one.gpus[1]
-                if pair not in largest or largest[pair].bytes < one.bytes:
-                    largest[pair] = one
-        gbs = {pair: one.busbw_gbs for pair, one in largest.items()}
-        gbs |= {(b, a): value for (a, b), value in gbs.items() if (b, a) not in gbs}
+        gbs = _pair_bandwidths([one for one in checkup.measured if one.host == host])
         wrong = outcomes if len(hosts) == 1 else {}
         gpus = tuple(sorted({gpu for pair in (*gbs, *wrong) for gpu in pair}))
         middle = median(gbs.values()) if gbs else 0.0
@@ -111,17 +111,20 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
     return made
 
 
+def _pair_bandwidths(measured: Sequence[Measured]) -> dict[tuple[int, int], float]:
+    """GB/s of the largest message by (from, to); a pair measured once counts both ways."""
+    gbs: dict[tuple[int, int], float] = {}
+    for one in sorted(filter(_of_pair, measured), key=lambda one: -one.bytes):
+        gbs.setdefault((one.gpus[0], one.gpus[1]), one.busbw_gbs)
+    return {(b, a): value for (a, b), value in gbs.items()} | gbs
+
+
 def attempts(checkup: Checkup) -> list[Attempt]:
     """Changes that were tried, in order, the environment as it is first."""
     chosen = None if checkup.settings is None else checkup.settings.change
     gbs = {change_text(remedy.change): remedy.after_gbs for remedy in checkup.remedies}
     gbs |= {change_text(EnvironmentChange()): remedy.before_gbs for remedy in checkup.remedies[:1]}
-    trials: dict[tuple[Any, ...], list[Trial]] = {}
-    most = max((len(trial.gpus) for trial in checkup.trials), default=0)
-    for trial in checkup.trials:
-        if len(trial.gpus) == 1 < most:  # of a device by itself: tells nothing of how several get on
-            continue
-        trials.setdefault((tuple(trial.set.items()), trial.unset), []).append(trial)
+    trials = _by_change(checkup.trials)
     if len(trials) < 2:
         return []
     made = []
@@ -136,6 +139,16 @@ def attempts(checkup: Checkup) -> list[Attempt]:
         works = not failed and any(trial.outcome == "ok" for trial in own)
         made.append(Attempt(text, works, known if works else None, said, is_chosen))
     return made
+
+
+def _by_change(trials: Sequence[Trial]) -> dict[tuple[Any, ...], list[Trial]]:
+    """Trials by what they set and unset, without those of one device, which show nothing of how several get on."""
+    found: dict[tuple[Any, ...], list[Trial]] = {}
+    most = max((len(trial.gpus) for trial in trials), default=0)
+    for trial in trials:
+        if not len(trial.gpus) == 1 < most:
+            found.setdefault((tuple(trial.set.items()), trial.unset), []).append(trial)
+    return found
 
 
 def _pair_outcomes(trials: Sequence[Trial]) -> dict[tuple[int, int], Outcome]:

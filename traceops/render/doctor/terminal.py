@@ -9,12 +9,15 @@ from typing import TextIO
 from traceops.core.units import rate_text
 from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
-from traceops.machine.look import Look, count_levels
+from traceops.machine.look import count_levels
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.doctor.rows import PairMatrix, attempts, measured_with, pair_matrices
+from traceops.render.doctor.rows import PairMatrix, attempts, pair_matrices
 from traceops.render.doctor.text import (
+    WORDS,
+    alike_looks,
     bandwidth_text,
     benchmark_line,
+    changed_text,
     doctor_verdict,
     fallback_lines,
     largest,
@@ -25,8 +28,9 @@ from traceops.render.doctor.text import (
     nccl_warnings,
     other_findings,
     read_text,
+    say,
     trial_devices,
-    with_text,
+    works_text,
 )
 from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
@@ -91,13 +95,9 @@ def _looks(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     shown = [look for look in wrong if verbose or look.level != "not_evaluated"]
     shown += [look for look in checkup.looks if look.level == "ok"] if verbose else []
     several = len(checkup.hosts) > 1
-    merged: dict[tuple[str, ...], tuple[Look, list[str]]] = {}
-    for look in shown:
-        key = (look.area, look.what, look.found, look.level, look.why, look.advice)
-        merged.setdefault(key, (look, []))[1].append(look.host)
-    for look, hosts in merged.values():
-        some = several and len(set(hosts)) < len(checkup.hosts)
-        where = f" ({', '.join(dict.fromkeys(hosts))})" if some else ""
+    for look, hosts in alike_looks(shown):
+        some = several and len(hosts) < len(checkup.hosts)
+        where = f" ({', '.join(hosts)})" if some else ""
         level = _LEVEL.get(look.level, look.level)
         rule = f"{look.rule} " if look.rule and look.level != "ok" else ""
         why = f"; {look.why}" if look.why else ""
@@ -107,9 +107,8 @@ def _looks(checkup: Checkup, verbose: bool) -> Iterator[Block]:
             yield text(f"→ {look.advice}", indent=_INNER)
     levels = count_levels(checkup.looks)
     if checkup.looks:
-        unseen = f", {levels.not_evaluated} could not be looked at" if levels.not_evaluated else ""
-        more = "" if verbose else "; -v lists all"
-        yield soft(f"{levels.ok} of {len(checkup.looks)} things looked at are all right{unseen}{more}.")
+        unseen, count = levels.not_evaluated or None, len(checkup.looks)
+        yield soft(say("looks_right", right=str(levels.ok), all=count, not_evaluated=unseen, brief=not verbose))
 
 
 def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
@@ -134,22 +133,20 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     )
     yield TableBlock(Table("", tuple(columns), rows))
     for trial in shown:
-        if trial.outcome != "ok" and trial.message:
-            yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
-        if trial.outcome in BAD:
-            for line in filter(str.strip, trial.said[:_MOST_SAID]):
-                yield text(line, look="soft", indent=_INNER)
+        yield from _said(trial)
+
+
+def _said(trial: Trial) -> Iterator[Block]:
+    """The message of a test that is not ok, and the first lines of its output."""
+    if trial.outcome != "ok" and trial.message:
+        yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
+    if trial.outcome in BAD:
+        for line in filter(str.strip, trial.said[:_MOST_SAID]):
+            yield text(line, look="soft", indent=_INNER)
 
 
 def _attempts(checkup: Checkup) -> Iterator[Block]:
-    rows = [
-        (
-            one.change,
-            "yes, advised" if one.chosen and one.works else "yes" if one.works else "no",
-            "" if one.gbs is None else rate_text(one.gbs),
-        )
-        for one in attempts(checkup)
-    ]
+    rows = [(one.change, works_text(one), "" if one.gbs is None else rate_text(one.gbs)) for one in attempts(checkup)]
     columns = (
         Column("change", "change", number=False),
         Column("works", "works", number=False),
@@ -162,15 +159,14 @@ def _attempts(checkup: Checkup) -> Iterator[Block]:
 def _bandwidth(checkup: Checkup) -> Iterator[Block]:
     """The largest message of each operation in a line, and the matrix of pairs."""
     hosts = {one.host for one in checkup.measured}
-    change = measured_with(checkup)
-    with_ = f" {with_text(change)}" if change.size else ""
     for host in sorted(hosts, key=str):
         rows = [one for one in largest(checkup.measured) if one.host == host]
         if rows:
             where = f" on {host}" if len(hosts) > 1 and host else ""
-            on = measured_devices(checkup, rows[0])
-            said = ", ".join(bandwidth_text(one) for one in rows)
-            yield text(f"Bus bandwidth{where}{with_}, {on}: {said}.", indent=_ITEM)
+            measured = say(
+                "bandwidth", devices=measured_devices(checkup, rows[0]), measured=list(map(bandwidth_text, rows))
+            )
+            yield text(f"Bus bandwidth{where}{changed_text(checkup)}{measured}", indent=_ITEM)
     for matrix in pair_matrices(checkup):
         yield from _matrix(matrix)
 
@@ -180,7 +176,7 @@ def _benchmarks(checkup: Checkup) -> Iterator[Block]:
     for one in checkup.benchmarks[:_MOST_BENCHMARKS]:
         yield text(f"{benchmark_line(one)}.", indent=_ITEM)
     if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
-        yield soft(f"{rest} more tests of nccl-tests are in doctor.json.")
+        yield soft(say("more_tests", more=rest))
 
 
 def _matrix(matrix: PairMatrix) -> Iterator[Block]:
@@ -190,12 +186,12 @@ def _matrix(matrix: PairMatrix) -> Iterator[Block]:
         [matrix.name(one), *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
         for one in matrix.gpus
     ]
-    slow = ", ".join(f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6])
+    slow = [f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6]]
     where = f"GB/s on {matrix.host}" if matrix.host else "GB/s"
     others = (Column(str(gpu), str(gpu)) for gpu in matrix.gpus)
     yield _table((Column("gpu", where, number=False), *others), rows)
     if slow:
-        yield text(f"! far below the others: {slow}", indent=_ITEM)
+        yield text(say("slow", pairs=slow), indent=_ITEM)
 
 
 def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
@@ -213,10 +209,10 @@ def _settings(checkup: Checkup, document: str) -> Iterator[Block]:
         if change.does:
             yield text(change.does, indent=_ITEM)
         if change.costs:
-            yield text(f"It costs: {change.costs}", indent=_ITEM)
+            yield text(f"{WORDS['costs']} {change.costs}", indent=_ITEM)
         yield Code(tuple(shell_lines(change.set, change.unset)), look="bold")
         if checkup.fallback is None:
-            yield soft(f"The same: traceops run --settings {document}")
+            yield soft(say("same_command", document=document))
     for line in fallback_lines(checkup, document):
         yield text(line)
 

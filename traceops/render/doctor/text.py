@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePath
-from typing import get_args
+from typing import Any, get_args
 
+from traceops.core.claims import first_phrase, phrases
 from traceops.core.findings import Finding, Severity
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, message_text, rate_text
@@ -19,6 +21,7 @@ from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
 from traceops.machine.look import Level, Look
+from traceops.render.doctor.rows import Attempt, change_text, measured_with
 from traceops.render.document import Headline
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.topology.figure import count, description
@@ -27,12 +30,15 @@ from traceops.report.inspector_text import inspector_text
 from traceops.rules.fabric.benchmarks import SLOW_TEST, alone_text, benchmark_text
 from traceops.rules.fabric.graph import BELOW_LINKS
 from traceops.rules.machine.judge import COMES_AND_GOES, RULES, wrong_looks
+from traceops.words.catalogue import texts
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
     raise RuntimeError("render/doctor/text.py and the doctor disagree on the levels")
 _OF_THE_MACHINE = {rule.id for rule in RULES}
 _MOST_NAMES = 6
+WORDS = texts("views", "doctor")
+say = partial(first_phrase, "views", "doctor")
 _TELLS_RATE = 1 << 20  # bytes: below it a message tells of latency
 _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
 
@@ -49,19 +55,14 @@ def doctor_verdict(checkup: Checkup) -> Headline:
     if not findings and not broken and not looks:
         return _healthy(checkup)
     passed = sum(look.rule == COMES_AND_GOES.id for look in looks) if broken else 0
-    error = any(found.severity == "error" for found in findings) or any(look.level == "error" for look in looks)
+    error = any(one.severity == "error" for one in findings) or any(look.level == "error" for look in looks)
     if broken:
-        again = " It worked the next time, with nothing changed: it may come and go." if passed else ""
-        said = f"{trial_text(broken[0], checkup.hosts)}.{again}"
-    elif findings:
-        said = findings[0].message
+        said = " ".join([f"{trial_text(broken[0], checkup.hosts)}.", *([WORDS["came_back"]] if passed else [])])
     else:
-        said = f"{look_text(looks[0])}."
+        said = findings[0].message if findings else f"{look_text(looks[0])}."
     rest = len(findings) + len(broken) + len(looks) - 1 - passed
-    return Headline(
-        "error" if error or (broken and not passed) else "warning",
-        f"{said} {rest} more {'thing' if rest == 1 else 'things'} below." if rest else said,
-    )
+    level: Severity = "error" if error or (broken and not passed) else "warning"
+    return Headline(level, " ".join([said, *phrases("views", "doctor", "rest", rest=rest or None)]))
 
 
 def heading(checkup: Checkup) -> str:
@@ -73,8 +74,7 @@ def heading(checkup: Checkup) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    return say("names", names=names[:_MOST_NAMES], more_names=max(len(names) - _MOST_NAMES, 0) or None)
 
 
 def looks_not_ok(checkup: Checkup) -> list[Look]:
@@ -131,20 +131,14 @@ def read_text(checkup: Checkup) -> str:
     topologies = [source for machine in checkup.machines for source in machine.sources if source not in logs]
     references = [reference.source for reference in checkup.references if reference.source]
     tests = [benchmark.quote.path for benchmark in checkup.benchmarks]
-    kinds = (
-        ("topology", topologies),
-        ("NCCL's log", logs),
-        ("results of nccl-tests", tests),
-        ("the doctor's measurements", references),
-    )
-    parts = []
-    for kind, files in kinds:
-        names = list(dict.fromkeys(PurePath(file).name for file in files))
-        if names:
-            parts.append(f"{kind} in {_listed(names)}")
-    if checkup.inspector is not None:
-        parts.append(inspector_text(checkup.inspector))
-    return f"Read: {'; '.join(parts)}." if parts else ""
+    kinds = {"topology": topologies, "log": logs, "tests": tests, "references": references}
+    parts = [
+        say(f"file.{kind}", names=_listed(list(dict.fromkeys(PurePath(file).name for file in files))))
+        for kind, files in kinds.items()
+        if files
+    ]
+    parts += [] if checkup.inspector is None else [inspector_text(checkup.inspector)]
+    return say("read", files=parts)
 
 
 def log_text(log: NcclLog) -> str:
@@ -159,7 +153,7 @@ def log_text(log: NcclLog) -> str:
         f"{way} for {number} connection{'' if number == 1 else 's'}{where}"
         for (way, where), number in ways.most_common(_MOST_NAMES)
     ]
-    return nccl_sentence(log) + (f" It took {', '.join(took)}." if took else "")
+    return " ".join([nccl_sentence(log), *phrases("views", "doctor", "ways", ways=took)])
 
 
 def nccl_warnings(log: NcclLog) -> list[Quote]:
@@ -186,22 +180,14 @@ def with_text(change: EnvironmentChange) -> str:
     return f"with {change_text(change)}" if change.set else change_text(change)
 
 
-def change_text(change: EnvironmentChange) -> str:
-    """'NCCL_P2P_DISABLE=1 and without NCCL_ALGO'."""
-    parts = [f"{name}={value}" for name, value in change.set.items()]
-    parts += [f"without {name}" for name in change.unset]
-    return " and ".join(parts) if parts else "the environment as it is"
-
-
 def fallback_lines(checkup: Checkup, document: str = "doctor.json") -> list[str]:
     """How to train all the same, where no setting works. document: the checkup as JSON."""
     if checkup.fallback is None:
         return []
     settings = f" --settings {document}" if checkup.settings is not None else ""
+    device = "GPU" if checkup.backend == "nccl" else "process"
     return [
-        f"One {'GPU' if checkup.backend == 'nccl' else 'process'} that accumulates gradients over "
-        f"{checkup.fallback} batches trains with the same effective batch, "
-        "more slowly:",
+        say("fallback", device=device, batches=checkup.fallback),
         f"traceops run{settings} --fallback single -- YOUR_SCRIPT",
     ]
 
@@ -237,7 +223,7 @@ def trial_devices(checkup: Checkup, trial: Trial) -> str:
 def measured_devices(checkup: Checkup, one: Measured) -> str:
     """What a bandwidth was measured on: over several nodes, where no host is named, devices are ranks."""
     if one.host is None and len(checkup.hosts) > 1:
-        return f"ranks {ranks_text(one.gpus, 6)} of all nodes"
+        return say("all_nodes", ranks=ranks_text(one.gpus, 6))
     return devices_text(checkup, one.gpus)
 
 
@@ -251,46 +237,55 @@ def benchmark_line(one: Benchmark) -> str:
     if alone := alone_text(one):
         return alone
     best, least = one.best, one.smallest
+    smallest = f"{digits_text(least.time_us)} µs at {message_text(least.bytes)}"
     if max(row.bytes for row in one.sizes) < _TELLS_RATE:
-        time = f"{digits_text(least.time_us)} µs at {message_text(least.bytes)}"
-        return f"{benchmark_text(one)}: {time}; no message was large enough to tell a bandwidth"
-    latency = f", {digits_text(least.time_us)} µs at {message_text(least.bytes)}" if least is not best else ""
-    return f"{benchmark_text(one)}: {rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}{latency}"
+        return say("no_large_message", test=benchmark_text(one), time=smallest)
+    rate = f"{rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}"
+    return say("benchmark_line", test=benchmark_text(one), rate=rate, smallest=None if least is best else smallest)
+
+
+def changed_text(checkup: Checkup) -> str:
+    """' with NCCL_P2P_DISABLE=1': what bandwidths were measured with; empty for the environment as it is."""
+    change = measured_with(checkup)
+    return f" {with_text(change)}" if change.size else ""
+
+
+def works_text(one: Attempt) -> str:
+    """Whether a change that was tried works, and is the one advised."""
+    return WORDS["works.advised" if one.chosen and one.works else "works.yes" if one.works else "works.no"]
+
+
+def alike_looks(looks: Sequence[Look]) -> list[tuple[Look, list[str]]]:
+    """Looks in their order, equal ones of several hosts once, with all these hosts."""
+    merged: dict[tuple[str, ...], tuple[Look, dict[str, None]]] = {}
+    for look in looks:
+        key = (look.area, look.what, look.found, look.level, look.why, look.advice)
+        merged.setdefault(key, (look, {}))[1][look.host] = None
+    return [(look, list(hosts)) for look, hosts in merged.values()]
 
 
 def _on_one_device(checkup: Checkup) -> Headline:
     """No setting lets several devices work together."""
-    one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
-    alone = [trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD]
-    several_tried = any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials)
-    if alone:
-        on = f" of {alone[0].hosts[0]}" if len(alone[0].hosts) == 1 < len(checkup.hosts) else ""
-        which = f"{one} {alone[0].gpus[0]}{on}"
-        said = f"Several {several} do not work together here, and {which} fails by itself too."
-    elif several_tried:
-        said = f"No setting that was tried lets several {several} work together here."
-    else:
-        said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
-    return Headline(
-        "error", f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step."
-    )
+    device, devices = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
+    alone = next((trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD), None)
+    tried = any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials)
+    which = ""
+    if alone is not None:
+        on = f" of {alone.hosts[0]}" if len(alone.hosts) == 1 < len(checkup.hosts) else ""
+        which = f"{device} {alone.gpus[0]}{on}"
+    said = say("alone" if which else "no_setting" if tried else "no_time", devices=devices, which=which)
+    return Headline("error", f"{said} {say('on_one', device=device, batches=checkup.fallback)}")
 
 
 def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:
-    change = with_text(settings.change)
-    after = "" if settings.after_gbs is None else f"{rate_text(settings.after_gbs)} GB/s"
-    if settings.before_gbs is None:
-        speed = f", all-reduce at {after}" if after else ""
-        broken = broken_trials(checkup)
-        why = f": {trial_text(broken[0], checkup.hosts)}" if broken else ""
-        return Headline("error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}.")
-    times = f", {settings.after_gbs / settings.before_gbs:.1f} times as fast" if settings.after_gbs else ""
-    return Headline(
-        "warning",
-        f"All-reduce gets {rate_text(settings.before_gbs)} GB/s as the environment is, and {after} {change}{times}."
-        if after
-        else f"It works better {change}.",
-    )
+    change, before = with_text(settings.change), settings.before_gbs
+    after = None if settings.after_gbs is None else f"{rate_text(settings.after_gbs)} GB/s"
+    if before is None:
+        broken = [trial_text(trial, checkup.hosts) for trial in broken_trials(checkup)[:1]]
+        return Headline("error", say("settings", change=change, after=after, first_broken="".join(broken)))
+    factor = settings.after_gbs / before if settings.after_gbs else None
+    facts: dict[str, Any] = {"before": f"{rate_text(before)} GB/s", "after": after, "factor": factor}
+    return Headline("warning", say("settings_faster", change=change, **facts))
 
 
 def _healthy(checkup: Checkup) -> Headline:
@@ -299,27 +294,25 @@ def _healthy(checkup: Checkup) -> Headline:
     rows = [one for one in largest(checkup.measured) if one.op == "all_reduce"]
     several = len(checkup.hosts) > 1
     over_all = [one for one in rows if one.host is None] if several else []
-    speeds = ", ".join(
+    speeds = [
         bandwidth_text(one) + (f" on {one.host}" if several and one.host else " over all nodes" if several else "")
         for one in (over_all or rows)[:_MOST_NAMES]
-    )
-    on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
-    return Headline("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))
+    ]
+    without_gpus = None if checkup.backend == "nccl" else checkup.backend
+    return Headline("clear", say("healthy", without_gpus=without_gpus, measured=speeds))
 
 
 def _untested(checkup: Checkup) -> Headline:
     """Of files that others saved, or of a machine whose GPUs were not tested: what they show, and no clean bill."""
     if checkup.log is not None and (warned := nccl_warnings(checkup.log)):
-        more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
-        unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
-        return Headline("info", f"{unexplained}NCCL itself warned: {warning_text(warned[0]).rstrip('.!')}{more}.")
+        facts: dict[str, Any] = {"explained": bool(other_findings(checkup)), "other_warnings": len(warned) - 1 or None}
+        return Headline("info", say("warned", warning=warning_text(warned[0]).rstrip(".!"), **facts))
     if checkup.benchmarks:
         said = benchmark_line(max(checkup.benchmarks, key=lambda one: one.best.busbw_gbs))
         judged = any(check.rule == SLOW_TEST.id and check.status == "clear" for check in checkup.checks)
-        nothing_sent = all(map(alone_text, checkup.benchmarks))
-        but = "" if judged or nothing_sent else " What the links can do is not known."
-        return Headline("info", f"Nothing wrong was seen. {said}.{but}")
+        unknown = not judged and not all(map(alone_text, checkup.benchmarks))
+        return Headline("info", say("benchmark", said=said, links_unknown=unknown))
     if not checkup.looks and all(check.status == "not_evaluated" for check in checkup.checks):
-        why = next((f": {check.reason}" for check in checkup.checks if check.rule == BELOW_LINKS.id), "")
-        return Headline("info", f"Nothing could be judged{why}.")
-    return Headline("info", "Nothing wrong was seen, but communication was not tested.")
+        why = next((check.reason for check in checkup.checks if check.rule == BELOW_LINKS.id), None)
+        return Headline("info", say("not_judged", reason=why))
+    return Headline("info", WORDS["untested"])

@@ -36,7 +36,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.finding_blocks import checks_block, findings_section, not_used
-from traceops.render.hang import tables as hang_tables
+from traceops.render.hang.tables import MOST_ROWS, WORDS, ranks_table, say, waits_table
 from traceops.render.writers.html import write_html
 from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
 from traceops.report.hang_seen import seen_lines, what_would_decide
@@ -110,7 +110,7 @@ def wait_graphs(diagnosis: Diagnosis) -> tuple[WaitGraph, WaitGraph] | None:
     if not edges:
         return None
     nodes = _layered(nodes, edges)
-    label = f"Graph of who waits for whom: {len(nodes)} boxes of ranks, {len(edges)} arrows; the table has them all"
+    label = say("graph", boxes=len(nodes), arrows=len(edges))
     return _wide(nodes, edges, label), _tall(nodes, edges, label)
 
 
@@ -303,7 +303,7 @@ def hang_answer(diagnosis: Diagnosis, proof: str) -> Answer | None:
     if advice := root_advice(root):
         lines.append(("Do", (text(advice),)))
     lines.append(("How sure", (text(f"{SURE[root.confidence]}."),)))
-    lines.append(("Proof", (text(Span("who waits for whom, and what each rank does", href=proof)),)))
+    lines.append(("Proof", (text(Span(WORDS["proof"], href=proof)),)))
     return Answer(tuple(lines))
 
 
@@ -339,23 +339,19 @@ def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     graphs = wait_graphs(diagnosis) or ()
     blocks: list[Block] = []
     if graphs:
-        blocks.append(soft("An arrow leads from who waits to whom it waits for; boxes with a red edge are the cause."))
+        blocks.append(soft(WORDS["arrows"]))
     for graph, css in zip(graphs, ("wide", "tall"), strict=False):
         blocks.append(Drawing("hang_graph", (graph, css, _BOX)))
-    table = hang_tables.waits_table(diagnosis)
+    table = waits_table(diagnosis)
     if table is not None:
-        return (*blocks, fold("The arrows as a table", TableBlock(table), open=not graphs))
-    nobody = (
-        "No rank waits for one that is missing; the findings have all there is."
-        if diagnosis.roots
-        else "These files show no rank waiting for another one."
-    )
-    return (*blocks, text(nobody, _unknown(diagnosis)))
+        return (*blocks, fold(WORDS["arrows_table"], TableBlock(table), open=not graphs))
+    none = WORDS["none_missing" if diagnosis.roots else "none_waits"]
+    return (*blocks, text(none, _unknown(diagnosis)))
 
 
 def ranks_block(diagnosis: Diagnosis) -> TableBlock:
     """What each rank was in."""
-    return TableBlock(hang_tables.ranks_table(diagnosis, merged_ranks(diagnosis, hang_tables.MOST_ROWS)))
+    return TableBlock(ranks_table(diagnosis, merged_ranks(diagnosis, MOST_ROWS)))
 
 
 def stacks_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -364,13 +360,13 @@ def stacks_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     causes = list(dict.fromkeys(rank for root in diagnosis.roots for rank in root.ranks if rank in held))
     waiting = [wait.rank for wait in diagnosis.waits if wait.rank in held and wait.rank not in causes]
     shown = [(rank, "") for rank in causes[:_MOST_STACKS]]
-    shown += [(rank, ", which waits, to compare") for rank in waiting[:1]]
+    shown += [(rank, WORDS["compare"]) for rank in waiting[:1]]
     folded: list[Block] = [
         fold(f"Rank {rank}{why}", *_threads(held[rank]), open=not place) for place, (rank, why) in enumerate(shown)
     ]
     more = len(causes) - _MOST_STACKS
     if more > 0:
-        folded.append(soft(f"Stacks of {more} more ranks lie in the evidence folder."))
+        folded.append(soft(say("more_stacks", more=more)))
     return tuple(folded)
 
 
@@ -379,7 +375,7 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     evidence, stall = diagnosis.evidence, stall_text(diagnosis)
     blocks: list[Block] = [text(f"{stall}. " if stall else "", f"Read: {read_text(diagnosis)}.", _unknown(diagnosis))]
     if seen := [_seen_line(diagnosis, event, said_by) for event, said_by in seen_lines(diagnosis)]:
-        blocks += [soft("What logs tell of trouble besides:"), items(seen, "files")]
+        blocks += [soft(WORDS["also_in_logs"]), items(seen, "files")]
     if wanted := what_would_decide(diagnosis):
         blocks.append(text(wanted))
     if evidence.problems:
@@ -401,7 +397,7 @@ def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) ->
 
 def _unknown(diagnosis: Diagnosis) -> str:
     unknown = unknown_ranks(diagnosis)
-    return f" Nothing is known of {who_runs(unknown)}." if unknown else ""
+    return f" {say('unknown', unknown=who_runs(unknown))}" if unknown else ""
 
 
 def _threads(stacks: RankStacks) -> list[Block]:
@@ -413,7 +409,7 @@ def _threads(stacks: RankStacks) -> list[Block]:
         if thread.main or len(stacks.threads) == 1:
             blocks += [Heading(_title(thread), 4), listed]
             if len(thread.frames) > _MOST_FRAMES:
-                blocks.append(soft(f"{len(thread.frames) - _MOST_FRAMES} outer frames left out."))
+                blocks.append(soft(say("more_frames", more=len(thread.frames) - _MOST_FRAMES)))
         else:
             blocks.append(fold(f"{_title(thread)}: {frames[0] if frames else 'no frames'}", listed))
     return blocks
@@ -421,7 +417,7 @@ def _threads(stacks: RankStacks) -> list[Block]:
 
 def _title(thread: ThreadStack) -> str:
     title = "main thread" if thread.main else f"thread {thread.name or ''}".strip()
-    return title + (" (compiled code too)" if thread.native else "")
+    return title + (f" {WORDS['compiled']}" if thread.native else "")
 
 
 def render_hang_html(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> bytes:
@@ -433,12 +429,12 @@ def describe(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence
     """A diagnosis with its findings as a document."""
     name, stacks = diagnosis.evidence.name, stacks_blocks(diagnosis)
     sections = [
-        Section("waits", "Who waits for whom", waits_blocks(diagnosis)),
+        Section("waits", WORDS["waits"], waits_blocks(diagnosis)),
         findings_section(findings, checks),
         Section("ranks", "Ranks", (ranks_block(diagnosis),)),
-        Section("stacks", "Stacks", (soft("Innermost frame first."), *stacks)),
+        Section("stacks", "Stacks", (soft(WORDS["innermost"]), *stacks)),
         Section("read", "What was read", sources_blocks(diagnosis)),
-        Section("checks", "Checks", (checks_block(checks, "What each rule says about this run"),)),
+        Section("checks", "Checks", (checks_block(checks, WORDS["rules"]),)),
     ]
     return Document(
         title=f"{name}: hang",
@@ -451,7 +447,7 @@ def describe(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence
             Facts(tuple(_facts(diagnosis))),
         ),
         sections=tuple(section for section in sections if section.id != "stacks" or stacks),
-        footer="the same is in hang.json, hang_ranks.csv and hang_waits.csv beside this page",
+        footer=WORDS["footer"],
         styles=("summary.css", "hang.css"),
     )
 

@@ -2,88 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 
 import msgspec
 
+from traceops.core.claims import first_phrase
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
-from traceops.render.cells import Cell, Column, Table, build_table, name
+from traceops.render.cells import Cell, Table, name, table_of
 from traceops.render.writers.csv import csv_text
 from traceops.report.hang_rows import MergedWait, RankGroup, merged_waits, shown_waits
 from traceops.report.hang_text import bytes_text, operation_text, state_text
+from traceops.words.catalogue import texts
 
+WORDS = texts("views", "hang")
+say = partial(first_phrase, "views", "hang")
 MOST_ROWS = 64
 _MOST_WAITS = 100
-_RANK_COLUMNS = (
-    ("state", "State", ""),
-    ("host", "Host", ""),
-    ("step", "Steps done", "steps finished"),
-    ("op", "In", "the rank's earliest operation that has not completed"),
-    ("sequence", "Number", "place of the operation in its group"),
-    ("group", "Group", ""),
-    ("bytes", "Size", ""),
-    ("op_state", "Operation is", "as the rank's flight recorder has it"),
-    ("where", "Called at", "line of code of the operation"),
-    ("doing", "Main thread is", "from its stack"),
-    ("exit_code", "Exit code", "as a shell has it: 128 + n for signal n"),
-    ("waits_for", "Waits for", ""),
-    ("pending", "Pending", "operations called and not completed"),
-    ("last_line", "Last line at", "time of day in the rank's last line in a log: its last sign of life"),
-    ("sources", "Known from", ""),
-)
+_RANK_KEYS = [key for key in texts("tables", "hang_ranks") if key[0] != "@"]
 _WORD = 60  # characters before the middle of a name is left out
 
 
 def ranks_table(diagnosis: Diagnosis, groups: Sequence[RankGroup]) -> Table:
     """A row for equal ranks, causes first; columns that nobody fills are left out."""
-    rows = [(group, _cells(group)) for group in groups[:MOST_ROWS]]
-    columns = [
-        Column("ranks", "Rank", number=False, make=lambda row: _ranks_cell(row[0].ranks)),
-        *(
-            Column(key, label, title, number=False, make=lambda row, key=key: row[1][key])  # type: ignore[misc]
-            for key, label, title in _RANK_COLUMNS
-            if key == "state" or any(cells[key].text for _, cells in rows)
-        ),
-    ]
-    merged = "" if len(groups) == len(diagnosis.ranks) else "Ranks that are alike share a row"
+    rows = [_cells(group) for group in groups[:MOST_ROWS]]
+    empty = [key for key in _RANK_KEYS if key not in ("ranks", "state") and not any(row[key].text for row in rows)]
     left = sum(len(group.ranks) for group in groups[MOST_ROWS:])
-    note = f"{merged}; {left} more ranks in hang_ranks.csv" if left else merged
-    return build_table("What each rank was in", columns, rows, note=note)
+    note = say("rank_rows", alike=len(groups) != len(diagnosis.ranks), left_ranks=left or None)
+    return table_of("hang_ranks", rows, make={key: itemgetter(key) for key in _RANK_KEYS}, without=empty, note=note)
 
 
 def waits_table(diagnosis: Diagnosis) -> Table | None:
-    """The graph in words: who waits for whom, in what and why; None where nobody waits."""
+    """The graph in words: which ranks wait for which, in what and why; None where none waits."""
     waits = sorted(merged_waits(shown_waits(diagnosis)), key=lambda wait: (-len(wait.ranks), wait.ranks))
-    if not waits:
-        return None
-    columns = [
-        Column("ranks", "Ranks", number=False, make=lambda wait: _ranks_cell(wait.ranks)),
-        Column("on", "Wait for", number=False, make=lambda wait: _ranks_cell(wait.on)),
-        Column("in", "In", number=False, make=_operation),
-        Column("why", "Because", number=False, make=lambda wait: _text(WAIT_REASONS[wait.reason], 160)),
-    ]
-    rest = len(waits) - _MOST_WAITS
-    return build_table(
-        "Who waits for whom", columns, waits[:_MOST_WAITS], note=f"{rest} more in hang_waits.csv" if rest > 0 else ""
-    )
-
-
-def _operation(wait: MergedWait) -> Cell:
-    return _text(operation_text(wait.op, wait.sequence, wait.group))
+    cells: dict[str, Callable[[MergedWait], Cell]] = {
+        "ranks": lambda wait: _ranks_cell(wait.ranks),
+        "on": lambda wait: _ranks_cell(wait.on),
+        "op": lambda wait: _text(operation_text(wait.op, wait.sequence, wait.group)),
+        "reason": lambda wait: _text(WAIT_REASONS[wait.reason], 160),
+    }
+    return table_of("hang_waits", waits, make=cells, most=_MOST_WAITS) if waits else None
 
 
 def _cells(group: RankGroup) -> dict[str, Cell]:
     """The cell of each column."""
     sources = dict.fromkeys(source for several in group.values("sources") for source in several)
-    cells = {key: _shared(group, key) for key, _, _ in _RANK_COLUMNS}
-    cells["state"] = Cell(state_text(group), css="worst" if group.root is not None else "")
-    cells["bytes"] = Cell(bytes_text(group), _exact(group), "nowrap")
-    cells["waits_for"] = _ranks_cell(group.waits_for)
-    cells["last_line"] = _times(group)
-    cells["sources"] = Cell(", ".join(sources))
-    return cells
+    own = {
+        "ranks": _ranks_cell(group.ranks),
+        "state": Cell(state_text(group), css="worst" if group.root is not None else ""),
+        "bytes": Cell(bytes_text(group), _exact(group), "nowrap"),
+        "waits_for": _ranks_cell(group.waits_for),
+        "last_line": _times(group),
+        "sources": Cell(", ".join(sources)),
+    }
+    return {key: own[key] if key in own else _shared(group, key) for key in _RANK_KEYS}
 
 
 def _times(group: RankGroup) -> Cell:
@@ -99,7 +74,7 @@ def _exact(group: RankGroup) -> str:
 
 def _shared(group: RankGroup, key: str) -> Cell:
     if key in group.differ:
-        return Cell(f"{len(group.values(key))} values", "these ranks differ; hang_ranks.csv has each", "unknown")
+        return Cell(say("values", values=len(group.values(key))), WORDS["differ"], "unknown")
     value = group.shared(key)
     return _text("" if value is None else str(value))
 

@@ -16,6 +16,7 @@ from traceops.hangs.model import HOW_IT_ENDED, Diagnosis, Root
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, text
 from traceops.render.finding_blocks import finding_block
+from traceops.render.hang.tables import say
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.hang_rows import RankGroup, merged_ranks
 from traceops.report.hang_seen import seen_left_out, seen_lines, what_would_decide
@@ -87,7 +88,7 @@ def describe_summary(diagnosis: Diagnosis, written: Path | None = None, beside: 
         stall, read = stall_text(diagnosis), f"Read: {read_text(diagnosis)}."
         blocks.append(text(f"{stall}. {read}" if stall else read))
         if unknown := unknown_ranks(diagnosis):
-            blocks.append(text(f"Nothing is known of {who_runs(unknown, 12)}."))
+            blocks.append(text(say("unknown", unknown=who_runs(unknown, 12))))
     blocks += _seen(diagnosis)
     if not diagnosis.roots and not diagnosis.evidence.ends:
         reasons: dict[str, list[str]] = {}
@@ -109,7 +110,7 @@ def _root(root: Root, advised: set[str]) -> Iterator[Block]:
     for line in news[:_MOST_EVIDENCE]:
         yield text(line, indent=(4, 6))
     if len(news) > _MOST_EVIDENCE:
-        yield text(f"… {len(news) - _MOST_EVIDENCE} more in the report", look="soft", indent=(4, 0))
+        yield text(say("more_evidence", more=len(news) - _MOST_EVIDENCE), look="soft", indent=(4, 0))
     advice = root_advice(root)
     if advice and advice not in advised:
         advised.add(advice)
@@ -142,7 +143,7 @@ def _ranks(diagnosis: Diagnosis) -> TableBlock:
         for group, row in zip(shown, zip(*filled.values(), strict=True), strict=True)
     )
     left = sum(len(group.ranks) for group in rest)
-    note = f"{left} more ranks in hang_ranks.csv" if rest else ""
+    note = say("more_ranks", more=left or None)
     return TableBlock(Table("", tuple(filled), rows, note=note))
 
 
@@ -157,7 +158,7 @@ def _seen(diagnosis: Diagnosis) -> Iterator[Block]:
         said = first_words(event.text, _MOST_SEEN)
         yield text(f"{also}: {shown_path(diagnosis, event.path)}:{event.line}: {by}{said}", indent=(0, 2))
     if left := seen_left_out(diagnosis):
-        yield text(f"… and {left} more messages in hang.json", look="soft")
+        yield text(say("more_messages", more=left), look="soft")
     if wanted := what_would_decide(diagnosis):
         yield text(f"→ {wanted}", indent=(0, 2))
 
@@ -176,8 +177,8 @@ def _remarks(diagnosis: Diagnosis) -> Iterator[Block]:
         said = f"Not used: {shown_path(diagnosis, path)}: {what}"
         yield text(said, look="level-warning", indent=(0, 2))
     if len(problems) > _MOST_PROBLEMS:
-        yield text(f"… and {len(problems) - _MOST_PROBLEMS} more files that could not be used")
+        yield text(say("more_files", more=len(problems) - _MOST_PROBLEMS))
     for note in notes[:_MOST_NOTES]:
         yield text(f"Note: {note}", look="soft", indent=(0, 2))
     if len(notes) > _MOST_NOTES:
-        yield text(f"… and {len(notes) - _MOST_NOTES} more notes in the report", look="soft")
+        yield text(say("more_notes", more=len(notes) - _MOST_NOTES), look="soft")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from traceops.baseline.entry import UNKNOWN
 from traceops.baseline.history import MOST_COMMITS, SHOWN, KeyHistory, LevelChange, Sample, Trend
@@ -17,7 +18,7 @@ from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocumen
 from traceops.baseline.store import Problem
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text
-from traceops.render.cells import Cell, Column, Table, build_table, word
+from traceops.render.cells import Cell, Column, Table, table_of, word
 from traceops.render.document import (
     Block,
     Chart,
@@ -37,10 +38,12 @@ from traceops.render.document import (
 )
 from traceops.render.files import write_files
 from traceops.render.history.text import (
+    WORDS,
     change_text,
     changes_of,
     headline_trend,
     history_verdict,
+    say,
     sparse_text,
     step_text,
     value_text,
@@ -147,37 +150,13 @@ def _note(trend: Trend, change: LevelChange) -> dict[str, Any]:
 def _about(sample: Sample, trend: Trend) -> str:
     entry = sample.entry
     commit = (entry.commit or "commit unknown")[:12] + (" and changes" if entry.dirty else "")
-    return (
-        f"{value_text(sample.values[trend.metric], trend.unit)}<br>{escaped(commit, _MOST_LETTERS)}<br>"
-        f"{minute_text(entry.time_ns)} UTC<br>{escaped(entry.source, _MOST_LETTERS)}"
-    )
+    value, time = value_text(sample.values[trend.metric], trend.unit), f"{minute_text(entry.time_ns)} UTC"
+    return "<br>".join((value, escaped(commit, _MOST_LETTERS), time, escaped(entry.source, _MOST_LETTERS)))
 
 
 MOST_ROWS = 400  # captures in a table, the latest ones
 _MOST_PROBLEMS = 50
-_WHEN_NOT_WHY = (
-    "A change says when, not why: a new driver, or another machine, looks the same as a slow commit. Compare a "
-    "capture before with one after: traceops compare BASE HEAD."
-)
-TERMS = (
-    Term(
-        "Dot",
-        "One capture over its commit. Captures of one commit stand above each other; they count as one by their "
-        "median. A + after a commit means that its code had been changed.",
-    ),
-    Term("Grey line", "The level: the median of the commits between two changes."),
-    Term(
-        "Dashed line",
-        "A lasting change, before the first commit at the new level. The commit named may be one off where the "
-        "change is small.",
-    ),
-    Term(
-        "p",
-        "Share of random orders of the same commits that part as clearly as the true one (E-divisive means with a "
-        "permutation test). Changes are shown up to 0.01: about one trend in 100 shows one that is none.",
-    ),
-    Term("Step time", 'Median of the steps that ran without the profiler; "profiled" of those with it.'),
-)
+TERMS = tuple(Term(key.removeprefix("term."), meaning) for key, meaning in WORDS.items() if key.startswith("term."))
 
 
 def render_history_html(
@@ -199,7 +178,7 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
         sections.insert(0, Section("keys", "Keys", (TableBlock(_overview(histories)),)))
     if problems:
         sections.append(Section("problems", "Not used", _problems(problems)))
-    sections.append(Section("definitions", "What is shown", (Terms(TERMS), soft(_WHEN_NOT_WHY)), "Definitions"))
+    sections.append(Section("definitions", "What is shown", (Terms(TERMS), soft(WORDS["when_not_why"])), "Definitions"))
     return Document(
         title="History",
         heading=spans(store),
@@ -207,7 +186,7 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
         verdict=verdict,
         intro=(),
         sections=tuple(sections),
-        footer="the same is in history.json and history.csv beside this page",
+        footer=WORDS["footer"],
     )
 
 
@@ -217,11 +196,11 @@ def _section(index: int, history: KeyHistory) -> Section:
     if sparse:
         blocks.append(text(sparse, look="notes"))
     if len(history.commits) > MOST_COMMITS:
-        blocks.append(soft(f"Changes are looked for in the last {MOST_COMMITS} commits."))
+        blocks.append(soft(say("searched", commits=MOST_COMMITS)))
     if changes:
         blocks.append(TableBlock(_changes_table(changes)))
     for trend in history.trends:
-        label = f"{_heading(trend)}; dots over commits in time order, the table below has the numbers"
+        label = say("chart", heading=_heading(trend))
         blocks += [Heading(_heading(trend)), Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend))]
     blocks.append(fold(f"Captures ({len(history.samples)})", TableBlock(_captures_table(history))))
     return Section(f"key-{index}", history.key.model, tuple(blocks), history.key.slug)
@@ -230,8 +209,7 @@ def _section(index: int, history: KeyHistory) -> Section:
 def _problems(problems: Sequence[Problem]) -> tuple[Block, ...]:
     lines = [text(code(problem.url), f": {problem.what}") for problem in problems[:_MOST_PROBLEMS]]
     more = len(problems) - _MOST_PROBLEMS
-    rest = (soft(f"and {more} more, listed in history.json"),) if more > 0 else ()
-    return items(lines), *rest
+    return (items(lines), soft(say("more_problems", more=more))) if more > 0 else (items(lines),)
 
 
 def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
@@ -251,108 +229,53 @@ def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
 
 def _heading(trend: Trend) -> str:
     latest = next(value for value in reversed(trend.values) if value is not None)
-    return f"{trend.label[:1].upper()}{trend.label[1:]}: {value_text(latest, trend.unit)} at the latest commit"
+    return say("latest", label=trend.label, value=value_text(latest, trend.unit))
 
 
 def _overview(histories: Sequence[KeyHistory]) -> Table:
     rows = []
     for history in histories:
         trend = headline_trend(history)
-        changed = trend.changes[-1] if trend and trend.changes else None
         latest = next((v for v in reversed(trend.values) if v is not None), None) if trend else None
-        rows.append(
-            {
-                "key": history.key.text,
-                "captures": len(history.samples),
-                "commits": len(history.commits),
-                "latest": minute_text(history.samples[-1].entry.time_ns),
-                "step": value_text(latest, "ms"),
-                "change": f"{step_text(trend, changed)} since {changed.since.label}"
-                if trend and changed
-                else "too few commits yet"
-                if sparse_text(history)
-                else "none",
-            }
-        )
-    return build_table(
-        "Keys: captures with the same model, ranks, device, strategy, precision and branch",
-        (
-            Column("key", "Key", number=False),
-            Column("captures", "Captures", decimals=0),
-            Column("commits", "Commits", decimals=0),
-            Column("latest", "Latest, UTC", number=False),
-            Column("step", "Step, latest commit", number=False),
-            Column("change", "Last lasting change of the step", number=False),
-        ),
-        rows,
-    )
+        row = {"key": history.key.text, "captures": len(history.samples), "commits": len(history.commits)}
+        row["latest"] = minute_text(history.samples[-1].entry.time_ns)
+        rows.append({**row, "step": value_text(latest, "ms"), "change": _last_change(history, trend)})
+    return table_of("history_keys", rows)
 
 
-class _ChangeRow(Struct, frozen=True):
-    """A lasting change as its table shows it."""
-
-    metric: str
-    change: str
-    verdict: str
-    before: str
-    after: str
-    since: str
-    last: str
-    p: float
+def _last_change(history: KeyHistory, trend: Trend | None) -> str:
+    """The latest lasting change of a key's step time, or why there is none."""
+    if trend is not None and trend.changes:
+        last = trend.changes[-1]
+        return say("changed", change=step_text(trend, last), commit=last.since.label)
+    return WORDS["sparse"] if sparse_text(history) else "none"
 
 
 def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
     rows = [
-        _ChangeRow(
-            metric=trend.label,
-            change=step_text(trend, change),
-            verdict=change.verdict,
-            before=value_text(change.before, trend.unit),
-            after=value_text(change.after, trend.unit),
-            since=f"{change.since.label} ({change.since.date})",
-            last=f"{change.last.label} ({change.last.date})",
-            p=change.p,
-        )
+        {
+            "metric": trend.label,
+            "change": Cell(
+                step_text(trend, change), f"for the {change.verdict}", "worst" if change.verdict == "worse" else ""
+            ),
+            "before": value_text(change.before, trend.unit),
+            "after": value_text(change.after, trend.unit),
+            "since": f"{change.since.label} ({change.since.date})",
+            "last": f"{change.last.label} ({change.last.date})",
+            "p": change.p,
+        }
         for trend, change in changes
     ]
-    return build_table(
-        "Lasting changes, the latest first",
-        (
-            Column("metric", "Metric", number=False),
-            Column("change", "Change", number=False, make=_change_cell),
-            Column("before", "Level before", "median of the commits up to the change before", number=False),
-            Column("after", "Level since", "median of the commits up to the next change", number=False),
-            Column("since", "First commit at the new level", number=False),
-            Column("last", "Last commit at the old one", number=False),
-            Column("p", "p", "share of random orders of these commits that part as clearly", decimals=3),
-        ),
-        rows,
-    )
-
-
-def _change_cell(row: _ChangeRow) -> Cell:
-    return Cell(row.change, f"for the {row.verdict}", "worst" if row.verdict == "worse" else "")
+    return table_of("history_changes", rows, make={"change": itemgetter("change")})
 
 
 def _captures_table(history: KeyHistory) -> Table:
-    columns = [
-        Column("commit", "Commit", number=False),
-        Column("time", "Captured, UTC", number=False),
-        *(
-            Column(
-                trend.metric,
-                f"{trend.label}, {'GB' if trend.unit == 'B' else trend.unit}",
-                scale=1e-9 if trend.unit == "B" else 1.0,
-            )
-            for trend in history.trends
-        ),
-        Column("source", "From", number=False),
-    ]
-    return build_table(
-        "Captures, the latest first",
-        columns,
-        [_capture_row(sample) for sample in reversed(history.samples[-MOST_ROWS:])],
-    )
+    metrics = []
+    for trend in history.trends:
+        unit, scale = ("GB", 1e-9) if trend.unit == "B" else (trend.unit, 1.0)
+        metrics.append(Column(trend.metric, f"{trend.label}, {unit}", scale=scale))
+    rows = [_capture_row(sample) for sample in reversed(history.samples[-MOST_ROWS:])]
+    return table_of("history_captures", rows, columns=metrics)
 
 
 def _capture_row(sample: Sample) -> dict[str, object]:

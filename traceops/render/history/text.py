@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from traceops.baseline.history import KeyHistory, LevelChange, Trend, too_few
+from traceops.core.claims import first_phrase
 from traceops.core.units import size_text
 from traceops.render.cells import number
 from traceops.render.document import Headline
+from traceops.words.catalogue import texts
 
+WORDS = texts("views", "history")
+say = partial(first_phrase, "views", "history")
 _HEADLINE = ("step_time", "profiled_step_time")  # the first that is known speaks for its key
 
 
@@ -46,18 +52,10 @@ def headline_trend(history: KeyHistory) -> Trend | None:
 
 def sparse_text(history: KeyHistory) -> str:
     """Why no change can be found yet, empty where one can."""
-    if len(history.samples) == 1:
-        return "One capture so far: there is nothing to compare it with yet."
     trend = headline_trend(history) or next(iter(history.trends), None)
-    if trend is None:
-        return "Its captures hold no times, so there is nothing to compare."
-    missing = too_few(trend)
-    if not missing:
-        return ""
-    return (
-        f"{len(history.commits)} commit{'' if len(history.commits) == 1 else 's'} so far: a lasting change cannot be "
-        f"told from noise before {missing} more {'is' if missing == 1 else 'are'} there."
-    )
+    missing = 0 if trend is None else too_few(trend)
+    facts: dict[str, Any] = {"alone": len(history.samples) == 1, "no_times": trend is None, "missing": missing or None}
+    return say("too_few", commits=len(history.commits), **facts)
 
 
 def history_verdict(histories: Sequence[KeyHistory]) -> Headline:
@@ -71,15 +69,11 @@ def history_verdict(histories: Sequence[KeyHistory]) -> Headline:
     count = sum(len(trend.changes) for history in histories for trend in history.trends)
     if worse or latest:
         history, trend, change = max(worse or latest, key=lambda found: found[2].since.samples[0].entry.time_ns)
-        where = f" in {history.key.model} on {history.key.branch}" if len(histories) > 1 else ""
-        others = f"; {count - 1} more change{'' if count == 2 else 's'} below" if count > 1 else ""
-        text = change_text(trend, change)
-        return Headline("error" if worse else "clear", f"{text[:1].upper()}{text[1:]}{where}{others}.")
-    if count:
-        return Headline("info", f"Step times hold their level; {count} other change{'' if count == 1 else 's'} below.")
-    if all(sparse_text(history) for history in histories):
-        if len(histories) == 1:
-            return Headline("info", sparse_text(histories[0]))
-        return Headline("info", "Too few captures of each key to tell a change from noise yet.")
+        key: dict[str, Any] = {"model": history.key.model, "branch": history.key.branch} if len(histories) > 1 else {}
+        said = say("verdict", change=change_text(trend, change), more=count - 1 or None, **key)
+        return Headline("error" if worse else "clear", said)
+    sparse = [sparse_text(history) for history in histories]
+    facts: dict[str, Any] = {"others": count or None, "all_sparse": all(sparse)}
+    facts |= {"sparse_key": sparse[0]} if len(histories) == 1 else {}
     commits = sum(len(history.commits) for history in histories)
-    return Headline("clear", f"No lasting change in {commits} commits.")
+    return Headline("info" if count or all(sparse) else "clear", say("verdict", commits=commits, **facts))

@@ -19,7 +19,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
 from traceops.render.report.compute import efficiency_of, why_unrated
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, least_only, unfit_note
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_only, unfit_note, unjudged_of
 from traceops.render.report.lead import (
     STRAGGLERS,
     WAIT_INFO_PCT,
@@ -48,6 +48,7 @@ _LEAST_CLAUSE = 20
 _MOST_ACTIONS = 2
 _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
+_LEAST_JUDGED_PCT = 5.0  # of a step, below which it is not the absence of a problem that was found
 _MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
@@ -99,13 +100,17 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
         return _of_hang(report, hang)
     if told := told_first(report):
         return _of_finding(report, told)
-    level, claim = without_finding(report)
+    level, found = without_finding(report)
+    judged, unjudged = judged_pct(report), unjudged_of(report)
+    too_little = isinstance(found, NoProblem) and judged is not None and judged < _LEAST_JUDGED_PCT
+    claim = unjudged if too_little and unjudged is not None else found
     undisturbed = undisturbed_of(report)
     return Card(
         level=level,
-        headline=claim.headline(),
+        headline=shortened(claim.headline()),
+        actions=(claim.part(f"do.{claim.do}"),) if isinstance(claim, Unjudged) else (),
         now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
-        judged_pct=judged_pct(report),
+        judged_pct=judged,
         not_checked=not_checked(report),
         without_profiler=_without_profiler(report, undisturbed is not None),
         caveat=_caveat(report),
@@ -133,7 +138,7 @@ def _of_hang(report: Report, hang: HangJson) -> Card:
     proof = root.evidence[0] if root.evidence else None
     return Card(
         level=hang.level,
-        headline=shortened(root.message),
+        headline=shortened(root.message if found is None else headline_of(found)),
         confidence=root.confidence,
         actions=() if found is None else actions_of(found.advice),
         proof="" if proof is None else _cut(f"{proof.what}: {proof.value}", _MOST_ACTION),
@@ -368,8 +373,9 @@ def card_lines(card: Card) -> list[Text]:
     from traceops.render.writers.terminal import MARK
 
     lines = [text(f"{MARK[card.level]} {card.headline}.", look=f"level-{card.level}", indent=(0, 2))]
+    actions = [text(f"{number}  {action}", indent=(2, 5)) for number, action in enumerate(card.actions, 1)]
     if card.rule is None:
-        return [*lines, *([text(said, look="soft", indent=(2, 2))] if (said := judged_line(card)) else [])]
+        return lines + actions + ([text(said, look="soft", indent=(2, 2))] if (said := judged_line(card)) else [])
     sure = f"Confidence: {confidence_text(card)}"
     if card.fixed_ms is not None and card.now_ms:
         least = card.fixed_ms if card.fixed_least_ms is None else card.fixed_least_ms
@@ -380,7 +386,7 @@ def card_lines(card: Card) -> list[Text]:
         lines.append(text(*fixed, sure, indent=(2, 4)))
     else:
         lines.append(text(sure, indent=(2, 4)))
-    lines += [text(f"{number}  {action}", indent=(2, 5)) for number, action in enumerate(card.actions, 1)]
+    lines += actions
     proof = "Proof: " + "  ".join(filter(None, (card.proof, card.rule)))
     return lines + [text(said, look="soft", indent=(0, 2)) for said in (judged_line(card), proof) if said]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
 from traceops.core.cause_words import BUCKETS
 from traceops.core.claims import Claim
 from traceops.core.findings import Check
-from traceops.core.words import WINDOW, NoReplay
+from traceops.core.words import WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
+from traceops.render.report.terms import first_said, said
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
@@ -18,40 +19,25 @@ from traceops.rules.idle_time import MAY_BE_RECORDING
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
 from traceops.words.catalogue import texts
 
-_LOADERS = "the pace of data loaders' workers is not known"
-_HOSTS = "how fast hosts are without the profiler is not known"
-
 
 def check_of(report: Report, rule: str) -> Check | None:
     """What a rule says about this run, None where nobody asked it."""
     return next((check for check in report.checks if check.rule == rule), None)
 
 
-NO_REPLAY: Mapping[NoReplay, str] = {
-    "one_rank": "steps are replayed on what ranks exchange, and this run has one rank",
-    "other_ranks_missing": "it takes the traces of all ranks, and one is here",
-    "no_collectives": "ranks exchange nothing here; record steps with an optimizer step, not under no_sync()",
-    "nothing_matched": "no collective is in all its ranks' traces; record the same steps on all ranks (traceops run)",
-    "no_common_step": "ranks share no step that can be matched; record the same steps on all ranks (traceops run)",
-}
+NO_REPLAY = {key.partition(".")[2]: why for key, why in texts("page", "no_what_if").items() if key.startswith("why.")}
 
 
 def why_no_what_if(report: Report, least_pct: float) -> str:
     """Why nothing is said of what a change would save; '' where something is known that saves so much of the step."""
-    if report.summary.no_replay == "nothing_matched" and report.run.backend == "gloo":
-        reason = unmatched_reason(report)
-        if reason and (cure := to_match(report, reason)):
-            return f"No what-if: no communication is matched across ranks ({reason}). {cure}."
-    if report.summary.no_replay is not None:
-        return f"No what-if: {NO_REPLAY[report.summary.no_replay]}."
-    if report.summary.replay is not None and not report.what_if:
-        off = report.summary.replay.error_pct
-        by = "" if off is None else f", by up to {off:.0f} %"
-        return f"No what-if: replayed as recorded, steps are not as long as they were{by}."
-    if report.summary.replay is None or any((row.saved_pct or 0.0) >= least_pct for row in report.what_if):
+    replay, none = report.summary.replay, report.summary.no_replay
+    reason = unmatched_reason(report) if none == "nothing_matched" and report.run.backend == "gloo" else ""
+    if none is None and (replay is None or any((row.saved_pct or 0.0) >= least_pct for row in report.what_if)):
         return ""
-    words = report.summary.step_words
-    return f"What if: no change that was replayed saves {least_pct:g} % of {words.the}."
+    return first_said(
+        "no_what_if", "sentence", report.summary.step_words, reason=reason, do=reason and to_match(report, reason),
+        none=none, not_alike=not report.what_if, off=None if replay is None else replay.error_pct, least_pct=least_pct,
+    )  # fmt: skip
 
 
 def least_only(report: Report) -> bool:
@@ -68,31 +54,26 @@ def least_note(report: Report) -> str:
 def unfit_note(report: Report) -> str:
     """That the ranks' clocks do not fit together, beside what compares ranks; '' where they do."""
     unfit = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
-    return f"rank clocks do not line up ({UNALIGNED_CLOCKS.id}); cross-rank numbers are unreliable" if unfit else ""
+    return said("what-if", "unfit_note", rule=UNALIGNED_CLOCKS.id if unfit else None)
 
 
 def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
     """The same for these ranks whose loaders and hosts are not known."""
-    why = [words for words, ranks in ((_LOADERS, loaders), (_HOSTS, hosts)) if ranks]
-    return f"a step may take longer: {'; '.join(why)}" if why else ""
+    return first_said("what-if", "least_note", loaders=loaders, hosts=hosts)
 
 
 # Why communication was not matched across ranks, and what would let it be.
 
 
 _NO_GROUP = "its process group is not known"
-_WITH_METADATA = "Record CPU activity too: then the trace says what each communication kernel belongs to"
 _TO_MATCH = {
-    "ranks of its group have no trace": "Add the traces of the missing ranks",
-    "outside the window of other ranks": "Start and stop the profiler at the same steps on all ranks",
-    NO_END: _WITH_METADATA,
-    _NO_GROUP: _WITH_METADATA,
-    NO_METADATA: _WITH_METADATA,
+    "ranks of its group have no trace": "ranks",
+    "outside the window of other ranks": "same_steps",
+    NO_END: "metadata",
+    _NO_GROUP: "metadata",
+    NO_METADATA: "metadata",
 }
-_TO_MATCH_GLOO = {
-    NO_END: "gloo's events never say it",
-    _NO_GROUP: "Record with traceops run: it notes the groups, which gloo's events do not name",
-}
+_TO_MATCH_GLOO = {NO_END: "gloo_end", _NO_GROUP: "gloo_groups"}
 
 
 def unmatched_reason(report: Report) -> str:
@@ -103,9 +84,8 @@ def unmatched_reason(report: Report) -> str:
 
 def to_match(report: Report, reason: str) -> str | None:
     """What would let communication be matched that was left out for this reason."""
-    if report.run.backend == "gloo" and reason in _TO_MATCH_GLOO:
-        return _TO_MATCH_GLOO[reason]
-    return _TO_MATCH.get(reason)
+    key = _TO_MATCH_GLOO.get(reason) if report.run.backend == "gloo" else None
+    return texts("card", "to_match").get(key or _TO_MATCH.get(reason, ""))
 
 
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
@@ -128,39 +108,45 @@ class Unjudged(Claim, frozen=True, kw_only=True):
 
 def unjudged_sentence(report: Report) -> str:
     """One or two sentences on what was not judged; '' where a tenth of the step or less is not."""
+    found = unjudged_of(report)
+    return "" if found is None else found.sentences("sentence")[0]
+
+
+def unjudged_of(report: Report) -> Unjudged | None:
+    """What was not judged, and what would change that; None where it is a tenth of the step or less."""
     unjudged = report.summary.unjudged
     total = sum(one.pct for one in unjudged)
     if total <= MOST_UNJUDGED_PCT:
-        return ""
+        return None
     most, words = unjudged[0], report.summary.step_words
     check = check_of(report, most.rule) if most.rule else None
-    said = "" if check is None else check.reason
+    why = "" if check is None else check.reason
     unmatched = unmatched_reason(report) if most.why == "unmatched" else ""
     match = to_match(report, unmatched)
-    do = _remedy(report, most, said) or ("matched" if match else most.bucket)
-    because = texts("card", "unjudged").get(f"why.{most.why}", said or "no rule judges it")
+    do = _remedy(report, most, why) or ("matched" if match else most.bucket)
+    because = texts("card", "unjudged").get(f"why.{most.why}") or why or texts("card", "unjudged")["why"]
     if most.why == "unmatched" and unmatched:
         because += f" ({unmatched})"
     return Unjudged(
         whose=f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the,
         total=total,
         # With nothing launched, it is not the operators that are unknown.
-        what="time in which no operator computes" if said == NO_DEVICE else BUCKETS[most.bucket].metric,
+        what=texts("card", "unjudged")["no_operator"] if why == NO_DEVICE else BUCKETS[most.bucket].metric,
         share=most.pct if len(unjudged) > 1 and total - most.pct >= 1 else None,
         because=because.removesuffix(_SEE) if do == "clocks" else because,
         do=do,
         match=match,
         window=words is WINDOW,
-    ).sentences("sentence")[0]
+    )
 
 
-def _remedy(report: Report, most: UnjudgedTime, said: str) -> str | None:
+def _remedy(report: Report, most: UnjudgedTime, why: str) -> str | None:
     """What would let a rule judge it, as a key of words/card.ini; None where that depends on the bucket alone."""
     unaligned = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
     cases = (
-        (said == CAPTURED, "captured"),
-        (said.startswith(MAY_BE_RECORDING), "may_be_recording"),
-        (said == THROUGH_HOST, "through_host"),
+        (why == CAPTURED, "captured"),
+        (why.startswith(MAY_BE_RECORDING), "may_be_recording"),
+        (why == THROUGH_HOST, "through_host"),
         (most.why == "not_recorded", "not_recorded"),
         (most.bucket in COMM_BUCKETS and unaligned, "clocks"),
         (most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size, "whom"),

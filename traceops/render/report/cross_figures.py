@@ -369,10 +369,14 @@ def thinned(runs: Sequence[TimelineRow], most: int) -> list[TimelineRow]:
     end = start + np.array([row.duration_ms for row in runs], dtype=float)
     cells = np.linspace(start.min(), end.max(), most + 1)
     kinds = list(dict.fromkeys(str(row.kind) for row in runs))
-    filled = np.zeros((len(kinds), most))
-    for row, begins, ends in zip(runs, start, end, strict=True):
-        inside = np.minimum(cells[1:], ends) - np.maximum(cells[:-1], begins)
-        filled[kinds.index(str(row.kind))] += np.maximum(inside, 0.0)
+    # Only the cells that a run reaches into are looked at: `row` and `cell` are the pairs.
+    first = np.maximum(cells.searchsorted(start, side="right") - 1, 0)
+    count = np.maximum(np.minimum(cells.searchsorted(end), most) - first, 0)
+    row = np.arange(len(runs)).repeat(count)
+    cell = np.arange(len(row)) + (first - count.cumsum() + count).repeat(count)
+    inside = np.maximum(np.minimum(cells[cell + 1], end[row]) - np.maximum(cells[cell], start[row]), 0.0)
+    kind = np.array([kinds.index(str(run.kind)) for run in runs])
+    filled = np.bincount(kind[row] * most + cell, inside, len(kinds) * most).reshape(len(kinds), most)
     code = filled.argmax(axis=0)
     breaks = [0, *(np.flatnonzero(code[1:] != code[:-1]) + 1).tolist(), most]
     return [

@@ -10,41 +10,50 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import size_text, us_text
-from traceops.core.words import SCHEDULES, StepWords
+from traceops.core.words import ROLES, SCHEDULES, STEP, StepWords
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import Cell, Column, Table, number, rows_of, share, size, table_of
+from traceops.render.cells import (
+    NOT_KNOWN,
+    Cell,
+    Column,
+    Table,
+    blank_or,
+    number,
+    rows_of,
+    share,
+    size,
+    sizes_apart,
+    table_of,
+)
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
-from traceops.render.report import cross_figures, detail_tables
+from traceops.render.report import cross_figures
 from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
-from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text, lateness_by_group, rank_column
 from traceops.render.report.step_timeline import how_to_open, step_timeline
-from traceops.render.report.terms import COLUMNS, COMM_TRANSFER, TERMS, said, section_of, term_of
+from traceops.render.report.terms import COMM_TRANSFER, TERMS, meanings, said, section_of, term_of
 from traceops.report.model import Report
-from traceops.report.rows import PipelineRow, ReferenceRow
-from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
+from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow
+from traceops.report.tables import ArrivalRow, LatenessRow
 from traceops.rules import stragglers
+from traceops.words.catalogue import texts
 
 MOST_LATE = 8
 MOST_ARRIVALS = 40
 MOST_PIECES = 60
+MOST_COLLECTIVES = 40
 _MOST_REFERENCES = 40
-_REFERENCE_SOURCES = {
-    "doctor": ("traceops doctor", "measured on this machine by traceops doctor"),
-    "graph": ("NCCL", "what NCCL's own search expects of these links, from its log"),
-    "table": ("table", "what NCCL reaches over this GPU's NVLink inside one host"),
-    "siblings": ("best sibling", "the best group of the same kind in this run"),
-}
 FEW_RUNS = 200  # of the timeline where a script draws it in full
 
 
 def lateness_table(report: Report) -> Table | None:
     """The ranks that the others wait for most, with the reasons, ms a step; None where nothing is known."""
-    rows = _lateness_means(report)
+    rows = sorted(_lateness_means(report), key=lambda row: (-row.caused_wait_ms, row.rank))
     if not rows:
         return None
     causes = [
@@ -52,42 +61,45 @@ def lateness_table(report: Report) -> Table | None:
         for cause, words in CAUSES.items()
         if any(row.cause_ms(cause) for row in rows)
     ]
-    shown = sorted(rows, key=lambda row: (-row.caused_wait_ms, row.rank))[:MOST_LATE]
-    note = (
-        f"The {MOST_LATE} worst of {len(rows)} {'ranks' if len(rows) == len(report.ranks) else 'rows'}; all are in "
-        "lateness.csv."
-        if len(rows) > MOST_LATE
-        else ""
-    )
-    cells = {"worst_step": lambda row: _step_cell(row.worst_step)}
+    cells = {"worst_step": lambda row: blank_or(row.worst_step, 0)}
     columns = [rank_column(report), *causes]
-    return table_of("lateness", shown, report.summary.step_words, columns=columns, make=cells, note=note)
+    return table_of("lateness", rows, report.summary.step_words, columns=columns, make=cells, most=MOST_LATE)
 
 
 def arrivals_table(report: Report) -> Table | None:
     """Each kind of collective: how far apart its members arrive, and who comes last."""
+
+    def group(row: ArrivalRow) -> Cell:
+        members = ranks_text(row.ranks)
+        return Cell(f"{row.group[:40]}: {members[:40]}", f"{row.group}: ranks {members}")
+
     rows = report.tables.arrivals
-    if not rows:
-        return None
-    cells = {"group": _group_cell, "bytes": lambda row: size(row.bytes)}
-    return table_of("arrivals", rows, make=cells, most=MOST_ARRIVALS)
+    cells = {"group": group, "bytes": lambda row: size(row.bytes)}
+    return table_of("arrivals", rows, make=cells, most=MOST_ARRIVALS) if rows else None
 
 
 def path_table(report: Report) -> Table | None:
     """The longest pieces of the critical path in time order; None without a path."""
+
+    def blank_or_ms(bucket: str) -> Any:
+        return lambda row: blank_or(row.spent_ms.get(bucket) or None, 3)
+
     rows = report.tables.critical_path
     if not rows:
         return None
     kept = sorted(range(len(rows)), key=lambda i: -rows[i].duration_ms)[:MOST_PIECES]
     shown = [rows[i] for i in sorted(kept)]
-    buckets = [bucket for bucket in BUCKETS if any(row.spent_ms.get(bucket) for row in shown)]
     columns = [
-        Column(f"{bucket}_ms", f"{TERMS[bucket].label} ms", "of the piece", make=_blank_or_ms(bucket))
-        for bucket in buckets
+        Column(f"{bucket}_ms", f"{TERMS[bucket].label} ms", "of the piece", make=blank_or_ms(bucket))
+        for bucket in BUCKETS
+        if any(row.spent_ms.get(bucket) for row in shown)
     ]
-    note = f"The {MOST_PIECES} longest of {len(rows)} pieces; all are in critical_path.csv."
-    cells = {"kind": lambda row: _kind_cell(row.kind), "what": _what_cell}
-    return table_of("critical_path", shown, columns=columns, make=cells, note=note if len(rows) > MOST_PIECES else "")
+    cells = {
+        "kind": lambda row: Cell(term_of(row.kind).label, str(row.kind), "swatch", colour=term_of(row.kind).colour),
+        # The collective; of own work the kind already says it.
+        "what": lambda row: Cell("") if row.what == row.kind else Cell(str(row.what)[:60], str(row.what)),
+    }
+    return table_of("critical_path", shown, columns=columns, make=cells, total=len(rows))
 
 
 def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
@@ -99,18 +111,51 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
         begins[row.rank] = min(begins.get(row.rank, row.start_ms), row.start_ms)
     if not sums:
         return None
+    kinds = [bucket for bucket in BUCKETS if any(own.get(bucket) for own in sums.values())]
     rows = [
-        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **own} for rank, own in sums.items()
+        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **dict.fromkeys(kinds, 0.0), **own}
+        for rank, own in sums.items()
     ]
-    kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
-    columns = [
-        rank_column(report),
-        *(Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds),
-    ]
-    filled = [{**dict.fromkeys(kinds, 0.0), **row} for row in rows_of(rows, shown)]
-    cut = len(rows) - len(filled)
-    note = f"{cut} more ranks in timeline.csv." if cut else ""
-    return table_of("timeline", filled, report.summary.step_words, columns=columns, note=note)
+    columns = [Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds]
+    return table_of(
+        "timeline", rows_of(rows, shown), report.summary.step_words, columns=[rank_column(report), *columns],
+        total=len(rows),
+    )  # fmt: skip
+
+
+def collectives_table(report: Report) -> Table:
+    """Each kind of collective: what it moves, how long it takes, how fast the link was."""
+    shown = report.collectives[:MOST_COLLECTIVES]
+    size_cell, told = sizes_apart([row.bytes for row in shown]), {None, "unknown"}
+    cells = {
+        "group": _group_cell,
+        "role": lambda row: NOT_KNOWN if row.role in told else Cell(ROLES[row.role]),
+        "bytes": lambda row: size_cell(row.bytes),
+        "places": lambda row: (
+            Cell(f"{ranks_text(row.places, 6)} of {row.places_of}", value=float(row.places[0]))
+            if row.places
+            else NOT_KNOWN
+        ),
+    }
+    unknown = ("role",) if told.issuperset(row.role for row in shown) else ()
+    return table_of(
+        "collectives", report.collectives, report.summary.step_words, make=cells, without=unknown,
+        facts=meanings(), most=MOST_COLLECTIVES,
+    )  # fmt: skip
+
+
+def what_if_table(report: Report) -> Table | None:
+    """Predicted step time for one change at a time; None where nothing was predicted."""
+    cells = {"ranks": lambda row: Cell(ranks_text(row.ranks) or "all")}
+    return table_of("what_if", report.what_if, report.summary.step_words, make=cells) if report.what_if else None
+
+
+def stages_table(pipeline: PipelineRow, words: StepWords = STEP) -> Table:
+    """A row a stage of a pipeline: its work and its bubble."""
+    whole = pipeline.schedule_bubble_pct is None
+    facts = {"ranks": ranks_text(pipeline.ranks, 8), "late": said("pipelines", "late", whole=whole)}
+    unknown = ("fill_drain_ms", "fill_ms", "drain_ms") if whole else ()
+    return table_of("stages", pipeline.stages, words, without=unknown, facts=facts)
 
 
 class _Lateness(LatenessRow, frozen=True, kw_only=True):
@@ -141,30 +186,10 @@ def _lateness_means(report: Report) -> list[_Lateness]:
     return means
 
 
-def _step_cell(step: Any) -> Cell:
-    return Cell("") if step is None else number(step, 0)
-
-
-def _kind_cell(kind: Any) -> Cell:
-    return Cell(term_of(kind).label, str(kind), "swatch", colour=term_of(kind).colour)
-
-
-def _what_cell(row: PathRow) -> Cell:
-    """The collective; of own work the kind already says it."""
-    return Cell("") if row.what == row.kind else Cell(str(row.what)[:60], str(row.what))
-
-
-def _blank_or_ms(bucket: str) -> Any:
-    def cell(row: PathRow) -> Cell:
-        value = row.spent_ms.get(bucket)
-        return Cell("") if not value else number(value, 3)
-
-    return cell
-
-
-def _group_cell(row: ArrivalRow) -> Cell:
-    members = ranks_text(row.ranks)
-    return Cell(f"{row.group[:40]}: {members[:40]}", f"{row.group}: ranks {members}")
+def _group_cell(row: CollectiveRow | ReferenceRow) -> Cell:
+    """A process group by name and number of ranks; hovering names them."""
+    group, count = str(row.group), f"{len(row.ranks)} ranks"
+    return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(row.ranks)}")
 
 
 # What the page says in one sentence about the replay, the clocks, the critical path and the waiting.
@@ -228,9 +253,8 @@ def path_sentence(report: Report) -> str:
     named = [part for part in sorted(parts, reverse=True) if part[0] >= _LEAST_PART_PCT][:_MOST_PARTS]
     if not named:
         return ""
-    first, *rest = named
-    others = "".join(f", {pct:.0f} % through {what}" for pct, what in rest)
-    return f"{first[0]:.0f} % of the path runs through {first[1]}{others}."
+    (pct, most), *rest = named
+    return said("path", "sentence", pct=pct, most=most, rest=[f"{pct:.0f} % through {what}" for pct, what in rest])
 
 
 def waiting_sentence(report: Report) -> str:
@@ -281,7 +305,7 @@ def hang(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     from traceops.render.hang.html import hang_blocks
 
-    return Section("hang", "Hang", hang_blocks(report.hang))
+    return Section("hang", said("hang", "heading"), hang_blocks(report.hang))
 
 
 def lateness(report: Report, shown: Sequence[int]) -> Section | None:
@@ -295,7 +319,9 @@ def lateness(report: Report, shown: Sequence[int]) -> Section | None:
         figure = cross_figures.lateness_figure(report, list(shown))
         chart = Chart("lateness", said("lateness", "chart", words), figure)
         blocks += [soft(said("lateness", "intro")), chart, TableBlock(table)]
-    return section_of("lateness", blocks)
+    blamed = max(report.ranks, key=lambda row: row.caused_wait_ms or 0.0, default=None)
+    facts = {} if blamed is None else {"caused_ms": blamed.caused_wait_ms, "caused_by": blamed.rank}
+    return section_of("lateness", blocks, words, **facts)
 
 
 def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
@@ -306,21 +332,27 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     for pipeline in report.pipelines:
         blocks += [
             text(pipeline_sentence(pipeline, report.summary.step_words)),
-            TableBlock(detail_tables.stages_table(pipeline, report.summary.step_words)),
+            TableBlock(stages_table(pipeline, report.summary.step_words)),
         ]
-    return section_of("pipelines", blocks)
+    most = max(pipeline.bubble_pct for pipeline in report.pipelines)
+    return section_of("pipelines", blocks, report.summary.step_words, bubble_pct=most)
 
 
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     """What a change would save."""
-    table = detail_tables.what_if_table(report)
+    table = what_if_table(report)
     if table is None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
         return section_of("what-if", (text(why_no_what_if(report, 0.0)),)) if no_replay else None
     replay, words = replay_sentence(report), report.summary.step_words
     blocks: list[Block] = [soft(said("what-if", "intro", words)), *((text(replay),) if replay else ())]
     chart = Chart("what-if", said("what-if", "chart", words), cross_figures.what_if_figure(report))
-    return section_of("what-if", (*blocks, chart, TableBlock(table, "narrow")))
+    best = max(report.what_if, key=lambda row: row.saved_pct or 0.0)
+    worth = (best.saved_pct or 0.0) >= cross_figures.WORTH_PCT
+    return section_of(
+        "what-if", (*blocks, chart, TableBlock(table, "narrow")), what_if=best.change if worth else "",
+        what_if_pct=best.saved_pct,
+    )  # fmt: skip
 
 
 def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
@@ -328,13 +360,14 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     table, words = path_table(report), report.summary.step_words
     if table is None:
         return None
-    blocks: list[Block] = [text(bold(sentence))] if (sentence := path_sentence(report)) else []
+    sentence, step = path_sentence(report), report.tables.critical_path[0].step
+    blocks: list[Block] = [text(bold(sentence))] if sentence else []
     blocks += [
         soft(said("path", "intro", words)),
         Chart("path", said("path", "chart"), cross_figures.critical_path_figure(report)),
         fold(said("path", "fold"), TableBlock(table)),
     ]
-    return section_of("path", blocks, words, step=report.tables.critical_path[0].step)
+    return section_of("path", blocks, words, step=step, path=sentence.rstrip("."))
 
 
 def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
@@ -349,16 +382,19 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     chart = Chart("timeline", said("timeline", "chart", longest=longest), figure)
     sums = fold(said("timeline", "fold"), TableBlock(table))
     moments = soft(said("timeline", "said", several=several, clocks=clocks, kinds=groups_text(report)))
-    if drawn := step_timeline(report, (moments, chart)):
-        intro = soft(said("timeline", "intro", words, clocks=clocks))
-        return section_of("timeline", (intro, drawn, how_to_open(report), sums))
-    heading = said("timeline", "instead", words, step=report.tables.timeline[0].step, several=several)
-    return Section("timeline", heading, (moments, chart, sums), said("timeline", "nav_instead", words))
+    drawn = step_timeline(report, (moments, chart))
+    blocks: tuple[Block, ...] = (moments, chart, sums)
+    if drawn is not None:
+        blocks = (soft(said("timeline", "intro", words, clocks=clocks)), drawn, how_to_open(report), sums)
+    return section_of(
+        "timeline", blocks, words, drawn=drawn is not None, step=report.tables.timeline[0].step, several=several,
+        recorded=len(report.run.steps), ranks=len(report.ranks),
+    )  # fmt: skip
 
 
 def collectives(report: Report, shown: Sequence[int]) -> Section:
     """Matching, late arrivals and bandwidth of collectives."""
-    table, arrivals = detail_tables.collectives_table(report), arrivals_table(report)
+    table, arrivals, matching = collectives_table(report), arrivals_table(report), report.summary.matching
     blocks: list[Block] = [text(_matching_sentence(report))]
     if table.rows:
         blocks.append(TableBlock(table))
@@ -375,7 +411,8 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
             soft(said("collectives", "bandwidth")),
             Chart("bandwidth", said("collectives", "bandwidth_chart"), cross_figures.bandwidth_figure(report)),
         ]
-    return section_of("collectives", blocks)
+    matched = None if matching is None else matching.matched_pct
+    return section_of("collectives", blocks, collectives=len(report.collectives), matched_pct=matched)
 
 
 def fabric(report: Report, shown: Sequence[int]) -> Section | None:
@@ -384,36 +421,31 @@ def fabric(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     blocks: list[Block] = []
     if references := reference_table(report):
-        blocks += [
-            soft(
-                "What each kind of collective achieved against what its links can do. Where that is not known, "
-                "traceops doctor on this machine measures it."
-            ),
-            TableBlock(references),
-        ]
+        blocks += [soft(said("fabric", "intro")), TableBlock(references)]
     if report.fabric is not None:
         from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
 
         blocks += fabric_blocks(report)
-    return Section("fabric", "Fabric", tuple(blocks))
+    return section_of("fabric", blocks)
 
 
 def reference_table(report: Report) -> Table | None:
     """What collectives achieved against what their links can do, most time lost first; None without rows."""
-    rows = report.tables.reference
+    rows, unknown = report.tables.reference, replace(NOT_KNOWN, title=said("fabric", "no_share"))
+    cells = {
+        "group": _group_cell,
+        "bytes_p50": _reference_size,
+        "busbw_gbs": lambda row: number(row.busbw_gbs),
+        "reference_gbs": lambda row: number(row.reference_gbs),
+        "reference_source": _reference_source,
+        "reference_pct": lambda row: (
+            unknown if row.reference_pct is None else share(row.reference_pct, COMM_TRANSFER.colour)
+        ),
+    }
     if not rows:
         return None
-    cells = {
-        "group": group_cell,
-        "bytes_p50": _reference_size,
-        "reference_source": _reference_source,
-        "reference_pct": _reference_pct,
-    }
-    cells |= {"busbw_gbs": lambda row: number(row.busbw_gbs), "reference_gbs": lambda row: number(row.reference_gbs)}
-    return table_of(
-        "reference", rows, report.summary.step_words, make=cells, facts={"busbw": COLUMNS["Bus bandwidth"]},
-        most=_MOST_REFERENCES,
-    )  # fmt: skip
+    words = report.summary.step_words
+    return table_of("reference", rows, words, make=cells, facts=meanings(), most=_MOST_REFERENCES)
 
 
 def _reference_size(row: ReferenceRow) -> Cell:
@@ -425,19 +457,11 @@ def _reference_size(row: ReferenceRow) -> Cell:
 
 
 def _reference_source(row: ReferenceRow) -> Cell:
-    source = row.reference_source
+    source, link, own = row.reference_source, row.reference_link, texts("page", "fabric")
     if source is None:
-        return Cell("–", "nothing says what these links can do", "unknown")
-    label, title = _REFERENCE_SOURCES.get(str(source), (str(source), ""))
-    link = row.reference_link
+        return replace(NOT_KNOWN, title=own["no_source"])
+    label, _, title = own.get(f"source.{source}", str(source)).partition(" | ")
     return Cell(label, f"{title}: {link}" if link else title)
-
-
-def _reference_pct(row: ReferenceRow) -> Cell:
-    pct = row.reference_pct
-    if pct is None:
-        return Cell("–", "not known, or messages too small for it", "unknown")
-    return share(pct, COMM_TRANSFER.colour)
 
 
 def _tied_sentence(report: Report) -> str:

@@ -13,6 +13,7 @@ from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
 from traceops.render.report.figures import Figure, dots, laid_out, line
+from traceops.render.report.terms import section_of
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
 from traceops.traces.snapshot_rows import NO_STACK
@@ -51,7 +52,8 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
             TableBlock(makers_table(rows.recorded), "narrow"),
             Chart("memory-in-step", said("run", "in_step_chart"), in_step_figure(rows.recorded.in_step)),
         ]
-    return Section("memory", "GPU memory", tuple(blocks), "Memory")
+    peak_bytes = max((row.peak_memory_bytes or 0 for row in report.ranks), default=0) or None
+    return section_of("memory", blocks, peak_bytes=peak_bytes)
 
 
 def steps_figure(steps: Sequence[MemoryStep]) -> Figure:

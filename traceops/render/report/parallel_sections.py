@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import UNSET
-
-from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import fixed_text
 from traceops.core.words import ROLE_TOLD, ROLES, STEP, StepWords
-from traceops.render.cells import Cell, Column, Table, name, table_of
+from traceops.render.cells import NOT_KNOWN, Cell, Table, name, table_of
 from traceops.render.document import Block, Section, TableBlock, soft, text
 from traceops.render.report.terms import said, section_of
 from traceops.report.model import Report
@@ -27,14 +23,15 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
     blocks += [text(sentence) for row in _worth(report) if (sentence := role_sentence(row))]
     if unknown := next((row for row in report.roles if row.role == "unknown" and row.exposed_ms), None):
         blocks.append(soft(said("roles", "unknown", unknown=unknown.exposed_ms)))
-    return section_of("roles", (*blocks, TableBlock(roles_table(report))))
+    named = ", ".join(dict.fromkeys(ROLES[row.role] for row in report.roles))
+    return section_of("roles", (*blocks, TableBlock(roles_table(report))), roles=named)
 
 
 def roles_table(report: Report) -> Table:
     """A row a role."""
     cells = {
         "role": lambda row: Cell(ROLES[row.role]),
-        "told_by": _told_cell,
+        "told_by": lambda row: Cell(", ".join(ROLE_TOLD[told] for told in row.told_by)),
         "groups": _groups_cell,
         "reach": lambda row: Cell(_reach(row)),
     }
@@ -46,27 +43,14 @@ def role_lines(report: Report) -> list[Block]:
     rows = _worth(report)
     if not _several(report) or not rows:
         return []
-    cells = [
-        (
-            ROLES[row.role],
-            fixed_text(row.exposed_ms, 2),
-            fixed_text(row.wait_ms, 2),
-            fixed_text(row.transfer_ms, 2),
-            _reach(row),
-            "" if row.waits_for_rank is None else f"rank {row.waits_for_rank} ({row.waits_for_pct:.0f} %)",
-        )
-        for row in rows
-    ]
-    columns = (
-        Column("role", "by kind of parallelism", number=False),
-        Column("exposed", "exposed ms"),
-        Column("wait", "waiting"),
-        Column("transfer", "transfer"),
-        Column("reach", "groups", number=False),
-        Column("last", "comes last", number=False),
-    )
-    table = Table("", columns, tuple(tuple(Cell(said) for said in row) for row in cells))
-    return [TableBlock(table)]
+    cells = {
+        "role": lambda row: Cell(ROLES[row.role]),
+        "reach": lambda row: Cell(_reach(row)),
+        "waits_for_rank": lambda row: Cell(
+            "" if row.waits_for_rank is None else f"rank {row.waits_for_rank} ({row.waits_for_pct:.0f} %)"
+        ),
+    }
+    return [TableBlock(table_of("terminal_roles", rows, make=cells))]
 
 
 def role_sentence(row: RoleRow) -> str:
@@ -79,13 +63,6 @@ def role_sentence(row: RoleRow) -> str:
         "roles", "sentence", label=f"{label[0].upper()}{label[1:]}", exposed=row.exposed_ms, inside=inside,
         mostly=row.host, fused=row.fused,
     )  # fmt: skip
-
-
-def role_text(report: Report, finding: Finding) -> str:
-    """', first of all in tensor parallel communication'; '' where that is not told or goes without saying."""
-    if finding.role is UNSET or not _several(report):
-        return ""
-    return f", first of all in {ROLES[finding.role]} communication"
 
 
 def _several(report: Report) -> bool:
@@ -105,13 +82,9 @@ def _reach(row: RoleRow) -> str:
     return f"inside {row.host}" if row.host else "inside hosts"
 
 
-def _told_cell(row: RoleRow) -> Cell:
-    return Cell(", ".join(ROLE_TOLD[told] for told in row.told_by))
-
-
 def _groups_cell(row: RoleRow) -> Cell:
     sizes = " and ".join(map(str, row.group_sizes))
-    count = f"{row.groups} of {sizes} ranks" if row.groups else "from rank to rank"
+    count = f"{row.groups} of {sizes} ranks" if row.groups else said("roles", "no_groups")
     return name(f"{', '.join(row.names)}: {count}", 60) if row.names else Cell(count)
 
 
@@ -187,32 +160,7 @@ def pass_sentence(row: PassRow) -> str:
 
 def pass_lines(report: Report) -> list[Block]:
     """The terminal's table, a line a kind of pass."""
-    if not report.passes:
-        return []
-    columns = (
-        Column("kind", "passes", number=False),
-        Column("count", "count"),
-        Column("device", "device ms"),
-        Column("busy", "busy %"),
-        Column("between", "idle before"),
-        Column("host", "scheduling"),
-        Column("skew", "skew"),
-        Column("transfer", "transfer"),
-    )
-    rows = [
-        (
-            row.kind,
-            str(row.count),
-            fixed_text(row.device_ms, 2),
-            fixed_text(row.busy_pct, 0),
-            fixed_text(row.between_ms, 2),
-            fixed_text(row.scheduling_ms, 2),
-            fixed_text(row.waiting_ms, 2),
-            fixed_text(row.transfer_ms, 2),
-        )
-        for row in report.passes
-    ]
-    return [TableBlock(Table("", columns, tuple(tuple(Cell(said) for said in row) for row in rows)))]
+    return [TableBlock(table_of("terminal_passes", report.passes))] if report.passes else []
 
 
 # What each host of several does: a section of the page, and rows on the terminal.
@@ -226,7 +174,8 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.hosts:
         return None
     words = report.summary.step_words
-    return section_of("hosts", (soft(said("hosts", "intro", words)), TableBlock(hosts_table(report.hosts, words))))
+    blocks = soft(said("hosts", "intro", words)), TableBlock(hosts_table(report.hosts, words))
+    return section_of("hosts", blocks, hosts=len(report.hosts))
 
 
 def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
@@ -235,21 +184,14 @@ def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
     return table_of("hosts", list(rows), words, make=cells)
 
 
-def host_cells(report: Report) -> tuple[list[tuple[str, ...]], str]:
-    """What the terminal shows of hosts: those that others wait for first; and what is left out, in words."""
-    rows = sorted(report.hosts or (), key=lambda row: -(row.late_share or 0.0))[:_MOST_HOSTS]
-    cells: list[tuple[str, ...]] = [
-        (
-            row.host,
-            ranks_text(row.ranks),
-            fixed_text(row.step_ms, 2),
-            fixed_text(row.compute_ms, 2),
-            fixed_text(row.comm_wait_ms, 2),
-            fixed_text(row.inside_transfer_ms, 2),
-            fixed_text(row.between_transfer_ms, 2),
-            "–" if row.late_share is None else f"{100 * row.late_share:.0f} %",
-        )
-        for row in rows
-    ]
-    count = len(report.hosts or ())
-    return cells, f"{len(rows)} of {count} hosts; all are in hosts.csv" if len(rows) < count else ""
+def host_lines(report: Report) -> list[Block]:
+    """The terminal's table: the hosts that others wait for first."""
+    if not report.hosts:
+        return []
+    cells = {
+        "ranks": lambda row: Cell(ranks_text(row.ranks)),
+        "late_share": lambda row: NOT_KNOWN if row.late_share is None else Cell(f"{100 * row.late_share:.0f} %"),
+    }
+    rows = sorted(report.hosts, key=lambda row: -(row.late_share or 0.0))
+    words, note = report.summary.step_words, said("hosts", "terminal")
+    return [TableBlock(table_of("terminal_hosts", rows, words, make=cells, note=note, most=_MOST_HOSTS))]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
+from isal import isal_zlib
 
 from traceops.core.arrays import Bars, Int
 from traceops.core.findings import Finding
@@ -118,7 +118,7 @@ def _blob(step: DetailStep) -> str:
     text += b" " * (-len(text) % 4)
     whole = np.concatenate([np.empty(0, dtype=np.int64), *(values for column in columns for values in column)])
     planes = whole.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes()
-    return base64.b64encode(zlib.compress(len(text).to_bytes(4, "little") + text + planes, 9), b"+-").decode()
+    return base64.b64encode(isal_zlib.compress(len(text).to_bytes(4, "little") + text + planes, 3), b"+-").decode()
 
 
 def _columns(bars: Bars, unit: int) -> tuple[Int, ...]:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+from msgspec.structs import replace
 
 from traceops.core.claims import phrases
 from traceops.core.findings import Finding, count_checks
 from traceops.core.units import fixed_text
 from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
-from traceops.render.cells import Cell, Column, Table
+from traceops.render.cells import NOT_KNOWN, Cell, table_of
 from traceops.render.document import Block, Code, Span, TableBlock, Text, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, card_of, shortened, told_first
 from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.coverage import least_note, unfit_note, unjudged_sentence, why_no_what_if
 from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluated
-from traceops.render.report.parallel_sections import experts_lines, host_cells, pass_lines, role_lines
+from traceops.render.report.parallel_sections import experts_lines, host_lines, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
-from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.run_text import kinds_sentence, speed_text, steps_found
+from traceops.render.report.step_sections import bubble_parts
 from traceops.render.report.terms import BUBBLE, first_said, said
 from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
 from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.detail import Alike, alike_ranks
 from traceops.report.model import Report
-from traceops.report.rows import RankRow
+from traceops.report.rows import RankRow, WhatIfRow
 from traceops.report.step_times import StepTime
 
 _MOST_RANKS = 8
@@ -54,8 +56,8 @@ def describe_summary(report: Report, written: Path, *, verbose: bool = False) ->
         blocks += [_BLANK, *_details(report)]
     elif others := _others(report):
         blocks += [_BLANK, *map(_finding_line, others[:_MOST_FINDINGS])]
-        if more := len(others) - _MOST_FINDINGS:
-            blocks += [soft(f"… and {more} more in the report")] * (more > 0)
+        if len(others) > _MOST_FINDINGS:
+            blocks.append(soft(said("terminal", "more_findings", more=len(others) - _MOST_FINDINGS)))
     blocks.append(_BLANK)
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
@@ -81,7 +83,7 @@ def _details(report: Report) -> list[Block]:
         *experts_lines(report),
         *pass_lines(report),
         *_what_if(report),
-        *_hosts(report),
+        *host_lines(report),
         _ranks(report),
         *(finding_block(finding, words=report.summary.step_words) for finding in report.findings),
     ]
@@ -118,7 +120,7 @@ def _heading(report: Report) -> str:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
         rows = rows_of_run(report)
         if rows is not None and rows.rounds is not None and rows.rounds.steps > 1:
-            parts.append(f"round of {rows.rounds.steps} steps {fixed_text(rows.rounds.ms, 2)} ms")
+            parts.append(said("terminal", "round", steps=rows.rounds.steps, ms=fixed_text(rows.rounds.ms, 2)))
         parts += [found] if (found := steps_found(report)) else []
         parts += [speed] if (speed := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
@@ -157,35 +159,29 @@ def _whole_run(report: Report) -> list[Block]:
 
 def _ledger(report: Report) -> TableBlock:
     """Buckets that take a hundredth of the step, of the median rank or of the worst one."""
-    worst, whole = report.summary.ledger_worst_rank, mean_of_ranks(report)
-    rows = []
+    summary, whole, several = report.summary, mean_of_ranks(report), len(report.ranks) > 1
+    rows: list[dict[str, Any]] = []
     for bucket in BUCKETS:
-        ms, pct = report.summary.ledger_ms.of(bucket), report.summary.ledger_pct.of(bucket)
-        most = max(pct or 0.0, 100.0 * worst[bucket].ms / whole if bucket in worst and whole else 0.0)
+        ms, pct = summary.ledger_ms.of(bucket), summary.ledger_pct.of(bucket)
+        worst = summary.ledger_worst_rank.get(bucket)
+        most = max(pct or 0.0, 100.0 * worst.ms / whole if worst is not None and whole else 0.0)
         if most < _WORTH_PCT and (whole or not ms):
             continue
         bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
-        who = f"{worst[bucket].ms:.2f} ms on {group_label(report, worst[bucket].rank)}" if bucket in worst else ""
-        rows.append((bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else ""))
+        who = f"{worst.ms:.2f} ms on {group_label(report, worst.rank)}" if worst is not None and several else ""
+        rows.append({"bucket": bucket, "ms": ms, "pct": pct, "bar": bar, "worst": who})
         if bucket == "comm_wait":
             rows += [
-                (BUBBLE[part].label, fixed_text(ms, 2), fixed_text(pct, 1), "", "")
+                {"bucket": BUBBLE[part].label, "ms": ms, "pct": pct, "bar": "", "worst": ""}
                 for part, ms, pct in bubble_parts(report)
             ]
-    over = ", median over ranks" if len(report.ranks) > 1 else ""
-    columns = (
-        Column("bucket", f"where {report.summary.step_words.the} goes{over}", number=False),
-        Column("ms", "ms"),
-        Column("pct", "%"),
-        Column("bar", "", number=False, css="bar"),
-        Column("worst", "worst rank", number=False),
-    )
-    return _table(columns, rows)
+    over = {"over": ", median over ranks" if several else ""}
+    cells = {key: _as_it_is(key) for key in ("bar", "worst")}  # nothing is no unknown value
+    return TableBlock(table_of("terminal_ledger", rows, summary.step_words, make=cells, facts=over))
 
 
-def _range_text(least: float | None) -> str:
-    """The lower end of a range, '13.08 to '."""
-    return "" if least is None else f"{fixed_text(least, 2)} to "
+def _as_it_is(key: str) -> Callable[[Mapping[str, str]], Cell]:
+    return lambda row: Cell(row[key])
 
 
 def _what_if(report: Report) -> list[Block]:
@@ -194,85 +190,47 @@ def _what_if(report: Report) -> list[Block]:
     rows = [row for row in rows if (row.saved_pct or 0.0) >= _WORTH_PCT][:_MOST_CHANGES]
     if not rows:
         return [soft(why)] if (why := why_no_what_if(report, _WORTH_PCT)) else []
-    cells = [
-        (
-            row.change,
-            f"{fixed_text(row.step_time_ms, 2)} → {_range_text(row.predicted_least_ms)}"
-            f"{fixed_text(row.predicted_step_time_ms, 2)}",
-            fixed_text(row.saved_pct, 1),
-        )
-        for row in rows
-    ]
-    words = report.summary.step_words
+
+    def step(row: WhatIfRow) -> Cell:
+        least = "" if row.predicted_least_ms is None else f"{row.predicted_least_ms:.2f} to "
+        return Cell(f"{fixed_text(row.step_time_ms, 2)} → {least}{fixed_text(row.predicted_step_time_ms, 2)}")
+
+    words, plain = report.summary.step_words, report.summary.stretched_from_ms
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
-    plain = report.summary.stretched_from_ms
     within = phrases(
         "page", "terminal", "replay", error=error, steps=words.choose("steps", "window"), least=least_note(report),
         unfit=unfit_note(report), plain=None if plain is None else fixed_text(plain, 2),
     )  # fmt: skip
-    columns = (
-        Column("change", "what if", number=False),
-        Column("step", f"{words.noun} ms"),
-        Column("saved", "saved %"),
-    )
-    return [_table(columns, cells, "" if error is None else "; ".join(within))]
-
-
-def _hosts(report: Report) -> list[TableBlock]:
-    cells, rest = host_cells(report)
-    if not cells:
-        return []
-    header = (
-        "host",
-        "ranks",
-        f"{report.summary.step_words.noun} ms",
-        "compute ms",
-        "comm_wait ms",
-        "inside ms",
-        "between ms",
-        "caused wait",
-    )
-    named = tuple(Column(title, title, number=number > 1) for number, title in enumerate(header))
-    return [_table(named, cells, rest or "inside, between: transfer among ranks of a host, and with others")]
+    note = "" if error is None else "; ".join(within)
+    return [TableBlock(table_of("terminal_what_if", rows, words, make={"step": step}, note=note))]
 
 
 def _ranks(report: Report) -> TableBlock:
-    rows: Sequence[RankRow] = report.ranks
-    kinds: dict[int, Alike] = {}
-    share: dict[int, float | None] = {}
+    rows, kinds = list(report.ranks), dict[int, Alike]()
     if len(rows) > _MOST_RANKS:  # a row a kind: keep those that the others wait for, then the idlest
         kinds = {kind.example: kind for kind in alike_ranks(rows, _MOST_RANKS)}
-        share = {kind.example: _late_share(rows, kind) for kind in kinds.values()}
-        rows = [row for row in rows if row.rank in kinds]
-        rows = sorted(rows, key=lambda row: (-(share[row.rank] or 0), -(row.idle_pct or 0)))
-    cells = [
-        (
-            _rank_text(row, kinds),
-            fixed_text(_share_pct(row, IDLE_BUCKETS), 1),
-            fixed_text(_share_pct(row, ("compute",)), 1),
-            fixed_text(row.overlap_pct, 1),
-            fixed_text(row.comm_wait_ms, 2),
-            fixed_text(row.comm_transfer_ms, 2),
-            fixed_text(None, 0) if (late := share.get(row.rank, row.late_share)) is None else f"{100 * late:.0f} %",
-        )
-        for row in rows
-    ]
-    all_ranks = len(report.ranks)
-    rest = said("terminal", "kinds", ranks=all_ranks) if kinds else ""
-    header = ("rank", "idle %", "compute %", "overlap %", "comm_wait ms", "comm_transfer ms", "caused wait")
-    return _table(tuple(Column(title, title) for title in header), cells, rest)
+        rows = [
+            replace(row, late_share=_late_share(rows, kinds[row.rank])) for row in report.ranks if row.rank in kinds
+        ]
+        rows.sort(key=lambda row: (-(row.late_share or 0), -(row.idle_pct or 0)))
 
+    def rank(row: RankRow) -> Cell:  # '3', or '1 (+63)' where a row stands for others too
+        more = len(kinds[row.rank].ranks) - 1 if row.rank in kinds else 0
+        return Cell(f"{row.rank} (+{more})" if more else str(row.rank))
 
-def _rank_text(row: RankRow, kinds: Mapping[int, Alike]) -> str:
-    """'3', or '1 (+63)' where a row stands for others too."""
-    more = len(kinds[row.rank].ranks) - 1 if row.rank in kinds else 0
-    return f"{row.rank} (+{more})" if more else str(row.rank)
+    cells = {
+        "rank": rank,
+        "idle": lambda row: Cell(fixed_text(_share_pct(row, IDLE_BUCKETS), 1)),
+        "compute": lambda row: Cell(fixed_text(_share_pct(row, ("compute",)), 1)),
+        "late_share": lambda row: NOT_KNOWN if row.late_share is None else Cell(f"{100 * row.late_share:.0f} %"),
+    }
+    note = said("terminal", "kinds", ranks=len(report.ranks)) if kinds else ""
+    return TableBlock(table_of("terminal_ranks", rows, make=cells, note=note))
 
 
 def _late_share(rows: Sequence[RankRow], kind: Alike) -> float | None:
     """The part of all waiting that ranks which are alike cause together."""
-    own = set(kind.ranks)
-    known = [row.late_share for row in rows if row.rank in own and row.late_share is not None]
+    known = [row.late_share for row in rows if row.rank in set(kind.ranks) and row.late_share is not None]
     return sum(known) if known else None
 
 
@@ -281,8 +239,3 @@ def _share_pct(row: RankRow, buckets: Sequence[str]) -> float | None:
     own = {bucket: row.bucket_ms(bucket) or 0.0 for bucket in BUCKETS}
     whole = sum(own.values())
     return 100.0 * sum(own[bucket] for bucket in buckets) / whole if whole else None
-
-
-def _table(columns: tuple[Column, ...], rows: Sequence[Sequence[str]], note: str = "") -> TableBlock:
-    cells = tuple(tuple(Cell(said) for said in row) for row in rows)
-    return TableBlock(Table("", columns, cells, note=note))

@@ -11,6 +11,7 @@ from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.claims import first_phrase, phrases
 from traceops.core.words import STEP, WINDOW, StepWords
 from traceops.render.document import Block, Section
+from traceops.words.catalogue import texts
 
 
 class BucketTerm(Struct, frozen=True):
@@ -44,21 +45,10 @@ TERMS: dict[str, BucketTerm] = {
     "idle_gap": _term("idle_gap", "#BDBDBD"),
 }
 NOT_TOLD_APART = "not_told_apart"  # in place of `late`, where a schedule's own bubble is not known
-# Of comm_wait, in the order of BubbleTimes.
-BUBBLE: dict[str, BucketTerm] = {
+BUBBLE: dict[str, BucketTerm] = {  # parts of comm_wait, in the order of BubbleTimes
     name: BucketTerm(f"… {label}", COMM_WAIT.colour, definition)
-    for name, label, definition in (
-        ("bubble", "of it pipeline bubble", "Of waiting: stages of a pipeline that wait for each other's sends."),
-        ("fill", "of it fill", "Of the bubble: the first micro-batch is on its way in."),
-        ("drain", "of it drain", "Of the bubble: the last micro-batch's gradients are on their way out."),
-        ("imbalance", "of it imbalance", "Of the bubble: for a stage that takes longer."),
-        ("late", "of it late sends", "Of the bubble: what even stages with this many micro-batches would not wait."),
-        (
-            NOT_TOLD_APART,
-            "of it the rest",
-            "Of the bubble: filling, draining and late sends. They cannot be told apart, because the schedule's own "
-            "bubble is not known.",
-        ),
+    for name, (label, _, definition) in (
+        (name, line.partition(" | ")) for name, line in texts("page", "bubble").items()
     )
 }
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
@@ -81,47 +71,19 @@ def first_said(section: str, part: str, words: StepWords = STEP, /, **facts: Any
     return first_phrase("page", section, part, window=words is WINDOW, noun=words.noun, **facts)
 
 
-def section_of(id: str, blocks: Sequence[Block], words: StepWords = STEP, **facts: Any) -> Section:
-    """A section whose heading and name words/page.ini has."""
-    return Section(id, said(id, "heading", words, **facts), tuple(blocks), said(id, "nav", words))
+def section_of(id: str, blocks: Sequence[Block], words: StepWords = STEP, /, **facts: Any) -> Section:
+    """A section whose heading, name and line while it is closed words/page.ini has; heading and line take the facts."""
+    heading, brief = said(id, "heading", words, **facts), first_said(id, "brief", words, **facts)
+    return Section(id, heading, tuple(blocks), said(id, "nav", words, **facts), brief)
 
 
-def step_column(words: StepWords) -> str:
-    """What a rank's step is."""
-    mean = words.choose("one step: the mean over the rank's typical steps", "the window")
-    return f"Device time of {mean}, which its ledger adds up to."
+def _columns(words: StepWords) -> dict[str, tuple[str, str, str]]:
+    return {key: said("columns", key, words).partition(" | ") for key in texts("page", "columns")}
 
 
-def caused_wait_column(words: StepWords) -> str:
-    """What a rank's caused waiting is."""
-    return (
-        f"What all other ranks waited in collectives that this rank entered last; can exceed {words.the}, as it sums "
-        "over ranks."
-    )
+def meanings(words: StepWords = STEP) -> dict[str, str]:
+    """What columns of several tables mean, by the name that words/tables.ini has for it."""
+    return {key: meaning for key, (_, _, meaning) in _columns(words).items()}
 
 
-COLUMNS: dict[str, str] = {
-    "Step": step_column(STEP),
-    "Idle, compute, non-compute": (
-        "Shares of the device time from the first to the last activity, by HTA's definitions: nothing runs; compute "
-        "runs; only communication or memory copies run."
-    ),
-    "Overlap": "Share of the communication time in which compute runs as well.",
-    "Exposed": ("Communication with no compute at the same moment: transfer + waiting + unmatched in the ledger."),
-    "Wait": (
-        "Time in collectives before their last member arrived, with no compute beside it: comm_wait of the ledger. "
-        "wait_ms in the files counts what compute hides too."
-    ),
-    "Transfer": (
-        "Time in collectives after their last member arrived, with no compute beside it: comm_transfer of the ledger. "
-        "transfer_ms in the files counts what compute hides too."
-    ),
-    "Caused wait": caused_wait_column(STEP),
-    "Share of caused": "This rank's part of all waiting that any rank caused.",
-    "Bus bandwidth": (
-        "Bytes ÷ median transfer × 2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter and all-to-all, "
-        "1 otherwise; as nccl-tests counts. GB are 10⁹ bytes."
-    ),
-    "Impact": "What a step would be shorter without the finding, at most; findings overlap, so impacts do not add up.",
-    "Confidence": "How sure the finding is, apart from how bad it is.",
-}
+COLUMNS: dict[str, str] = {label: meaning for label, _, meaning in _columns(STEP).values()}

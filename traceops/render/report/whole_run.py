@@ -116,7 +116,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
         soft(said("undisturbed", "from", windows=_windows(rows), **_who_waits(rows))),
         TableBlock(table_of("undisturbed", rows.ranks[:MOST_ROWS]), "narrow"),
     )
-    return section_of("undisturbed", blocks)
+    return section_of("undisturbed", blocks, undisturbed_ms=rows.step_ms)
 
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
@@ -153,7 +153,7 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
         blocks += [Heading("Where hosts are"), soft(said("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
     if rows.machine:
         blocks += [Heading("What the machine did"), TableBlock(_machine_table(rows))]
-    return section_of("all-steps-of-run", blocks)
+    return section_of("all-steps-of-run", blocks, run_steps=rows.steps)
 
 
 def rows_of_run(report: Report) -> WholeRunRows | None:

@@ -99,6 +99,7 @@ def _fastest(rows: Sequence[RunRow]) -> str:
 
 PAGE = "summary.html"
 _MOST_RULES = 4
+_GRADIENT = "linear-gradient(to right, {})"
 
 
 def figures_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
@@ -179,7 +180,7 @@ def _bar(row: RunRow, longest: float) -> Cell:
     said = ", ".join(
         f"{TERMS[bucket].label} {number_text(own)} ms" for bucket in BUCKETS if (own := row.ledger_ms.of(bucket))
     )
-    fill = f"linear-gradient(to right, {', '.join([*stops, f'transparent {at:.2f}%'])})" if stops else ""
+    fill = _GRADIENT.format(", ".join([*stops, f"transparent {at:.2f}%"])) if stops else ""
     return Cell("", said, "bar ledger", colour=fill)
 
 
@@ -226,10 +227,8 @@ def sections(rows: Sequence[RunRow], *, linked: bool) -> list[Section]:
     made = [Section("runs", "Runs", (TableBlock(figures_table(rows, linked=linked)),))]
     if used:
         terms = Terms(tuple(Term(TERMS[b].label, TERMS[b].definition, b, TERMS[b].colour) for b in used))
-        about = soft(texts("runs", "runs")["ledgers"])
-        made.append(
-            Section("ledger", "Where the steps go", (TableBlock(ledger_table(rows, linked=linked)), about, terms))
-        )
+        words, ledgers = texts("runs", "runs"), TableBlock(ledger_table(rows, linked=linked))
+        made.append(Section("ledger", words["steps"], (ledgers, soft(words["ledgers"]), terms)))
     failed = [row for row in rows if row.problem]
     if failed:
         made.append(Section("problems", "Without a report", (problems(failed),)))

@@ -66,14 +66,14 @@ def print_scale(found: ScaleDocument, file: TextIO, written: Path) -> None:
 
 def describe(found: ScaleDocument) -> Document:
     """The scaling as a document."""
+    words = texts("runs", "scale")
     made = [Section("sizes", "Sizes", (_named("Sizes", sizes_table(found)), *(soft(note) for note in found.notes)))]
     lost: list[Block] = []
     for row in found.sizes:
         if row.lost:
-            lost += [text(f"{lost_text(row)}."), _named(f"Where the rest goes, {row.ranks} ranks", lost_table(row))]
+            lost += [text(f"{lost_text(row)}."), _named(f"{words['rest']}, {row.ranks} ranks", lost_table(row))]
     if lost:
-        about = texts("runs", "scale")["about"]
-        made.append(Section("lost", "Where the rest goes", (*lost, soft(about))))
+        made.append(Section("lost", words["rest"], (*lost, soft(words["about"]))))
     if found.predictions:
         said = [f"{by}: {meant}" for by, meant in _BY.items() if any(row.by == by for row in found.predictions)]
         made.append(
@@ -90,7 +90,7 @@ def describe(found: ScaleDocument) -> Document:
         verdict=verdict(found),
         intro=(),
         sections=(*made, *sections(found.runs, linked=False)),
-        footer="the same is in scale.json, scale.csv and scale.md beside this page",
+        footer=words["footer"],
     )
 
 

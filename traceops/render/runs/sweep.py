@@ -21,6 +21,7 @@ from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.write import json_text
 from traceops.runs.row import RunRow
 from traceops.runs.sweep import PointRow, SweepDocument
+from traceops.words.catalogue import texts
 
 FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 
@@ -63,7 +64,7 @@ def describe(found: SweepDocument) -> Document:
         verdict=verdict(found),
         intro=(),
         sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
-        footer="the same is in sweep.json, sweep.csv and sweep.md beside this page",
+        footer=texts("runs", "sweep")["footer"],
     )
 
 

@@ -10,7 +10,18 @@ from msgspec.structs import replace
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, same_host
-from traceops.render.topology.shape import NOT_KNOWN, Joined, MachineShape, Node, Way, near_text, pcie_text, shape_of
+from traceops.render.topology.shape import (
+    NOT_KNOWN,
+    WORDS,
+    Joined,
+    MachineShape,
+    Node,
+    Way,
+    near_text,
+    pcie_text,
+    say,
+    shape_of,
+)
 
 # The parts of a topology figure's drawing, as its template puts them into SVG.
 
@@ -116,7 +127,7 @@ def bar_height(lines: Sequence[tuple[str, str]]) -> float:
 
 def links_name(joined: Joined) -> str:
     """What joins all GPUs."""
-    return "Infinity Fabric" if "XGMI" in joined.kinds else "NVLink between all GPUs"
+    return "Infinity Fabric" if "XGMI" in joined.kinds else WORDS["all_nvlink"]
 
 
 def links_missing(gpu: Gpu, most: int) -> str:
@@ -130,9 +141,8 @@ def links_missing(gpu: Gpu, most: int) -> str:
 def gpu_title(gpu: Gpu) -> str:
     """What hovering over a GPU shows."""
     about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
-    if gpu.nvlinks:
-        each = "" if gpu.nvlink_gbs is None else f" of {rate_text(gpu.nvlink_gbs)} GB/s one way"
-        about.append(f"{gpu.nvlinks} NVLinks{each}")
+    gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
+    about.append(say("gpu_links", links=gpu.nvlinks or None, gbs=gbs))
     return "\n".join([gpu.label, *filter(None, about)])
 
 
@@ -443,8 +453,7 @@ def _title(machine: Machine, others: int) -> str:
         parts.append(f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU"))
     else:
         parts.append("no GPU")
-    if others:
-        parts.append(f"and {others} more host{'s' if others > 1 else ''} of the same make")
+    parts.append(say("alike", others=others or None))
     return " · ".join(part for part in parts if part)
 
 
@@ -477,10 +486,10 @@ def _direct_text(direct: Sequence[Joined]) -> str:
         alike.setdefault(", ".join(one.texts), []).append("–".join(one.pairs[0]))
     text = ""
     for said, pairs in list(alike.items())[:_MOST_DIRECT]:
-        more = f" and {len(pairs) - _MOST_DIRECT} more pairs" if len(pairs) > _MOST_DIRECT else ""
+        more = f" {say('more_pairs', more=len(pairs) - _MOST_DIRECT)}" if len(pairs) > _MOST_DIRECT else ""
         text += f" {', '.join(pairs[:_MOST_DIRECT])}{more}: {said}."
     left = sum(len(pairs) for pairs in list(alike.values())[_MOST_DIRECT:])
-    return f"{text} {left} more pairs have links." if left else text
+    return f"{text} {say('more_links', left=left)}" if left else text
 
 
 def _problems(machine: Machine, shape: MachineShape) -> tuple[str, ...]:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from statistics import median
 
 from msgspec import Struct, field
 
+from traceops.core.claims import first_phrase
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import rate_text
 from traceops.doctor.model import Trial
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Measured, Nic, Pcie
 from traceops.fabric.nccl import Network
 from traceops.fabric.talks import Talk
+from traceops.words.catalogue import texts
 
 LINKS = ("NV", "XGMI")  # from GPU to GPU without PCIe
 NOT_KNOWN = "path not known"
 _NEAR = ("PIX", "PXB", "PHB", "NODE")  # inside a NUMA node
 SLOW_PAIR = 0.7  # of the median of alike pairs: slower, and the pair is named
 _MOST_NAMED = 3
+WORDS = texts("views", "topology")
+say = partial(first_phrase, "views", "topology")
 
 Pair = tuple[str, str]
 
@@ -82,29 +87,32 @@ def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence
     others = [pair for pair in pairs if pair not in set(linked)]
     in_order = dict.fromkeys(places[label] for label, _ in _devices(machine))
     keys = sorted(in_order, key=lambda key: (key is None, key if isinstance(key, int) else len(in_order)))
-    nodes = []
-    for key in keys:
-        gpus = tuple(gpu for gpu in machine.gpus if places[gpu.label] == key)
-        labels = {gpu.label for gpu in gpus}
-        near = [pair for pair in others if labels.issuperset(pair)]
-        nodes.append(
-            Node(
-                _node_title(key, gpus, len(keys)),
-                key if isinstance(key, int) else None,
-                gpus,
-                tuple(nic for nic in machine.nics if places[nic.label] == key),
-                say.joined(near) if near else None,
-            )
-        )
+    nodes = tuple(_node(machine, key, places, others, say, len(keys)) for key in keys)
     far = [pair for pair in others if places[pair[0]] != places[pair[1]]]
     all_linked = bool(linked) and not others
     return MachineShape(
-        tuple(nodes),
+        nodes,
         say.joined(linked) if all_linked else None,
         () if all_linked else tuple(say.joined([pair]) for pair in linked),
         say.joined(far) if far else None,
         tuple(sorted({way.how for way in ways if way.other is None})),
     )
+
+
+def _node(
+    machine: Machine,
+    key: int | str | None,
+    places: Mapping[str, int | str | None],
+    pairs: Sequence[Pair],
+    say: _Speaker,
+    nodes: int,
+) -> Node:
+    """What lies in one NUMA node. pairs: those without links."""
+    gpus = tuple(gpu for gpu in machine.gpus if places[gpu.label] == key)
+    nics = tuple(nic for nic in machine.nics if places[nic.label] == key)
+    near = [pair for pair in pairs if {gpu.label for gpu in gpus}.issuperset(pair)]
+    number = key if isinstance(key, int) else None
+    return Node(_node_title(key, gpus, nodes), number, gpus, nics, say.joined(near) if near else None)
 
 
 def pair_bandwidths(measured: Sequence[Measured]) -> dict[Pair, float]:
@@ -194,11 +202,7 @@ class _Speaker:
         linked = all((path := self._machine.path(*pair)) is not None and path.kind in LINKS for pair in pairs)
         texts = [", ".join(sorted(kinds, key=_kind_order)), _range(list(measured.values()))]
         texts += [f"NCCL: {', '.join(hows)}"] if hows else []
-        bad = ["NCCL leaves the links unused"] if linked and _any(hows, "SHM", "NET") else []
-        bad += ["NCCL takes the network inside the host"] if not linked and _any(hows, "NET") else []
-        middle = median(measured.values()) if measured else 0.0
-        slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < SLOW_PAIR * middle)
-        bad += [f"{one}–{other} only {rate_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
+        bad = _unused(hows, linked) + _slow(measured)
         known = frozenset(path.kind for pair in pairs if (path := self._machine.path(*pair)) is not None)
         return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad), known)
 
@@ -209,8 +213,22 @@ class _Speaker:
         if path.kind != "NV":
             return path.kind
         if path.count and path.back_share is not None:
-            return f"NV{path.count} one way, NV{round(path.count * path.back_share)} back"
+            return say("both_ways", count=path.count, back=round(path.count * path.back_share))
         return f"NV{path.count or ''}"
+
+
+def _unused(hows: Sequence[str], linked: bool) -> list[str]:
+    """What NCCL leaves unused of what joins these pairs."""
+    left = linked and _any(hows, "SHM", "NET")
+    around = not linked and _any(hows, "NET")
+    return [WORDS["unused"]] if left else [WORDS["network"]] if around else []
+
+
+def _slow(measured: Mapping[Pair, float]) -> list[str]:
+    """The slowest of the pairs that are far below their median."""
+    middle = median(measured.values()) if measured else 0.0
+    slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < SLOW_PAIR * middle)
+    return [f"{one}–{other} only {rate_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
 
 
 def _devices(machine: Machine) -> list[tuple[str, int | None]]:
@@ -244,7 +262,7 @@ def _places(machine: Machine) -> dict[str, int | str | None]:
 
 def _node_title(key: int | str | None, gpus: Sequence[Gpu], nodes: int) -> str:
     if not isinstance(key, int):
-        return "NUMA node not known" if key is None or nodes == 1 else "One NUMA node, number not known"
+        return WORDS["node.unknown" if key is None or nodes == 1 else "node.alone"]
     cpus = {gpu.cpus for gpu in gpus if gpu.cpus}
     return f"NUMA {key}" + (f" · CPUs {cpus.pop().replace('-', '–')}" if len(cpus) == 1 else "")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -40,18 +40,19 @@ def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(column) for column in columns])
-    for row in rows:
-        writer.writerow([_cell(value) for value in row])
+    for row in rows:  # most cells are numbers, and a job has millions
+        writer.writerow(
+            [
+                value if (kind := type(value)) is int or (kind is float and isfinite(value)) else _cell(value)
+                for value in row
+            ]
+        )
     return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    if type(value) is int:  # most cells are numbers, and a job has millions
-        return value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
-    if type(value) is float:
-        return value
     if isinstance(value, (list, tuple)):
         return _cell(" ".join(map(str, value)))
     if isinstance(value, str):
