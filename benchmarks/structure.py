@@ -50,7 +50,7 @@ LATE: dict[str, str] = {
     "traceops.capture.signals": "torch, which a rank that uses no GPU may lack",
     "traceops.capture.join": "multiprocessing, in a process that trains",
     "traceops.capture.joining.sitecustomize": "most processes of a command never train, and load nothing",
-    "traceops.capture.light.window": "torch, once a GPU is used; the compiled part and the quicker packer may be missing",
+    "traceops.capture.light.window": "torch, once a GPU is used; the compiled part or isal may be missing",
     "traceops.capture.detaching": "torch, once a window ends that CUPTI is to leave behind",
     "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
     "traceops.capture.short_way.ways": "the compiled part may be missing",
