@@ -16,7 +16,8 @@ from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.work import far_beyond, host_ns, loads_longer, own_steps, own_time
 from traceops.core.arrays import median
-from traceops.measure.summary import KernelStats, RankSummary
+from traceops.measure.inventory import KernelStats
+from traceops.measure.summary import RankSummary
 
 # How likely it is that ranks which are alike look as late as one does.
 
