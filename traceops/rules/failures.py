@@ -17,11 +17,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
-<<<<<<< HEAD
-from traceops.hangs.crashes import ADVICE, ADVICE_IN, BOUNDS, MEMORY_CAUSES, RULE_OF
-=======
 from traceops.hangs.crash_kinds import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
->>>>>>> main
 from traceops.words.catalogue import texts
 
 if TYPE_CHECKING:
@@ -49,7 +45,6 @@ NEVER_CALLED, MISMATCH, GPU_STUCK, DIED, NO_START, NETWORK_STUCK = (
     described("hangs", f"TO-H00{number}") for number in range(1, 7)
 )
 DIED = replace(DIED, by_cause=(*DIED.by_cause, *((cause, rule.advice_for(cause)) for cause, rule in _BY_SIGNAL)))
-CRASH_BOUNDS = (BOUNDS,)
 HANG_RULES = (NEVER_CALLED, MISMATCH, GPU_STUCK, DIED, NO_START, NETWORK_STUCK)
 BY_ID = {rule.id: rule for rule in (*HANG_RULES, *CRASH_RULES)}
 _HANGS, _CRASHES = ({rule.id for rule in rules} for rules in (HANG_RULES, CRASH_RULES))
