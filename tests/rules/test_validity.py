@@ -328,6 +328,13 @@ def test_a_launch_says_that_kernels_are_missing(analysed):
     assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"]
 
 
+@pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])
+def test_an_allocation_that_creates_a_gpus_context_says_that_kernels_are_missing(analysed, ms, lost):
+    """Old versions of torch name no GPU: ten squares on one got a clean bill of 99 % compute."""
+    report = analysed(event("aten::empty_strided", 3.1e6, 1000 * ms), devices=())
+    assert ("TO-V008" in {finding.rule for finding in report.findings}) == lost
+
+
 @pytest.mark.parametrize(
     ("names", "backend", "lost"),
     [

@@ -16,7 +16,7 @@ from traceops.cli.run import Decided
 from traceops.cli.sweep import Trainings, prepare, train
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError, UsageError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.core.run_lock import held
 from traceops.core.text import printable
 from traceops.launch.folder import short_path

@@ -25,7 +25,7 @@ from traceops.cli.run import Decided, decide, make_room
 from traceops.cli.training_options import run_parser
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError, TraceopsError, UsageError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.core.run_lock import held
 from traceops.core.text import printable
 from traceops.launch.display import Screen

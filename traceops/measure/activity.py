@@ -18,10 +18,11 @@ from traceops.measure.host_rows import (
     ONE_WAY,
     OPERATOR_CATS,
     HostRows,
+    begin_inside,
+    find_nesting,
     named,
     rows_named,
 )
-from traceops.measure.nesting import begin_inside, find_nesting
 from traceops.traces.model import Events
 
 # Which kernels communicate, by their names.
@@ -155,6 +156,8 @@ _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 
 # Operators that run on a GPU only: a trace without launches holds them where it recorded nothing but the CPU.
 _ONLY_ON_GPU = re.compile(r"^(?:aten::)?_?(?:cudnn|miopen|mps)_(?!is_acceptable)")
+# The first allocation on a GPU waits until its context is there; one on a CPU takes microseconds.
+_ALLOCATION, _CONTEXT_NS = re.compile(r"^(?:aten::)?empty(?:_strided)?$"), 500_000_000
 # Apple's GPU has this one, and of CPUs only nested tensors.
 _ON_MPS, _NESTED = re.compile(r"^aten::linear_backward$"), re.compile("nested")
 # What the host notes of collectives that run on GPUs only.
@@ -238,9 +241,12 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
 
 
 def _runs_on_gpu(events: Events) -> bool:
-    """Whether the host calls operators that run on a GPU only."""
+    """Whether the host calls operators that run on a GPU only, or waits for a GPU's context."""
     operators = events.in_cats(*OPERATOR_CATS)
     if operators[rows_named(events, _ONLY_ON_GPU)].any():
+        return True
+    allocations = rows_named(events, _ALLOCATION)
+    if (operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)).any():
         return True
     return bool(operators[rows_named(events, _ON_MPS)].any()) and not len(rows_named(events, _NESTED))
 
