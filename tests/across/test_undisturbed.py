@@ -13,6 +13,7 @@ from observed_run import Step, usual, write_rank
 from traceops.across.plain_step import PlainStep, StepsBefore, plain_step, steps_before
 from traceops.across.undisturbed import host_turns, undisturbed
 from traceops.across.whole_run import whole_run
+from traceops.core.claims import reason
 from traceops.core.rank_files import LIGHT_LOG_MAGIC, ROW
 from traceops.measure.light import light_activity
 from traceops.pipeline.assemble_tables import unprofiled_steps
@@ -317,10 +318,7 @@ def test_steps_that_no_profiler_has_touched_are_the_measure():
 def test_steps_far_longer_behind_the_windows_may_be_the_trainings_own():
     """Neither the steps before nor a mean of both is then said to be the step without recording."""
     found, why = undisturbed(*two(), PlainStep(ms=60.0, whole_ms=85.0, near_ms=96.0, behind_ms=96.0))
-    assert found is None and why == (
-        "steps behind the recorded ones take 96.0 ms, and 60.0 before them: whether the profiler made them longer or "
-        "the training itself is not known"
-    )
+    assert found is None and why == reason("validity", "longer_after", after=96.0, before=60.0)
     busy = [[("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)], [("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)]]
     found, why = undisturbed(
         *two(ran=lambda step: busy), PlainStep(ms=60.0, whole_ms=85.0, near_ms=98.0, behind_ms=98.0)

@@ -129,7 +129,7 @@ def test_a_causal_mask_spares_half_of_long_attention():
 
 def uses(name, *shapes):
     tensors = [SimpleNamespace(dims=dims) for dims in shapes]
-    return SimpleNamespace(use=SimpleNamespace(name=name, inputs=SimpleNamespace(tensors=tensors)))
+    return SimpleNamespace(use=SimpleNamespace(name=name), tensors=tensors)
 
 
 @pytest.mark.parametrize(

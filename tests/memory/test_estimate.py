@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.memory.torchtitan import Peak, drawn_out
 from traceops.cli import main
 from traceops.cli import memory as command
 from traceops.cli.memory import is_script
+from traceops.core.claims import phrases
 from traceops.core.errors import UsageError
 from traceops.memory.allocator import (
     Allocation,
@@ -27,7 +29,6 @@ from traceops.memory.allocator import (
     summarize,
 )
 from traceops.memory.estimate import (
-    _NOTES,
     _TROUBLES,
     AskedScript,
     EstimateRequest,
@@ -46,6 +47,7 @@ from traceops.memory.model import (
     NCCL_BYTES,
     MemoryChange,
     MemoryEstimate,
+    Note,
     RankMemory,
     ScriptProblem,
     ScriptRequest,
@@ -56,6 +58,7 @@ from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate, headline
 from traceops.report.write import json_bytes
 from traceops.train.config import TrainConfig
+from traceops.words.catalogue import sections
 
 GIB = 1 << 30
 SMALL = TrainConfig(layers=2, dim=64, heads=2, vocab=512, seq_len=64, batch_size=4, precision="bf16", device="cuda")
@@ -548,7 +551,9 @@ def test_what_python_cannot_load_is_no_matter_of_fake_tensors() -> None:
 
 
 def test_notes_have_words() -> None:
-    assert all(text and not text.endswith(".") for text in _NOTES.values())
+    [said] = phrases("gpu_memory", "assumptions", "script", compiled=True)[-1:]
+    assert "torch.compile" in said
+    assert all(f"{{{note}:if}}" in sections("gpu_memory")["assumptions"]["script"] for note in get_args(Note))
 
 
 def test_the_environment_is_torchruns() -> None:

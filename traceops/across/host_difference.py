@@ -12,11 +12,9 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.stragglers import Straggler
 from traceops.core.arrays import median
-from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.measure.stack_times import LEAST_PCT
+from traceops.measure.host_places import LEAST_PCT, CodePlace, FunctionTime
 from traceops.measure.summary import RankSummary
-from traceops.traces.collective import is_annotation
-from traceops.traces.frames import LEAST_FRAME_NS
+from traceops.traces.model import LEAST_FRAME_NS, is_annotation
 
 _LEAST_PCT = 5.0  # of the typical step
 _LEAST_LOOKS = 8
@@ -48,7 +46,7 @@ def longer_on_one(run: WholeRun, late: Collection[int] = ()) -> list[Longer]:
 
     late: ranks that the others are known to wait for. Such a rank may itself wait longer, for another one.
     """
-    if len(run.host) < 2 or any(not own for own in run.host.values()):
+    if len(run.host) < 2 or not all(run.host.values()):
         return []
     waiting = {rank: sum(one.ms for one in own if one.waits) for rank, own in run.host.items()}
     found = []

@@ -69,6 +69,17 @@ class _RankDelays(Struct, frozen=True):
     step: list[int]  # index into the graph's steps of each node, -1 outside
 
 
+def _positions(graph: StepGraph, matching: MatchedCollectives) -> dict[int, list[int]]:
+    """The event of each node of a rank."""
+    positions: dict[int, list[int]] = defaultdict(list)
+    for members, kind in zip(graph.members, graph.kind, strict=True):
+        for (rank, node), (_, position) in zip(members, matching.collectives[kind].members, strict=True):
+            own = positions[rank]
+            own.extend([0] * (node + 1 - len(own)))
+            own[node] = position
+    return positions
+
+
 def measure_lateness(ranks: Sequence[RankSummary], matching: MatchedCollectives, graph: StepGraph) -> Lateness:
     """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
 
@@ -78,16 +89,11 @@ def measure_lateness(ranks: Sequence[RankSummary], matching: MatchedCollectives,
     was late because it had waited passes the charge on.
     """
     waits = waits_by_rank(matching, ranks)
-    positions: dict[int, list[int]] = defaultdict(list)
-    for members, kind in zip(graph.members, graph.kind, strict=True):
-        for (rank, node), (_, position) in zip(members, matching.collectives[kind].members, strict=True):
-            own = positions[rank]
-            own.extend([0] * (node + 1 - len(own)))
-            own[node] = position
+    positions = _positions(graph, matching)
     state = {s.rank: _rank(s, graph, np.array(positions[s.rank], dtype=np.int64), waits[s.rank]) for s in ranks}
     caused = {rank: np.zeros((len(CAUSES), len(graph.steps))) for rank in state}
     waited = {rank: np.zeros(len(graph.steps)) for rank in state}
-    charged: dict[int, Shares] = {rank: {} for rank in state}  # since the rank's origin
+    charged: dict[int, Shares] = defaultdict(dict)  # since the rank's origin
     origin = {rank: (-1, int(own.nodes.begin[own.nodes.first_edge])) for rank, own in state.items()}
     step_of = dict.fromkeys(state, -1)
     latest = dict.fromkeys(state, -1)

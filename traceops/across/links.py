@@ -170,6 +170,21 @@ def _expected(
     that leave by one network device share what each of them expects of it. whole: the group is the job, of which a
     dump of the graph tells where the log does not.
     """
+    found = _graphs(fabric, size, one_host)
+    if not found and whole:
+        found = [(graph, 1) for graph in fabric.graphs]
+    best = None
+    for graph, sharing in found:
+        if graph.pattern != _RING or (listed is not None and graph.intra_type not in _FAST_PATHS):
+            continue
+        gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
+        if gbs > 0 and (best is None or gbs > best.busbw_gbs):
+            best = LinkReference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
+    return best
+
+
+def _graphs(fabric: Fabric, size: int, one_host: bool) -> list[tuple[GraphBandwidth, int]]:
+    """Those of the log's communicators of this size, and how many groups share a network device of each."""
     alike = [
         communicator
         for communicator in (fabric.log.communicators if fabric.log is not None else ())
@@ -184,16 +199,7 @@ def _expected(
     for communicator in alike:
         sharing = max((len(users[device]) for device in _network_devices(communicator)), default=1)
         found += [(graph, sharing) for graph in communicator.graphs]
-    if not found and whole:
-        found = [(graph, 1) for graph in fabric.graphs]
-    best = None
-    for graph, sharing in found:
-        if graph.pattern != _RING or (listed is not None and graph.intra_type not in _FAST_PATHS):
-            continue
-        gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
-        if gbs > 0 and (best is None or gbs > best.busbw_gbs):
-            best = LinkReference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
-    return best
+    return found
 
 
 def _network_devices(communicator: Communicator) -> set[tuple[str | None, int]]:

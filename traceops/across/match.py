@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
@@ -98,6 +98,10 @@ class MatchedCollectives(Struct, frozen=True):
         return round(100.0 * (1.0 - (sum(self.unmatched.values()) + inside - self.events) / inside), 2)
 
 
+def _sizes_differ(args: Sequence[CommArgs | None]) -> bool:
+    return len({(one.elements_in, one.dtype) for one in args if one is not None}) > 1
+
+
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
@@ -106,7 +110,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     is left out rather than believed.
     """
     summaries = {summary.rank: summary for summary in ranks}
-    groups, unmatched = _Groups(summaries), defaultdict[str, int](int)
+    groups, unmatched = _Groups(summaries), Counter[str]()
     whole_world = summaries.keys() >= set(world)
     by_key: dict[_Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for summary in ranks:
@@ -123,21 +127,18 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         unmatched[NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
         for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
-            sizes = {(a.elements_in, a.dtype) for a in args_of if a is not None}
-            if len(sizes) > 1 and not _uneven_by_design(op):
+            if _sizes_differ(args_of) and not _uneven_by_design(op):
                 unmatched[OTHER_SIZE] += len(members)
                 continue
             spent = [durations[rank][position] for rank, position in members]
             collectives.append(_collective(group, description, op, members, args_of[0], spent))
     exchanges, apart, alone = match_exchanges(ranks, world)
-    for reason, count in alone.items():
-        unmatched[reason] += count
+    unmatched.update(alone)
     for exchange in exchanges:
         collectives.append(_exchanged(exchange, [durations[rank][position] for rank, position in exchange.events]))
     ends = tuple((message.send.event, message.receive.event) for message in apart)
     events = sum(len(summary.comm.start) for summary in ranks)
-    left = {reason: count for reason, count in unmatched.items() if count}
-    return MatchedCollectives(tuple(collectives), events, left, ends)
+    return MatchedCollectives(tuple(collectives), events, dict(+unmatched), ends)
 
 
 def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> Iterator[tuple[int, _Key | str]]:

@@ -73,8 +73,9 @@ def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -
     forward, backward = ({edge: own for edge, own in ways.items() if own} for ways in (forward, backward))
     found = []
     for members in _connected([*forward, *backward]):
-        own = {edge: passed for edge, passed in forward.items() if edge[0] in members}
-        back = {edge: passed for edge, passed in backward.items() if edge[0] in members}
+        own, back = (
+            {edge: passed for edge, passed in ways.items() if edge[0] in members} for ways in (forward, backward)
+        )
         noted = any((by_rank[rank].comm.stage >= 0).any() for rank in members)
         order = _in_order(own, back) or (_folded(own, back) if noted else None)
         if order is not None:
@@ -141,6 +142,17 @@ def _walk(first: int, onward: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
     return tuple(order)
 
 
+def _starts(end: int, forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]) -> int:
+    """In how many steps this rank sends before it receives anything, as the first of a chain does."""
+    found = 0
+    for step in {passed.step for own in forward.values() for passed in own}:
+        inner = [p for own in (*forward.values(), *backward.values()) for p in own if p.step == step]
+        sent = min((p.sent for p in inner if p.edge[0] == end), default=-1)
+        received = min((p.received for p in inner if p.edge[1] == end), default=-1)
+        found += 0 <= sent < received
+    return found
+
+
 def _folded(
     forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
 ) -> tuple[tuple[int, ...], int | None] | None:
@@ -155,16 +167,9 @@ def _folded(
     ends = [rank for rank, own in neighbours.items() if len(own) == 1]
     if not backward or len(ends) != 2 or any(len(own) > 2 for own in neighbours.values()):
         return None
-    # In each step the first rank sends before it receives anything.
-    starts = Counter[int]()
-    for step in {passed.step for own in forward.values() for passed in own}:
-        inner = [p for own in (*forward.values(), *backward.values()) for p in own if p.step == step]
-        for end in ends:
-            sent = min((p.sent for p in inner if p.edge[0] == end), default=-1)
-            received = min((p.received for p in inner if p.edge[1] == end), default=-1)
-            starts[end] += 0 <= sent < received
+    starts = {end: _starts(end, forward, backward) for end in ends}
     first = max(ends, key=lambda end: (starts[end], -end))
-    if not starts[first] or starts[first] == starts[next(end for end in ends if end != first)]:
+    if starts[first] == min(starts.values()):
         return None
     order = [first]
     while following := [rank for rank in sorted(neighbours[order[-1]]) if rank not in order]:

@@ -272,18 +272,23 @@ def find_experts(ranks: Sequence[RankSummary], matching: MatchedCollectives, rol
     return tuple(own for own in found if own is not None)
 
 
-def _experts(group: tuple[int, ...], own: Sequence[Collective], ranks: Mapping[int, RankSummary]) -> Experts | None:
+def _by_step(
+    own: Sequence[Collective], first: RankSummary, ranks: Mapping[int, RankSummary]
+) -> dict[int, list[Collective]]:
+    """Those that move much, by the step of the group's first rank, in their order."""
     size = {id(collective): sum(_received(collective, ranks) or ()) for collective in own}
     least = _COUNTS * max(size.values())
-    first = ranks[group[0]]
+    position = {id(collective): dict(collective.members)[first.rank] for collective in own}
     steps: dict[int, list[Collective]] = defaultdict(list)
-    for collective in own:
-        position = dict(collective.members)[first.rank]
-        step = first.step_number(position)
+    for collective in sorted(own, key=lambda one: int(first.comm.start[position[id(one)]])):
+        step = first.step_number(position[id(collective)])
         if step is not None and size[id(collective)] >= least:
             steps[step].append(collective)
-    for of_step in steps.values():
-        of_step.sort(key=lambda c: int(first.comm.start[dict(c.members)[first.rank]]))
+    return steps
+
+
+def _experts(group: tuple[int, ...], own: Sequence[Collective], ranks: Mapping[int, RankSummary]) -> Experts | None:
+    steps = _by_step(own, ranks[group[0]], ranks)
     counts = {len(of_step) for of_step in steps.values()}
     if len(counts) != 1 or (count := counts.pop()) % 2:
         return None

@@ -328,11 +328,7 @@ def find_roles(
         for summary in ranks
     }
     of_collective = tuple(_of_collective(collective, of_event) for collective in matching.collectives)
-    found = [
-        GroupRole(*key, role, by)
-        for key, kinds in sorted(told.items())
-        for role, by in sorted({own for kind, own in kinds.items() if _does(moved[key], kind)})
-    ]
+    found = [role for key, kinds in sorted(told.items()) for role in _roles_of(key, kinds, moved[key])]
     return Roles((*found, *_message_groups(group_at, of_event)), of_collective, of_event, computed.fused)
 
 
@@ -362,6 +358,11 @@ def _computed(ranks: Sequence[RankSummary]) -> Computed:
     names |= {operator.name for summary in ranks for operator in summary.inventory.operators}
     backward = any(summary.backward.steps_with_backward for summary in ranks)
     return computed_by(names, any(summary.on_gpu for summary in ranks), backward)
+
+
+def _roles_of(key: _Group, kinds: Mapping[OperationKind, _Told], moved: Mapping[int, Moved]) -> list[GroupRole]:
+    """The roles of a group that its ranks moved anything for."""
+    return [GroupRole(*key, *own) for own in sorted({own for kind, own in kinds.items() if _does(moved, kind)})]
 
 
 def _does(by_rank: Mapping[int, Moved], kind: OperationKind) -> bool:

@@ -61,6 +61,23 @@ def in_rhythm(
     return _pair_from_end(group, positions, summaries) or []
 
 
+def _shifts(starts: Mapping[int, Int], ends: Mapping[int, Int], *, only_in_rhythm: bool) -> dict[int, int] | None:
+    """Rank r's event i from the end is event i + shift from the end of the rank with most events.
+
+    None where `only_in_rhythm` asks for ends that fit and they do not.
+    """
+    reference = max(ends, key=lambda rank: (len(ends[rank]), -rank))
+    shift = {}
+    for rank in ends:
+        if not only_in_rhythm and _meet(starts[reference], ends[reference], starts[rank], ends[rank]):
+            shift[rank] = 0
+            continue
+        shift[rank], unlike = _shift(ends[reference], ends[rank], same_end=not only_in_rhythm)
+        if only_in_rhythm and unlike > _IN_RHYTHM_NS:
+            return None
+    return shift
+
+
 def _pair_from_end(
     group: tuple[int, ...],
     positions: dict[int, list[int]],
@@ -71,21 +88,12 @@ def _pair_from_end(
 
     None where `only_in_rhythm` asks for ends that fit and they do not.
     """
-    if any(not positions[rank] for rank in group):
+    if not all(positions[rank] for rank in group):
         return None
     ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
     starts = {rank: summaries[rank].comm.start[positions[rank]] for rank in group}
-    reference = max(group, key=lambda rank: (len(ends[rank]), -rank))
-    # Rank r's event i from the end is the reference's event i + shift from the end.
-    same_end = not only_in_rhythm
-    found = {
-        rank: (0, 0.0)
-        if same_end and _meet(starts[reference], ends[reference], starts[rank], ends[rank])
-        else _shift(ends[reference], ends[rank], same_end=same_end)
-        for rank in group
-    }
-    shift = {rank: moved for rank, (moved, _) in found.items()}
-    if only_in_rhythm and any(unlike > _IN_RHYTHM_NS for _, unlike in found.values()):
+    shift = _shifts(starts, ends, only_in_rhythm=only_in_rhythm)
+    if shift is None:
         return None
     first = max(shift.values())
     last = min(len(ends[rank]) + shift[rank] for rank in group)
@@ -95,12 +103,12 @@ def _pair_from_end(
     ]
     # Few and even steps fit in several ways: then the steps' numbers have to agree too.
     steps = [{_step_of(summaries[rank], position) for rank, position in members} for members in paired]
-    known = [own for own in steps if None not in own]
-    agree = 2 * sum(len(own) == 1 for own in known) > len(known)
+    known = [len(own) for own in steps if None not in own]
+    agree = 2 * known.count(1) > len(known)
     if only_in_rhythm and not agree:
         return None
     if any(shift.values()) and known and not agree:
-        unmoved = min(len(own) for own in ends.values())
+        unmoved = min(map(len, ends.values()))
         return [tuple((rank, positions[rank][i]) for rank in group) for i in range(-unmoved, 0)]
     return paired
 
@@ -327,19 +335,18 @@ def _named(halves: list[Half], summaries: Mapping[int, RankSummary]) -> list[Hal
     holders: dict[tuple[Ranks | None, int], set[int]] = defaultdict(set)
     for half in unnamed:
         holders[half.group, half.from_stage if half.sends else half.to_stage].add(half.rank)
-    inferred = {id(half): other for half in unnamed if (other := _inferred(half, holders)) is not None}
-    balance: Counter[tuple[int | None, int, int]] = Counter()
+    inferred = {
+        id(half): replace(half, other=other) for half in unnamed if (other := _inferred(half, holders)) is not None
+    }
+    balance: Counter[tuple[int | None, int | None, int | None]] = Counter()
+    for half in inferred.values():
+        if half.sends:
+            balance[half.step, half.rank, half.other] += 1
+        else:
+            balance[half.step, half.other, half.rank] -= 1
     broken = {half.step for half in unnamed if id(half) not in inferred}
-    for half in unnamed:
-        if (other := inferred.get(id(half))) is not None:
-            ends = (half.rank, other) if half.sends else (other, half.rank)
-            lane = (half.step, *ends)
-            balance[lane] += 1 if half.sends else -1
     broken |= {step for (step, *_), more in balance.items() if more}
-    known = [
-        replace(half, other=inferred[id(half)]) if id(half) in inferred and half.step not in broken else half
-        for half in halves
-    ]
+    known = [half if half.step in broken else inferred.get(id(half), half) for half in halves]
     return known if _in_order(known, summaries) else halves
 
 

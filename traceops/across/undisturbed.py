@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from traceops.across.groups import Ranks, group_of, only_group
 from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.core.arrays import Intervals, median, merge, subtract, union, uniques
-from traceops.core.rank_text import who
-from traceops.measure.light import LightActivity
+from traceops.core.claims import reason
 from traceops.measure.recording import SLOWED
 from traceops.measure.steps import usual_steps
 from traceops.measure.summary import RankSummary
+
+if TYPE_CHECKING:
+    from traceops.measure.light import LightActivity
 
 _MESSAGES = ("send", "recv")
 
@@ -288,8 +291,10 @@ def undisturbed(
     all of them does not count. No window does whose step is far from that without recording.
     """
     own = {light.rank: light for light in lights}
-    if not own or plain is None or plain.ms <= 0:
-        return None, None if not own else "no step was timed without recording"
+    if not own:
+        return None, None
+    if plain is None or plain.ms <= 0:
+        return None, reason("validity", "no_plain_step")
     if (unlike := _unlike_ranks(own)) is not None:
         return None, unlike
     source = next(iter(own.values())).source
@@ -298,19 +303,13 @@ def undisturbed(
         window for window in (first, *_alike(later, own, summaries)) if not _far(window.light_ms, plain.near_ms, source)
     ]
     if not windows:
-        return None, (
-            f"a step of the light window takes {first.light_ms:.1f} ms, one without recording {plain.near_ms:.1f}: "
-            "one is no measure of the other"
-        )
+        return None, reason("validity", "light_far_off", light=first.light_ms, plain=plain.near_ms)
     ranks = [_mean([window.ranks[at] for window in windows], windows) for at in range(len(own))]
     light_ms = median([one.light_ms for one in ranks])
     # A device that works for as long as the step was slower itself behind the windows, whatever its host did.
     by_host = all(one.idle_ms + one.wait_ms >= one.light_ms - plain.ms for one in ranks)
     if by_host and plain.far_apart:
-        return None, (
-            f"steps behind the recorded ones take {plain.near_ms:.1f} ms, and {plain.ms:.1f} before them: whether the "
-            "profiler made them longer or the training itself is not known"
-        )
+        return None, reason("validity", "longer_after", after=plain.near_ms, before=plain.ms)
     step_ms = _step_beside(plain, light_ms, by_host=by_host)
     brought = tuple(_brought_to(one, step_ms, copies_ms or {}) for one in ranks)
     behind_ms, before = (plain.behind_ms, plain.before) if by_host else (None, None)
@@ -321,10 +320,10 @@ def undisturbed(
 def _unlike_ranks(own: Mapping[int, LightActivity]) -> str | None:
     """Why the ranks' light windows are no one window; None where they are."""
     if len({light.steps for light in own.values()}) > 1:
-        return "the ranks' light windows are not of the same steps"
+        return reason("validity", "light_of_other_steps")
     if len({light.source for light in own.values()}) > 1:
         torch = [rank for rank, light in sorted(own.items()) if light.source == "torch"]
-        return f"it is CUPTI's on some ranks and torch's, which disturbs more, on {who(torch)}"
+        return reason("validity", "light_of_two_sources", ranks=torch)
     return None
 
 

@@ -24,10 +24,10 @@ from traceops.compare.changes import (
 )
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
-from traceops.core.cause_words import CAUSES
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.units import count_text, ms_change_text, size_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules import stragglers
 from traceops.rules.overlap import LATE_START, SMALL_COLLECTIVES
@@ -225,13 +225,11 @@ _OWN_BUCKET = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compu
 
 def straggler_explanation(case: _Case) -> Explanation | None:
     """Ranks that make the others wait on one side only, or on both and longer on one; None without."""
-    before, now = _stragglers(case.base), _stragglers(case.head)
-    new = [finding for key, finding in now.items() if key not in before]
-    gone = [finding for key, finding in before.items() if key not in now]
+    new, gone, both = _late_ranks(case)
     waiting = case.left.get("comm_wait", 0.0)
     found = new if new and (waiting > 0 or not gone) else gone
     if not found and case.is_worth(waiting):
-        found = [finding for key, finding in now.items() if key in before]  # the same ranks, more or less
+        found = both  # the same ranks, more or less
     causes = {finding.cause or "unknown" for finding in found}
     buckets = ("comm_wait", *sorted(_OWN_BUCKET[cause] for cause in causes if cause in _OWN_BUCKET))
     ms = sum(case.left.get(bucket, 0.0) for bucket in buckets)
@@ -239,19 +237,28 @@ def straggler_explanation(case: _Case) -> Explanation | None:
         return None
     kernels = moved_kernels(case.changes, ms) if "gpu_compute" in causes else []
     key = "late_now" if found == new else "late_no_longer" if found == gone else "later" if ms > 0 else "less_late"
-    text = _late_text(key, found, ms, gone if found == new else [])
-    if kernels:
-        text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
+    text = _late_text(key, found, ms, gone if found == new else [], kernels)
     evidence = tuple(
         Evidence(known.fact, known.value, known.unit, subject=known.subject) for known in found[0].evidence[:_FEW]
     )
     return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
 
 
-def _late_text(key: str, found: Sequence[Finding], ms: float, gone: Sequence[Finding]) -> str:
+def _late_ranks(case: _Case) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Stragglers of head alone, of base alone, and of both as head has them."""
+    before, now = _stragglers(case.base), _stragglers(case.head)
+    new = [finding for key, finding in now.items() if key not in before]
+    gone = [finding for key, finding in before.items() if key not in now]
+    return new, gone, [finding for key, finding in now.items() if key in before]
+
+
+def _late_text(
+    key: str, found: Sequence[Finding], ms: float, gone: Sequence[Finding], kernels: Sequence[Change]
+) -> str:
     makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
     text = said(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
-    return f"{text}; {joined([_who_and_why(one) for one in gone])} no longer" if gone else text
+    text += f"; {joined([_who_and_why(one) for one in gone])} no longer" if gone else ""
+    return text + (f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}" if kernels else "")
 
 
 def _who_and_why(finding: Finding) -> str:

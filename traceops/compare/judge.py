@@ -311,11 +311,11 @@ def _timed(
     values = [float(np.mean([metric.location(s) for s in side if len(s)])) if any(map(len, side)) else None
               for side in series]  # fmt: skip
     row = replace(_empty(metric, threshold, *values), samples=Samples(*samples))
+    if values[0] is None and values[1] is None:
+        return replace(row, threshold_pct=None, reason=said("unknown_on_both")), None, 0.0
     if values[0] is None or values[1] is None:
-        sides = [name for name, value in zip(("base", "head"), values, strict=True) if value is None]
-        if len(sides) == 2:
-            return replace(row, threshold_pct=None, reason=said("unknown_on_both")), None, 0.0
-        return replace(row, outcome=_open(threshold), reason=said("unknown_for", sides=sides[0])), None, 0.0
+        unknown = said("unknown_for", sides="base" if values[0] is None else "head")
+        return replace(row, outcome=_open(threshold), reason=unknown), None, 0.0
     scale = step_ms if metric.of_step else abs(values[0])
     row = replace(row, change=values[1] - values[0])
     if not scale:

@@ -68,7 +68,7 @@ def compare(
     step_time = next(metric for metric in metrics if metric.name == "step_time")
     noise = _noise(step_time, base, head, config, on_cpu=on_cpu)
     unlike = () if force else unlike_steps(base, head)
-    open_ = {name: one.short for one in reversed(unlike) for name in one.metrics}
+    open_ = _open_metrics(unlike)
     rows = measure(
         metrics, base, head, config,
         noise_pct=noise.pct, paired=noise.paired, floor_pct=noise.floor_pct, today=today, unlike=open_,
@@ -109,11 +109,7 @@ def compare(
         confidence=config.confidence,
         power=config.power,
         launch_noise_pct=noise.pct if len(base) + len(head) - 2 < LEAST_FREEDOM else None,
-        settings={
-            "thresholds": {row.metric: row.threshold_pct for row in rows if row.threshold_pct is not None},
-            "source": config.source,
-            "forced": bool(reasons),
-        },
+        settings={"thresholds": _thresholds(rows), "source": config.source, "forced": bool(reasons)},
         steps=(*_points("base", base), *_points("head", head)),
     )
     return replace(result, sentence=sentence(result))
@@ -226,6 +222,15 @@ def _profiled_ms(rows: Sequence[MetricChange]) -> float:
     """What a profiled step of base takes; 1 where that is not known."""
     profiled = metric_of(rows, "profiled_step_time")
     return (profiled.base if profiled is not None else None) or 1.0
+
+
+def _thresholds(rows: Sequence[MetricChange]) -> dict[str, float]:
+    return {row.metric: row.threshold_pct for row in rows if row.threshold_pct is not None}
+
+
+def _open_metrics(unlike: Sequence[Unlike]) -> dict[str, str]:
+    """Metrics that steps of different kinds leave open, and what makes them so, in a few words."""
+    return {name: one.short for one in reversed(unlike) for name in one.metrics}
 
 
 def _not_judged(unlike: Sequence[Unlike]) -> tuple[NotJudged, ...]:

@@ -146,14 +146,14 @@ def estimate(
     """
     if paired:
         pairs = [(b, h) for b, h in zip(base, head, strict=True) if len(b) and len(h)]
-        paired = len(pairs) >= LEAST_PAIRS
-        base, head = zip(*pairs, strict=True) if paired else (base, head)
+        if paired := len(pairs) >= LEAST_PAIRS:
+            base, head = zip(*pairs, strict=True)
     sides = [[series for series in side if len(series)] for side in (base, head)]
     if not all(sides):
         return None
     at = [np.array([float(location(series)) for series in side]) for side in sides]
     before, after = float(at[0].mean()), float(at[1].mean())
-    within = [np.array([step_error(series, location) for series in side]) for side in sides]
+    within = [_step_errors(side, location) for side in sides]
     inner = math.sqrt(sum(float((errors**2).sum()) / len(errors) ** 2 for errors in within))
     counts = [len(side) for side in sides]
     if paired:
@@ -161,7 +161,7 @@ def estimate(
         error = float(differences.std(ddof=1)) / math.sqrt(counts[0])
         return Estimate(before, after, max(error, inner), counts[0] - 1, False, True)
     df = sum(counts) - 2
-    squares = float(sum(((values - values.mean()) ** 2).sum() for values in at))
+    squares = float(((at[0] - before) ** 2).sum()) + float(((at[1] - after) ** 2).sum())
     share = 1 / counts[0] + 1 / counts[1]
     measured = math.sqrt(squares / df * share) if df else 0.0
     if df >= LEAST_FREEDOM or (noise is None and df):
@@ -179,6 +179,10 @@ def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float]
         for own, series in zip(errors, side, strict=True)
     )
     return error**4 / spread if spread > 0 else math.inf
+
+
+def _step_errors(side: Sequence[Float], location: Location) -> Float:
+    return np.array([step_error(series, location) for series in side])
 
 
 def step_error(series: Float, location: Location) -> float:

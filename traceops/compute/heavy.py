@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from traceops.compute.attainable import attention_ns, moved_ns, product_ns
-from traceops.compute.judged import Judged, Kernels, shown_name
+from msgspec import Struct
+
+from traceops.compute.attainable import Gpu, attention_ns, moved_ns, product_ns
+from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
 from traceops.compute.kernels import converts_layout
 from traceops.compute.model import Loss
 from traceops.compute.operands import HALVES, Tensor
@@ -17,80 +19,85 @@ _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
 
+class _Scores(Struct, frozen=True):
+    """The scores of an attention whose kernels are apart: queries × keys of each head. width: of a head."""
+
+    heads: int
+    query: int
+    key: int
+    width: int
+    dtype: str
+
+    @property
+    def numel(self) -> int:
+        return self.heads * self.query * self.key
+
+    def touched_by(self, one: Judged) -> bool:
+        """Whether it reads or makes the scores."""
+        product = one.work.product
+        if product is None:
+            return any(t.numel == self.numel and t.dims[-1:] in ((self.key,), (self.query,)) for t in one.tensors)
+        made = product.batch * product.rows * product.columns
+        sides = {self.query, self.key} & {product.rows, product.columns, product.inner}
+        return product.batch > 1 and bool(sides) and self.numel in (made, product.left.numel, product.right.numel)
+
+    def moved_by(self, one: Judged) -> bool:
+        """Whether it copies what the products multiply."""
+        if one.kind != "copy" or not one.use.within("aten::matmul", "aten::einsum"):
+            return False
+        sizes = (self.heads * self.query * self.width, self.heads * self.key * self.width)
+        return any(t.numel in sizes and self.width in t.dims[-2:] for t in one.tensors)
+
+    def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
+        """What fused attention takes. hidden: half of the keys are."""
+        ways = (False, True) if backward else (False,)
+        shape = (self.heads, self.query, self.key, self.width)
+        causal = hidden and self.query == self.key
+        return sum(calls * attention_ns(Attention(*shape, way, self.dtype, False, causal), gpu) for way in ways)
+
+
 def find_unfused_attention(kernels: Kernels) -> None:
     """Products whose result, rows of scores, passes a softmax and is multiplied again."""
-    squares = _squares(kernels)
-    for (heads, query, key), (width, dtype) in squares.items():
-        scores = heads * query * key
-        uses = [one for one in kernels.free() if one.kind in _SCORES and _touches(one, scores, query, key)]
+    for scores in _scores(kernels):
+        uses = [one for one in kernels.free(scores.touched_by) if one.kind in _SCORES]
         softmax = [one for one in uses if "softmax" in one.use.name]
         products = [one for one in uses if one.work.product is not None]
         if not softmax or not products:
             continue
-        moved = [
-            one
-            for one in kernels.free()
-            if one.kind == "copy" and one.use.within("aten::matmul", "aten::einsum")
-            and any(_is_operand(t, heads, query, key, width) for t in one.use.inputs.tensors)
-        ]  # fmt: skip
-        forward = (
-            max(_calls(one, scores) for one in softmax if not one.use.node)
-            if any(not one.use.node for one in softmax)
-            else max(one.calls for one in softmax)
+        # Attentions per step: a softmax of several at once counts as often.
+        forward = [one.calls * max(one.numel // scores.numel, 1) for one in softmax if not one.use.node]
+        calls = max(forward or [one.calls for one in softmax])
+        together = [*uses, *kernels.free(scores.moved_by)]
+        taken = time_of(together)
+        least = scores.least_ns(
+            kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=any(map(_masks, uses))
         )
-        hidden = any(
-            "mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses
-        )
-        least = 0.0
-        for backward in (False, True) if any(one.use.node for one in products) else (False,):
-            one_call = Attention(heads, query, key, width, backward, dtype, False, hidden and query == key)
-            least += forward * attention_ns(one_call, kernels.gpu)
-        taken = sum(one.ns for one in (*uses, *moved))
-        if dtype not in HALVES:  # without the change to 16 bits
+        if scores.dtype not in HALVES:  # without the change to 16 bits
             least = min(least * 3.0, taken)
-        kernels.claim(
-            "unfused_attention",
-            [*uses, *moved],
-            taken - least,
-            sizes=(query, key),
-            launches=sum(one.launches for one in (*uses, *moved)) - 3 * forward,
-        )
+        sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
+        kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
 
 
-def _squares(kernels: Kernels) -> dict[tuple[int, int, int], tuple[int, str]]:
-    """(heads, queries, keys) -> width of a head and type, of scores that a softmax takes and a product made."""
-    rows: set[tuple[int, int, int]] = set()
-    for one in kernels.free(lambda one: "softmax" in one.use.name):
-        for tensor in one.use.inputs.tensors:
-            if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel:
-                rows.add((tensor.numel, tensor.dims[-2], tensor.dims[-1]))
-    found: dict[tuple[int, int, int], tuple[int, str]] = {}
+def _masks(one: Judged) -> bool:
+    return "mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu")
+
+
+def _scores(kernels: Kernels) -> list[_Scores]:
+    """Those that a softmax takes and a product made."""
+    rows = {
+        (tensor.numel, tensor.dims[-2], tensor.dims[-1])
+        for one in kernels.free(lambda one: "softmax" in one.use.name)
+        for tensor in one.tensors
+        if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel
+    }
+    found: dict[tuple[int, int, int], _Scores] = {}
     for one in kernels.free(lambda one: one.work.product is not None and one.work.product.batch > 1):
         product = one.work.product
         assert product is not None
-        made = (product.batch * product.rows * product.columns, product.rows, product.columns)
-        if made in rows and not one.use.node:
-            found[product.batch, product.rows, product.columns] = (product.inner, product.dtype)
-    return found
-
-
-def _touches(one: Judged, scores: int, query: int, key: int) -> bool:
-    """Whether it reads or makes the scores."""
-    product = one.work.product
-    if product is not None:
-        return scores in (
-            product.batch * product.rows * product.columns, product.left.numel, product.right.numel
-        ) and {query, key} & {product.rows, product.columns, product.inner} != set() and product.batch > 1  # fmt: skip
-    return any(t.numel == scores and t.dims[-1:] in ((key,), (query,)) for t in one.use.inputs.tensors)
-
-
-def _is_operand(tensor: Tensor, heads: int, query: int, key: int, width: int) -> bool:
-    return tensor.numel in (heads * query * width, heads * key * width) and width in tensor.dims[-2:]
-
-
-def _calls(one: Judged, scores: int) -> float:
-    """Attentions per step: a softmax of several at once counts as often."""
-    return one.calls * max(one.numel // scores, 1)
+        shape = (product.batch, product.rows, product.columns)
+        if (math.prod(shape), product.rows, product.columns) in rows and not one.use.node:
+            found[shape] = _Scores(*shape, product.inner, product.dtype)
+    return list(found.values())
 
 
 def find_unsized_attention(kernels: Kernels) -> None:
@@ -107,7 +114,7 @@ def find_unsized_attention(kernels: Kernels) -> None:
     for one in kernels.order:
         if one.use.name in ("aten::bmm", "aten::baddbmm"):
             if products and any("softmax" in each.use.name for each in between) and len(between) <= _MOST_BETWEEN:
-                saved += sum(each.ns / each.calls for each in between)
+                saved += call_ns(between)
                 launches += len(between)
                 uses |= {id(each): each for each in between}
             products, between = 1, []
@@ -155,7 +162,7 @@ def _is_shared(one: Judged) -> bool:
     attention = one.work.attention
     assert attention is not None
     square = (attention.query, attention.key)
-    masks = [t for t in one.use.inputs.tensors if t.dims[-2:] == square]
+    masks = [t for t in one.tensors if t.dims[-2:] == square]
     return any(t.stored <= attention.query * attention.key * t.size for t in masks)
 
 
@@ -170,7 +177,7 @@ def find_repeated_keys(kernels: Kernels) -> None:
     copies = []
     summed: defaultdict[int, float] = defaultdict(float)
     for one in kernels.free(lambda one: one.kind == "copy" and not one.use.node):
-        tensors = one.use.inputs.tensors
+        tensors = one.tensors
         if len(tensors) < 2 or not tensors[1].expanded or tensors[0].numel not in read:
             continue
         if tensors[1].numel < 2 * tensors[1].stored // tensors[1].size:
@@ -185,9 +192,7 @@ def find_repeated_keys(kernels: Kernels) -> None:
     stored = copies[0].use.inputs.tensors[1]
     times = stored.numel * stored.size // max(stored.stored, 1)
     uses = [*copies, *sums]
-    kernels.claim(
-        "repeated_kv", uses, sum(one.ns for one in uses), sizes=(times,), launches=sum(one.launches for one in uses)
-    )
+    kernels.claim("repeated_kv", uses, time_of(uses), sizes=(times,), launches=launches_of(uses))
 
 
 _SLOWER = 1.25  # times its least, from which a shape is blamed
@@ -207,7 +212,7 @@ def find_float64(kernels: Kernels) -> None:
     """Work on doubles: half of the bytes, and other units, do in float32."""
     uses, saved = [], 0.0
     for one in kernels.free():
-        tensors = [t for t in one.use.inputs.tensors if t.dims]
+        tensors = [t for t in one.tensors if t.dims]
         if not tensors or not any(t.dtype == "double" for t in tensors):
             continue
         uses.append(one)
@@ -217,7 +222,7 @@ def find_float64(kernels: Kernels) -> None:
         else:
             saved += one.ns / 2
     lists = kernels.free(lambda one: one.kind == "optimizer" and uses != [] and "double" in one.use.main_kernel)
-    saved += sum(one.ns for one in lists) / 2
+    saved += time_of(lists) / 2
     faster = sum(one.ns - _least(one, "tf32", kernels) for one in uses if one.kind == "product")
     kernels.claim("float64", [*uses, *lists], saved, more_ns=max(faster - saved, 0.0))
 
@@ -293,22 +298,19 @@ def find_float32(kernels: Kernels) -> None:
 def _find_float32_training(kernels: Kernels) -> None:
     """All that 16 bits save, of products for which TF32 is another fix too."""
     products = [one for one in kernels.all if one.kind in ("product", "convolution", "attention")]
-    halves = sum(one.ns for one in products if one.unit in ("half", "fp8") and not _is_float(one))
-    if halves > _MOST_HALF * sum(one.ns for one in products):
+    halves = time_of(one for one in products if one.unit in ("half", "fp8") and not _is_float(one))
+    if halves > _MOST_HALF * time_of(products):
         return
     uses, saved = [], 0.0
     for one in kernels.all:
-        if one.cause not in (None, "float32_products") or not _is_float(one):
-            continue
-        gain = _gain_in_half(one, kernels)
+        gain = _gain_in_half(one, kernels) if one.cause in (None, "float32_products") and _is_float(one) else 0.0
         if gain > 0:
             uses.append(one)
             saved += gain
-    weights = sum(one.use.inputs.tensors[1].numel for one in uses if one.work.product and not one.use.node and
-                  len(one.use.inputs.tensors) > 1)  # fmt: skip
+    weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
+                  len(one.tensors) > 1)  # fmt: skip
     saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)  # autocast casts weights, and their gradients back
-    multiplied = any(one.kind in ("product", "convolution", "attention") for one in uses)
-    if not multiplied or saved <= 0.05 * kernels.busy_ns:
+    if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
     kernels.claim("float32_training", uses, saved)
@@ -330,7 +332,7 @@ def _in_half(one: Attention) -> Attention:
 
 
 def _is_float(one: Judged) -> bool:
-    floats = [t for t in one.use.inputs.tensors if t.dims and t.dtype in ("float", "c10::Half", "c10::BFloat16")]
+    floats = [t for t in one.tensors if t.dims and t.dtype in ("float", "c10::Half", "c10::BFloat16")]
     return bool(floats) and all(t.dtype == "float" for t in floats)
 
 
@@ -362,7 +364,7 @@ def find_at_limit(kernels: Kernels) -> None:
         and one.attainable_ns is not None
         and one.attainable_ns > _AT_LIMIT * one.ns
     ]
-    total = sum(one.ns for one in few)
+    total = time_of(few)
     if total < _MOST_OF_ALL * kernels.busy_ns:
         return
     for one in few:
@@ -403,7 +405,7 @@ def find_channels_first(kernels: Kernels) -> None:
             uses.append(one)
             saved += gain
     for one in kernels.free(lambda one: "batch_norm" in one.use.name and "layer" not in one.use.name):
-        tensor = next((t for t in one.use.inputs.tensors if len(t.dims) in (4, 5)), None)
+        tensor = next((t for t in one.tensors if len(t.dims) in (4, 5)), None)
         if tensor is None or not _first(tensor) or one.work.bytes is None:
             continue
         least = one.calls * one.work.bytes / (_NORM_LAST[bool(one.use.node)] * kernels.gpu.memory) / 1e3
@@ -416,7 +418,7 @@ def find_channels_first(kernels: Kernels) -> None:
 
 
 def _channels_first(one: Judged) -> bool:
-    tensors = [t for t in one.use.inputs.tensors if len(t.dims) in (4, 5)]
+    tensors = [t for t in one.tensors if len(t.dims) in (4, 5)]
     return bool(tensors) and _first(tensors[0]) and tensors[0].dims[1] >= _LEAST_CHANNELS
 
 
@@ -434,19 +436,19 @@ def find_layout_copies(kernels: Kernels) -> None:
     """Copies that only change the order of dimensions."""
     copies = []
     for one in kernels.free(lambda one: one.kind == "copy"):
-        tensors = one.use.inputs.tensors
+        tensors = one.tensors
         if len(tensors) < 2 or tensors[0].dims != tensors[1].dims or tensors[1].expanded:
             continue
         if not one.use.within("aten::contiguous", "aten::reshape", "aten::clone"):
             continue
         if _order(tensors[0]) != _order(tensors[1]) and tensors[0].numel * tensors[0].size > 1e6:
             copies.append(one)
-    total = sum(one.ns for one in copies)
+    total = time_of(copies)
     explicit = sum(one.ns for one in copies if one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
     saved = 0.5 * explicit + 0.3 * (total - explicit)
     if total > 0.03 * kernels.busy_ns:
-        kernels.claim("layout_copies", copies, saved, launches=0.5 * sum(one.launches for one in copies))
+        kernels.claim("layout_copies", copies, saved, launches=0.5 * launches_of(copies))
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.kernels import Unit
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
+from traceops.compute.operands import Tensor
 from traceops.compute.uses import Launched, Place, Use, Uses, find_uses
 from traceops.compute.work import Work, work_of
 from traceops.core.arrays import Int
@@ -34,6 +35,11 @@ class Judged(Struct, dict=True):
         return self.work.kind
 
     @property
+    def tensors(self) -> Sequence[Tensor]:
+        """Those among its inputs."""
+        return self.use.inputs.tensors
+
+    @property
     def over_ns(self) -> float:
         """What it takes beyond the least."""
         return max(self.ns - self.attainable_ns, 0.0) if self.attainable_ns is not None else 0.0
@@ -41,7 +47,27 @@ class Judged(Struct, dict=True):
     @cached_property
     def numel(self) -> int:
         """Elements of the largest input."""
-        return max((t.numel for t in self.use.inputs.tensors), default=0)
+        return max((t.numel for t in self.tensors), default=0)
+
+
+def time_of(uses: Iterable[Judged]) -> float:
+    """What they take, ns per step."""
+    return sum((one.ns for one in uses), 0.0)
+
+
+def calls_of(uses: Iterable[Judged]) -> float:
+    """How often they are called per step."""
+    return sum((one.calls for one in uses), 0.0)
+
+
+def launches_of(uses: Iterable[Judged]) -> float:
+    """The kernels that they launch per step."""
+    return sum((one.launches for one in uses), 0.0)
+
+
+def call_ns(uses: Iterable[Judged]) -> float:
+    """What one call of each takes, ns."""
+    return sum((one.ns / one.calls for one in uses), 0.0)
 
 
 class Kernels(Struct):
@@ -56,11 +82,11 @@ class Kernels(Struct):
 
     @property
     def busy_ns(self) -> float:
-        return sum((one.ns for one in self.all), 0.0)
+        return time_of(self.all)
 
     @property
     def launches(self) -> float:
-        return sum((one.launches for one in self.all), 0.0)
+        return launches_of(self.all)
 
     @property
     def training(self) -> bool:
@@ -77,7 +103,7 @@ class Kernels(Struct):
     ) -> None:  # fmt: skip
         """These uses take `saved_ns` per step too long, for this cause."""
         chosen = sorted(uses, key=lambda one: -one.ns)
-        total = sum(one.ns for one in chosen)
+        total = time_of(chosen)
         if not chosen or (saved_ns <= 0 and more_ns <= 0):
             return
         for one in chosen:
@@ -178,13 +204,13 @@ def _together(uses: Sequence[Judged], phase: Phase, place: Place) -> OperatorTim
         "",
         "other",
         "",
-        sum(one.calls for one in uses),
-        sum(one.ns for one in uses),
+        calls_of(uses),
+        time_of(uses),
         sum(one.work.flops * one.calls for one in uses),
         sum((one.work.bytes or 0.0) * one.calls for one in known),
         sum(one.attainable_ns or 0.0 for one in known),
         None,
-        sum(one.ns for one in known),
+        time_of(known),
         phase,
         place.module,
         place.line,

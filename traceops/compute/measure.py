@@ -24,7 +24,7 @@ from traceops.compute.heavy import (
     find_unfused_attention,
     find_unsized_attention,
 )
-from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, operator_times
+from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.kernels import maker_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, Loss, RankCompute
 from traceops.compute.passes import (
@@ -73,7 +73,7 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     if bound == "device":
         return []
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
-    launches = sum(one.launches for one in small)
+    launches = launches_of(small)
     if launches < _MANY or launches < 0.4 * kernels.launches:
         return []
     looped = [part for part in find_loops(kernels) if part.one.ns / part.one.launches < 3 * _SMALL_NS]
@@ -110,7 +110,7 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     if passes < _PASSES:
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
-    if sum(one.launches for one in small) < _MOST_REPEATED * kernels.launches:
+    if launches_of(small) < _MOST_REPEATED * kernels.launches:
         return []
     weights = {one.work.product.right.numel for one in small if one.work.product is not None and not one.use.node}
     after = 0.0
@@ -119,8 +119,8 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
             after += one.ns / passes * (1.0 if one.calls >= passes else _UNEVEN)
         else:
             after += min(one.calls / passes * _batched(one, passes, kernels), one.ns)
-    saved = max(sum(one.ns for one in small) - after, 0.0)
-    launches = sum(one.launches for one in small) * (1 - 1 / passes)
+    saved = max(time_of(small) - after, 0.0)
+    launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
 
 
@@ -192,29 +192,30 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
     return list(parts.values())
 
 
+def _in_larger_batch(one: Judged, weights: set[int], gpu: Gpu) -> float:
+    """What it takes per sample of a larger batch, ns. weights: sizes of those."""
+    if one.use.optimizing or (one.kind in ("cast", "fill", "elementwise") and one.numel in weights):
+        return one.ns / _LARGER
+    if one.work.bytes is None:
+        return one.ns / 2
+    if one.work.product is not None:
+        moved = one.work.bytes - one.work.product.right.stored * (1 - 1 / _LARGER)
+        return one.calls * product_ns(one.work.flops * _LARGER, moved * _LARGER, one.unit, gpu) / _LARGER
+    least = max(moved_ns(one.work.bytes * _LARGER, one.kind, gpu), 2_000.0)
+    return min(1.3 * one.calls * least / _LARGER, one.ns)
+
+
 def _small_batch(kernels: Kernels) -> list[Loss]:
     """Products of few rows with large weights: what a batch several times as large saves for the same work."""
     products = [one for one in kernels.all if one.work.product is not None and one.work.bytes is not None]
     forward = [one.work.product for one in products if not one.use.node and one.work.product]
-    if sum(one.ns for one in kernels.all if one.kind == "convolution") > sum(one.ns for one in products):
+    if time_of(one for one in kernels.all if one.kind == "convolution") > time_of(products):
         return []
     rows = [product.rows * product.batch for product in forward]
     if not rows or max(rows) > _ROWS or sum(p.right.numel < p.left.numel for p in forward) > 0.2 * len(forward):
         return []
     weights = {product.right.numel for product in forward}
-    after = 0.0
-    for one in kernels.all:
-        if one.use.optimizing or (one.kind in ("cast", "fill", "elementwise") and one.numel in weights):
-            after += one.ns / _LARGER
-        elif one.work.product is not None and one.work.bytes is not None:
-            product = one.work.product
-            moved = one.work.bytes - product.right.stored * (1 - 1 / _LARGER)
-            after += one.calls * product_ns(one.work.flops * _LARGER, moved * _LARGER, one.unit, kernels.gpu) / _LARGER
-        elif one.work.bytes is not None:
-            least = max(moved_ns(one.work.bytes * _LARGER, one.kind, kernels.gpu), 2_000.0)
-            after += min(1.3 * one.calls * least / _LARGER, one.ns)
-        else:
-            after += one.ns / 2
+    after = sum(_in_larger_batch(one, weights, kernels.gpu) for one in kernels.all)
     launches = kernels.launches * (1 - 1 / _LARGER)
     return [
         Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), (max(rows), _LARGER))
@@ -275,7 +276,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         return None
     gpu = gpu_of(device)
     kernels = judge_uses(launched, gpu)
-    has_shapes = any(one.use.inputs.tensors for one in kernels.all)
+    has_shapes = any(one.tensors for one in kernels.all)
     if gpu.source != "assumed":
         find_causes(kernels, has_shapes)
     bound = bound_of(launched)
@@ -331,7 +332,7 @@ def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:
         return found
     if loss.cause == "too_small_batch":
         uses = kernels.all
-    launches, ns = sum(one.launches for one in uses), sum(one.ns for one in uses)
+    launches, ns = launches_of(uses), time_of(uses)
     own = (min(loss.launches / launches, 1.0) if launches else 0.0, min(loss.device_ns / ns, 1.0) if ns else 0.0)
     return found | {id(one): own for one in uses}
 
@@ -342,7 +343,7 @@ _MUCH_OF_BUSY = 0.05  # from which an operator counts
 
 def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
     """Uses, by id, that would have to be faster than the GPU can be."""
-    busy, found = sum(one.ns for one in judged), {}
+    busy, found = time_of(judged), {}
     for one in judged:
         if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0 or one.work.at_most:
             continue

@@ -87,6 +87,17 @@ class Inputs(Struct, frozen=True, dict=True):
 NO_INPUTS = Inputs((), ())
 
 
+def _given(dims: Any, kind: str, strides: Any) -> Tensor | tuple[Tensor, ...] | None:
+    """One input; None for what is no tensor and no list of them."""
+    if not isinstance(dims, list):
+        return None
+    if kind == "TensorList" or (dims and isinstance(dims[0], list)):
+        lists = strides if isinstance(strides, list) and len(strides) == len(dims) else [[]] * len(dims)
+        parts = [_tensor(d, _OF_LISTS, s) for d, s in zip(dims, lists, strict=True)]
+        return tuple(part for part in parts if part is not None)
+    return _tensor(dims, kind, strides) if kind in _SIZES else None
+
+
 @lru_cache(maxsize=4096)  # ranks call the same operators with the same inputs
 def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
     """Inputs of an operator; empty where the texts are not of this kind, whoever wrote them."""
@@ -95,19 +106,8 @@ def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
     for at, one in enumerate(dims):
         kind = kinds[at] if at < len(kinds) and isinstance(kinds[at], str) else ""
         kind = _OTHER_NAMES.get(kind, kind)
-        own = steps[at] if at < len(steps) else []
-        if not isinstance(one, list):
-            given.append(None)
-        elif kind == "TensorList" or (one and isinstance(one[0], list)):
-            lists = own if isinstance(own, list) and len(own) == len(one) else [[]] * len(one)
-            parts = [_tensor(d, _OF_LISTS, s) for d, s in zip(one, lists, strict=True)]
-            given.append(tuple(part for part in parts if part is not None))
-        elif kind in _SIZES and not (
-            kind in ("double", "long int", "bool") and not one and at and values[at : at + 1] != [""]
-        ):
-            given.append(_tensor(one, kind, own))
-        else:
-            given.append(None)
+        number = kind in ("double", "long int", "bool") and not one and at and values[at : at + 1] != [""]
+        given.append(None if number else _given(one, kind, steps[at] if at < len(steps) else []))
     return Inputs(tuple(given), tuple(value if isinstance(value, str) else "" for value in values))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from traceops.compute.attainable import moved_ns
-from traceops.compute.judged import Judged, Kernels
+from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
 from traceops.compute.kernels import fused_names
 from traceops.compute.operands import FLOATS
 
@@ -32,29 +32,30 @@ _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states 
 def find_recomputation(kernels: Kernels) -> None:
     """Forward passes that backward runs again (activation checkpointing)."""
     again = kernels.free(lambda one: one.use.again)
-    total = sum(one.ns for one in again)
+    total = time_of(again)
     if total > 0.02 * kernels.busy_ns:
-        kernels.claim("recompute_with_free_memory", again, total, launches=sum(one.launches for one in again))
+        kernels.claim("recompute_with_free_memory", again, total, launches=launches_of(again))
 
 
 def find_float_logits(kernels: Kernels) -> None:
     """A loss over many classes, whose logits pass through memory once for each operator, in float32."""
     sizes: defaultdict[int, list[Judged]] = defaultdict(list)
     for one in kernels.free(lambda one: one.kind in (*_FUSABLE, "loss") or one.use.within("aten::one_hot")):
-        for tensor in one.use.inputs.tensors:
+        for tensor in one.tensors:
             large = tensor.dims and tensor.dims[-1] >= _LOGITS and tensor.numel * 4 >= _LOGITS_BYTES
             if large and one not in sizes[tensor.numel] and fused_names(one.use.name) is None:
                 sizes[tensor.numel].append(one)
     for numel, uses in sizes.items():
-        if not any(_LOSS.search(one.use.name) for one in uses):
+        losses = [one for one in uses if _LOSS.search(one.use.name)]
+        if not losses:
             continue
-        calls = max(one.calls for one in uses if _LOSS.search(one.use.name))
+        calls = max(one.calls for one in losses)
         passes = _LOGITS_PASSES if any(one.use.node for one in uses) else 2
         least = calls * moved_ns(passes * 2.0 * numel, "elementwise", kernels.gpu)
-        classes = max(t.dims[-1] for one in uses for t in one.use.inputs.tensors if t.dims)
+        classes = max(t.dims[-1] for one in uses for t in one.tensors if t.dims)
         kernels.claim(
-            "large_float_logits", uses, sum(one.ns for one in uses) - least, sizes=(numel // classes, classes),
-            launches=sum(one.launches for one in uses) - 4 * calls,
+            "large_float_logits", uses, time_of(uses) - least, sizes=(numel // classes, classes),
+            launches=launches_of(uses) - 4 * calls,
         )  # fmt: skip
 
 
@@ -65,24 +66,26 @@ def find_optimizer_loop(kernels: Kernels) -> None:
     if not updates:
         updates = [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
     loops = [one for one in updates if "_foreach_" not in one.use.name]
-    numel = sum(one.numel * one.calls for one in loops)
-    if sum(one.calls for one in loops) >= _PARAMETERS and not numel:  # without shapes
-        least = (1 - _UNSIZED) * sum(one.ns for one in plain)
-    elif sum(one.calls for one in loops) >= _PARAMETERS:
-        adam = any("addcdiv" in one.use.name for one in loops)
-        least = moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
-    elif (
-        updates and not loops and len(plain) >= 4 and any(one.use.inputs.tensors for one in kernels.all)
-    ):  # foreach: each pass reads all again
-        taken = sum(one.ns for one in updates)  # one pass of four tensors, of which a fused step takes 7
-        least = 1.75 * taken
+    if calls_of(loops) >= _PARAMETERS:
+        least = _fused_update_ns(loops, plain, kernels)
+    elif updates and not loops and len(plain) >= 4 and any(one.tensors for one in kernels.all):
+        # foreach: each pass reads all again; one of four tensors, of which a fused step takes 7
+        least = 1.75 * time_of(updates)
     else:
         return
-    saved = max(sum(one.ns for one in plain) - least, 1.0)
     kernels.claim(
-        "optimizer_loop", plain, saved, sizes=(round(sum(one.calls for one in plain)),),
-        launches=sum(one.launches for one in plain) - 2,
+        "optimizer_loop", plain, max(time_of(plain) - least, 1.0), sizes=(round(calls_of(plain)),),
+        launches=launches_of(plain) - 2,
     )  # fmt: skip
+
+
+def _fused_update_ns(loops: list[Judged], plain: list[Judged], kernels: Kernels) -> float:
+    """What one pass takes in place of updates one by one."""
+    numel = sum(one.numel * one.calls for one in loops)
+    if not numel:  # without shapes
+        return (1 - _UNSIZED) * time_of(plain)
+    adam = any("addcdiv" in one.use.name for one in loops)
+    return moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
 
 
 def find_casts(kernels: Kernels) -> None:
@@ -91,27 +94,29 @@ def find_casts(kernels: Kernels) -> None:
     saved = launches = 0.0
     order = kernels.order
     for at, first in enumerate(order):
-        if first.cause is not None or not _cast(first, "up"):
-            continue
-        for last in range(at + 1, min(at + 2 + _ISLAND, len(order))):
-            if not _fusable(order[last]) or order[last].numel != first.numel:
-                break
-            if _cast(order[last], "down"):
-                island = order[at : last + 1]
-                uses |= {id(one): one for one in island if one.cause is None}
-                saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
-                launches += 2
-                break
+        island = _island(order, at) if first.cause is None and _cast(first, "up") else []
+        if island:
+            uses |= {id(one): one for one in island if one.cause is None}
+            saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
+            launches += 2
     repeated, again = _repeated_casts(kernels)
     uses |= {id(one): one for one in repeated}
     if saved + again > 0.05 * kernels.busy_ns:
-        kernels.claim(
-            "redundant_casts", uses.values(), saved + again, launches=launches + sum(one.launches for one in repeated)
-        )
+        kernels.claim("redundant_casts", uses.values(), saved + again, launches=launches + launches_of(repeated))
+
+
+def _island(order: list[Judged], at: int) -> list[Judged]:
+    """The cast to float32 at this place, what works on its result, and the cast back; empty without one."""
+    for last in range(at + 1, min(at + 2 + _ISLAND, len(order))):
+        if not _fusable(order[last]) or order[last].numel != order[at].numel:
+            return []
+        if _cast(order[last], "down"):
+            return order[at : last + 1]
+    return []
 
 
 def _cast(one: Judged, way: Literal["up", "down"]) -> bool:
-    tensors = one.use.inputs.tensors[:2]
+    tensors = one.tensors[:2]
     if one.kind != "cast" or len(tensors) < 2 or tensors[0].numel * 2 < _LEAST_BYTES:
         return False
     return (tensors[0].size > tensors[1].size) == (way == "up")
@@ -126,15 +131,14 @@ def _repeated_casts(kernels: Kernels) -> tuple[list[Judged], float]:
     for size in weights:
         mine = [
             one for one in kernels.free(lambda one: one.kind in ("cast", "elementwise"))
-            if one.use.inputs.tensors and tuple(sorted(one.use.inputs.tensors[0].dims)) == size
+            if one.tensors and tuple(sorted(one.tensors[0].dims)) == size
         ]  # fmt: skip
-        back = sum(one.calls for one in mine if one.kind == "cast" and one.use.node.startswith("ToCopy"))
+        casts = [one for one in mine if one.kind == "cast"]
         sums = [one for one in mine if one.kind == "elementwise" and one.use.node.startswith("ToCopy")]
-        added = sum(one.calls for one in sums)
+        back, added = calls_of(one for one in casts if one.use.node.startswith("ToCopy")), calls_of(sums)
         if added > 0.5 * back > 1:
-            casts = [one for one in mine if one.kind == "cast"]
             found += [*casts, *sums]
-            saved += sum(one.ns for one in sums) + sum(one.ns for one in casts) * added / back
+            saved += time_of(sums) + time_of(casts) * added / back
     return found, saved
 
 
@@ -173,7 +177,7 @@ def _chains(order: list[Judged]) -> list[list[Judged]]:
 
 
 def _fusable(one: Judged) -> bool:
-    known = one.work.bytes is not None and bool(one.use.inputs.tensors)
+    known = one.work.bytes is not None and bool(one.tensors)
     return known and one.kind in _FUSABLE and not one.use.optimizing and fused_names(one.use.name) is None
 
 
@@ -182,7 +186,7 @@ def find_broadcasts(kernels: Kernels) -> None:
     made = {
         _broadcast(one): one
         for one in kernels.free(lambda one: one.kind == "elementwise" and not one.use.node)
-        if _broadcast(one) >= _BROADCAST * sum(t.numel for t in one.use.inputs.tensors if t.dims)
+        if _broadcast(one) >= _BROADCAST * sum(t.numel for t in one.tensors if t.dims)
         and _broadcast(one) * 4 > _LEAST_BYTES
     }
     for numel, first in made.items():
@@ -190,13 +194,13 @@ def find_broadcasts(kernels: Kernels) -> None:
         if not any(one.kind == "reduction" for one in uses):
             continue
         together = [first, *uses]
-        taken = sum(one.ns for one in together)
-        kernels.claim("unfused_elementwise", together, 0.95 * taken, launches=sum(one.launches for one in uses))
+        taken = time_of(together)
+        kernels.claim("unfused_elementwise", together, 0.95 * taken, launches=launches_of(uses))
 
 
 def _broadcast(one: Judged) -> int:
     """Elements of the result of one operator on tensors of several shapes."""
-    shapes = [t.dims for t in one.use.inputs.tensors if t.dims]
+    shapes = [t.dims for t in one.tensors if t.dims]
     if len(shapes) < 2 or not one.use.name.startswith("aten::"):
         return 0
     try:
@@ -233,41 +237,30 @@ _HOT = 32  # classes
 def find_slice_gradients(kernels: Kernels) -> None:
     """Backward of slices: each gradient is made at full size of zeros, and added to the others."""
     uses = kernels.free(lambda one: bool(_SLICES.match(one.use.node)) and one.kind in ("fill", "copy", "elementwise"))
-    copied = max((_written(one) for one in uses if one.kind == "copy"), default=0)
-    fills = (
-        [one for one in uses if one.kind == "fill" and one.numel >= _FULL * max(min(_copies(uses)), 1)]
-        if copied
-        else []
-    )
-    if not fills or sum(one.calls for one in fills) < _FULL:
+    parts = [one for one in uses if one.kind == "copy"]
+    written = [one.tensors[0].numel if one.tensors else 0 for one in parts]
+    if not any(written):
+        return
+    fills = [one for one in uses if one.kind == "fill" and one.numel >= _FULL * max(min(written), 1)]
+    if calls_of(fills) < _FULL:
         return
     full = {one.numel for one in fills}
     sums = [one for one in uses if one.kind == "elementwise" and one.numel in full]
-    parts = [one for one in uses if one.kind == "copy"]
-    least = sum(one.ns for one in parts)
+    least = time_of(parts)
     for numel in full:  # each gradient written once
-        own = [one for one in fills if one.numel == numel]
-        least += sum(one.ns / one.calls for one in own)
-    together = [*fills, *sums]
+        least += call_ns(one for one in fills if one.numel == numel)
+    together = [*fills, *sums, *parts]
     kernels.claim(
-        "slice_gradients", [*together, *parts], sum(one.ns for one in (*together, *parts)) - least,
-        sizes=(round(sum(one.calls for one in fills)),), launches=sum(one.launches for one in (*together, *parts)),
+        "slice_gradients", together, time_of(together) - least,
+        sizes=(round(calls_of(fills)),), launches=launches_of(together),
     )  # fmt: skip
-
-
-def _copies(uses: list[Judged]) -> list[int]:
-    return [_written(one) for one in uses if one.kind == "copy"] or [1]
-
-
-def _written(one: Judged) -> int:
-    return one.use.inputs.tensors[0].numel if one.use.inputs.tensors else 0
 
 
 def find_growing_cat(kernels: Kernels) -> None:
     """A tensor that is joined with a little more, again and again: all of it is copied each time."""
     grown: defaultdict[tuple[tuple[int, ...], int], list[tuple[Judged, int, int]]] = defaultdict(list)
     for one in kernels.free(lambda one: one.kind == "cat"):
-        parts = one.use.inputs.tensors
+        parts = one.tensors
         if len(parts) < 2 or len(parts[0].dims) != len(parts[-1].dims):
             continue
         axis = [at for at, (a, b) in enumerate(zip(parts[0].dims, parts[-1].dims, strict=True)) if a != b]
@@ -287,34 +280,32 @@ def find_dense_table(kernels: Kernels) -> None:
     # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is.
     adds = not any(_DECAYS.search(one.use.name) for one in kernels.all if one.use.optimizing)
     for one in kernels.free(lambda one: "embedding" in one.use.name and "backward" in one.use.name):
-        tensors = one.use.inputs.tensors
+        tensors = one.tensors
         if not tensors or not tensors[0].dims:
             continue
         touched, width = _touched(one), tensors[0].dims[-1]
-        full = [
-            fill
-            for fill in kernels.free()
-            if fill.kind == "fill"
-            and fill.use.node == one.use.node
-            and fill.numel >= _FULL * touched * width
-            and fill.use.inputs.tensors[0].dims[-1:] == (width,)
-        ]
-        if not full:
+        table = _filled_rows(one, _FULL * touched * width, width, kernels)
+        if table is None:
             continue
-        table = full[0].numel
         whole = [
             each
-            for each in kernels.free()
-            if each.kind in ("optimizer", "elementwise", "fill")
-            and (not each.use.optimizing or adds or _adds_alone(each))
-            and any(t.numel == table and t.dims[-1:] == (width,) for t in each.use.inputs.tensors)
+            for each in kernels.free(lambda each: each.kind in ("optimizer", "elementwise", "fill"))
+            if (not each.use.optimizing or adds or _adds_alone(each))
+            and any(t.numel == table and t.dims[-1:] == (width,) for t in each.tensors)
         ]
-        shares = sum(each.ns * _share(each, table) for each in whole)
-        uses = [*whole, one]
         least = moved_ns(_SPARSE * touched * width * 4.0, _SPARSE_RATE, kernels.gpu)
-        taken = shares + one.ns
+        taken = sum(each.ns * _share(each, table) for each in whole) + one.ns
         if taken - least > _LARGE_TABLE * kernels.busy_ns:  # a sparse gradient wants another optimizer, too
-            kernels.claim("dense_embedding_gradient", uses, taken - least, sizes=(table // width, touched))
+            sizes = (table // width, touched)
+            kernels.claim("dense_embedding_gradient", [*whole, one], taken - least, sizes=sizes)
+
+
+def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels) -> int | None:
+    """Elements of the gradient of all rows that this backward fills with zeros; None where it fills no so large one."""
+    for fill in kernels.free(lambda fill: fill.kind == "fill" and fill.use.node == one.use.node):
+        if fill.numel >= least and fill.tensors[0].dims[-1:] == (width,):
+            return fill.numel
+    return None
 
 
 def _adds_alone(one: Judged) -> bool:
@@ -324,70 +315,60 @@ def _adds_alone(one: Judged) -> bool:
 
 def _touched(one: Judged) -> int:
     """Rows of the table that a step reads at most."""
-    ids = [t for t in one.use.inputs.tensors[1:] if t.dtype in ("long int", "int", "long")]
-    return ids[0].numel if ids else one.use.inputs.tensors[0].dims[0]
+    ids = [t for t in one.tensors[1:] if t.dtype in ("long int", "int", "long")]
+    return ids[0].numel if ids else one.tensors[0].dims[0]
 
 
 def _share(one: Judged, table: int) -> float:
     """How much of a use is the table's: an optimizer updates a list."""
-    total = sum(t.numel for t in one.use.inputs.tensors)
-    return sum(t.numel for t in one.use.inputs.tensors if t.numel == table) / max(total, 1)
+    total = sum(t.numel for t in one.tensors)
+    return sum(t.numel for t in one.tensors if t.numel == table) / max(total, 1)
 
 
 def find_one_hot(kernels: Kernels) -> None:
     """Products with rows that hold a single one: a look-up does the same."""
-    hot: set[tuple[int, ...]] = set()
-    for one in kernels.all:
-        if one.use.within("aten::one_hot") or (
-            one.use.name.startswith("aten::scatter") and len(one.use.inputs.tensors) == 2
-        ):
-            hot |= {(t.numel, t.dims[-1]) for t in one.use.inputs.tensors if len(t.dims) > 1 and t.dims[-1] >= _HOT}
+    hot = {
+        (t.numel, t.dims[-1])
+        for one in kernels.all
+        if one.use.within("aten::one_hot") or (one.use.name.startswith("aten::scatter") and len(one.tensors) == 2)
+        for t in one.tensors
+        if len(t.dims) > 1 and t.dims[-1] >= _HOT
+    }
     uses = []
+    least = 0.0
     for one in kernels.free(lambda one: one.work.product is not None):
         product = one.work.product
         assert product is not None
         left, right = product.left, product.right
-        if (
-            (left.numel, left.dims[-1]) in hot
-            or (left.numel, left.dims[0]) in hot
-            or (right.numel, right.dims[-1]) in hot
-        ):
+        if hot & {(left.numel, left.dims[-1]), (left.numel, left.dims[0]), (right.numel, right.dims[-1])}:
             uses.append(one)
+            small = min(product.rows * product.columns, right.numel)
+            least += one.calls * moved_ns(4.0 * small * right.size, "embedding", kernels.gpu)
     if all(one.use.node for one in uses):  # in backward alone it is the gradient of something as large
         return
-    made = [
-        one
-        for one in kernels.free()
-        if any((t.numel, t.dims[-1]) in hot for t in one.use.inputs.tensors if len(t.dims) > 1)
-    ]
-    least = 0.0
-    for one in uses:
-        product = one.work.product
-        assert product is not None
-        small = min(product.left.numel * 0 + product.rows * product.columns, product.right.numel)
-        least += one.calls * moved_ns(4.0 * small * product.right.size, "embedding", kernels.gpu)
+    made = kernels.free(lambda one: any((t.numel, t.dims[-1]) in hot for t in one.tensors if len(t.dims) > 1))
     together = list({id(one): one for one in (*uses, *made)}.values())
-    kernels.claim("one_hot_product", together, sum(one.ns for one in together) - least)
+    kernels.claim("one_hot_product", together, time_of(together) - least)
 
 
 def find_messages(kernels: Kernels) -> None:
     """Rows that are gathered into a far larger tensor and added by index again: a sparse product adds them at once."""
     sums = kernels.free(lambda one: bool(_ADDS.match(one.use.name)) and not one.use.node)
     for one in sums:
-        if not one.use.inputs.tensors:
+        if not one.tensors:
             continue
-        table = one.use.inputs.tensors[0]
-        rows = max((t for t in one.use.inputs.tensors[1:] if t.dtype in FLOATS), key=lambda t: t.numel, default=None)
+        table = one.tensors[0]
+        rows = max((t for t in one.tensors[1:] if t.dtype in FLOATS), key=lambda t: t.numel, default=None)
         if rows is None or rows.numel < _MESSAGES * table.numel:
             continue
         gathered = kernels.free(lambda each, size=rows.numel: each.kind == "index" and _gathers(each, size))  # type: ignore[misc]
         together = [one, *gathered]
         least = one.calls * moved_ns(float(rows.numel * rows.size), "elementwise", kernels.gpu)
-        kernels.claim("scatter_or_sort", together, sum(each.ns for each in together) - least)
+        kernels.claim("scatter_or_sort", together, time_of(together) - least)
 
 
 def _gathers(one: Judged, size: int) -> bool:
-    return any(t.numel == size for t in one.use.inputs.tensors)
+    return any(t.numel == size for t in one.tensors)
 
 
 def find_scatter(kernels: Kernels) -> None:
@@ -396,13 +377,11 @@ def find_scatter(kernels: Kernels) -> None:
     filled = kernels.free(
         lambda one: one.kind == "fill" and "aten::empty" in one.use.path[:1] and one.numel > 1
     )  # torch.use_deterministic_algorithms fills new memory
-    total = sum(one.ns for one in uses)
+    total = time_of(uses)
     over = 0.0
     for one in uses:
-        moved = sum(t.stored for t in one.use.inputs.tensors)
+        moved = sum(t.stored for t in one.tensors)
         over += max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)
-    saved = sum(one.ns for one in filled)
+    saved = time_of(filled)
     if total > 0.05 * kernels.busy_ns or (filled and saved > 0.02 * kernels.busy_ns):
-        kernels.claim(
-            "scatter_or_sort", [*uses, *filled], saved, more_ns=over, launches=sum(one.launches for one in filled)
-        )
+        kernels.claim("scatter_or_sort", [*uses, *filled], saved, more_ns=over, launches=launches_of(filled))

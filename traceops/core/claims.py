@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Sized
 from string import Formatter
 from types import SimpleNamespace
@@ -31,12 +32,18 @@ from traceops.words.catalogue import sections
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a judge says holds. A subclass is a kind: its fields are the facts, its words a section of a file.
 
-    window: times are of the recorded window, because nothing tells where steps begin.
+    family: the file of words, which a common base of its claims names. kind: the section, the class's name in small
+    letters unless it names another. window: times are of the recorded window, because nothing tells where steps begin.
     """
 
     family: ClassVar[str]
     kind: ClassVar[str]
     window: bool = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "family") and not {"family", "kind"} & vars(cls).keys():
+            cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def sentences(self, part: str) -> list[str]:
         """The sentences of a part of its section of which every fact is known."""
@@ -232,7 +239,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "number": lambda value: str(len(value)),
     "list": lambda value: ", ".join(map(str, value)),
     "semicolons": lambda value: "; ".join(map(str, value)),
-    "and": lambda value: " and ".join(map(str, value)),
+    "and": lambda value: " and ".join(filter(None, (", ".join(map(str, value[:-1])), str(value[-1])))),
     "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {

@@ -51,7 +51,13 @@ def find_identity(
     None where another process of this node does the work. Raises UsageError for options that cannot work.
     """
     if nnodes is not None:
-        return _by_options(nnodes, node_rank, master_addr, master_port)
+        if nnodes == 1:
+            return NodeIdentity()
+        if master_addr is None or node_rank is None:
+            raise UsageError(f"--nnodes {nnodes} needs --master-addr HOST and, on each node, --node-rank")
+        if not 0 <= node_rank < nnodes:
+            raise UsageError(f"--node-rank {node_rank}: must be 0 to {nnodes - 1}")
+        return NodeIdentity(node_rank, nnodes, master_addr, master_port or DEFAULT_PORT)
     if node_rank is not None or master_addr is not None:
         raise UsageError("--node-rank and --master-addr need --nnodes N")
     if "LOCAL_RANK" in environ and "WORLD_SIZE" in environ:
@@ -61,16 +67,6 @@ def find_identity(
     if environ.get("PET_NNODES"):
         return _by_pod(environ, master_port)
     return NodeIdentity()
-
-
-def _by_options(nodes: int, node: int | None, address: str | None, port: int | None) -> NodeIdentity:
-    if nodes == 1:
-        return NodeIdentity()
-    if address is None or node is None:
-        raise UsageError(f"--nnodes {nodes} needs --master-addr HOST and, on each node, --node-rank")
-    if not 0 <= node < nodes:
-        raise UsageError(f"--node-rank {node}: must be 0 to {nodes - 1}")
-    return NodeIdentity(node, nodes, address, port or DEFAULT_PORT)
 
 
 def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:

@@ -232,20 +232,18 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     if len(bad_pairs) == len([state for state in tested if state.outcome != "not_evaluated"]):
         bad_pairs = []  # all of them: nothing that tells one from another
     rows = [row for trial in trials for row in trial.measured]
+    # What the first trial says that no setting can help against, and what kind of cause that is.
+    hopeless, cause = next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
     return Assessment(
         frozenset(trial.name for trial in bad),
         frozenset(way for trial in trials for way in trial.transports),
         large_all_reduce(rows),
         tuple(bad_pairs),
         slow_pairs(rows, machine),
-        *_hopeless(bad),
+        hopeless,
+        cause,
         named=next((trial.failed for trial in bad if _are_few(trial)), ()),
     )
-
-
-def _hopeless(bad: Sequence[Trial]) -> tuple[str, FailureCause | None]:
-    """What the first trial says that no setting can help against, and what kind of cause that is."""
-    return next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
 
 
 def _are_few(trial: Trial) -> bool:

@@ -196,7 +196,10 @@ def trials_of(job: Job, workers: Workers, ended: Sequence[Ended], undead: Sequen
     # A launch is no stage of its own: it is told of as part of the first one.
     first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
     stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
-    transports = _transports(workers)
+    # The ways NCCL says it took, over all stages, the most used first.
+    paths = [str(path) for path in workers.nccl_logs()]
+    connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
+    transports = tuple(way for way, _ in Counter(map(_way, connections)).most_common())
     trials = [replace(_trial(job, workers, stage, undead), transports=transports) for stage in stages]
     broken = stages[-1]
     for stage in job.stages[len(stages) :]:
@@ -311,13 +314,6 @@ def _said(ranks: Sequence[WorkerProcess], stage: str) -> list[str]:
         for line in child.said():
             lines.setdefault(line, f"rank {child.rank}: {line}")
     return list(lines.values())[:_SAID_SHOWN]
-
-
-def _transports(workers: Workers) -> tuple[str, ...]:
-    """The ways NCCL says it took, over all stages, the most used first."""
-    paths = [str(path) for path in workers.nccl_logs()]
-    connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
-    return tuple(way for way, _ in Counter(map(_way, connections)).most_common())
 
 
 def _way(connection: Connection) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from traceops.core.claims import reason
 from traceops.fabric.model import Machine, Quote
 
 Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS"]
@@ -244,7 +245,7 @@ def why_not_told(log: NcclLog) -> str:
         return ""
     only_sockets = {network.plugin for network in log.networks} == {"Socket"}
     if several or (not log.communicators and only_sockets):
-        return "the log holds no connection between ranks: it was cut, or NCCL_DEBUG_SUBSYS leaves them out"
+        return reason("fabric", "no_connections")
     return ""
 
 

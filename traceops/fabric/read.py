@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
-from traceops.core.regular_file import open_regular
+from traceops.core.files import open_regular
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Nic, Pcie, Reference, normal_bus_id, same_host, short_host, with_numa
@@ -25,7 +26,7 @@ from traceops.fabric.readers.topo_matrix import (
     read_topo_matrices,
 )
 from traceops.fabric.reference import references_in
-from traceops.traces.packed import GIT_LFS
+from traceops.traces.source import GIT_LFS
 from traceops.traces.text_lines import is_dressed, text_head
 
 # The matrix that `traceops run` saved of a host: nvidia-smi counted there as NVML does in the ranks beside it.
@@ -112,6 +113,14 @@ def _is_same_host(known: Machine, other: Machine, hosts: int) -> bool:
     return not set(known.sources) & set(other.sources)
 
 
+def _differ(a: Gpu, b: Gpu) -> bool:
+    return bool(
+        (a.name and b.name and _name(a) != _name(b))
+        or (a.uuid and b.uuid and a.uuid != b.uuid)
+        or (a.numa is not None and b.numa is not None and a.numa != b.numa)
+    )
+
+
 def _agree(one: Machine, other: Machine) -> bool:
     """Whether the GPUs of one are among those of the other, and nothing said of them is against it."""
     pairs = list(_same(one.gpus, other.gpus, _same_gpu))
@@ -122,12 +131,7 @@ def _agree(one: Machine, other: Machine) -> bool:
         is_whole = len(one.gpus) == len(other.gpus) == len(buses)
         if not is_whole or buses != sorted(buses):
             return False
-    if any(
-        (a.name and b.name and _name(a) != _name(b))
-        or (a.uuid and b.uuid and a.uuid != b.uuid)
-        or (a.numa is not None and b.numa is not None and a.numa != b.numa)
-        for a, b in pairs
-    ):
+    if any(_differ(a, b) for a, b in pairs):
         return False
     labels = {b.label: a.label for a, b in pairs}
     for (start, end), path in other.paths.items():
@@ -187,11 +191,17 @@ def _joined(one: Machine, other: Machine) -> Machine:
         if nic.label not in labels:
             labels[nic.label] = _free_label(nic.label, nics)
             nics[labels[nic.label]] = replace(nic, label=labels[nic.label])
+    paths = dict(one.paths)
+    for (start, end), path in other.paths.items():
+        pair = labels.get(start, start), labels.get(end, end)
+        pair = pair if pair in paths or pair[::-1] not in paths else pair[::-1]
+        known = paths.get(pair)
+        paths[pair] = path if known is None else _better(known, path)
     return Machine(
         host=one.host or other.host,
         gpus=tuple(sorted(gpus.values(), key=lambda gpu: gpu.index)),
         nics=tuple(nics.values()),
-        paths=_joined_paths(one, other, labels),
+        paths=paths,
         sources=tuple(dict.fromkeys((*one.sources, *other.sources))),
     )
 
@@ -200,16 +210,6 @@ def _free_label(label: str, taken: dict[str, Nic]) -> str:
     if label not in taken:
         return label
     return next(free for number in range(len(taken) + 1) if (free := f"NIC{number}") not in taken)
-
-
-def _joined_paths(one: Machine, other: Machine, labels: dict[str, str]) -> dict[tuple[str, str], DevicePath]:
-    paths = dict(one.paths)
-    for (start, end), path in other.paths.items():
-        pair = labels.get(start, start), labels.get(end, end)
-        pair = pair if pair in paths or pair[::-1] not in paths else pair[::-1]
-        known = paths.get(pair)
-        paths[pair] = path if known is None else _better(known, path)
-    return paths
 
 
 def _better(known: DevicePath, path: DevicePath) -> DevicePath:
@@ -271,7 +271,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*with_bus_ids(found.machines, log), *(log.machines if log is not None else ())]
     if log is not None and log.connections_left_out:
-        found.problems.append((log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out"))
+        problem = reason("fabric", "connections_left_out", count=log.connections_left_out)
+        found.problems.append((log.files[0], problem))
     inspector = read_inspector(found.inspector, found.problems) if found.inspector else None
     references, problems = tuple(found.references), tuple(found.problems)
     return Fabric(
@@ -279,8 +280,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
     )  # fmt: skip
 
 
-def _read(path: Path, found: _Found) -> bool:
-    """Whether the file told anything. Raises InputError for one that should have and is damaged."""
+def _begin(path: Path) -> bytes:
+    """The first bytes of its text. Raises FileError for what cannot be read as text."""
     try:
         with open_regular(path) as file:
             begin = file.read(_HEAD)
@@ -290,8 +291,12 @@ def _read(path: Path, found: _Found) -> bool:
         raise FileError(path, "is a pointer of Git LFS, not the file: git lfs pull")
     if path.name.endswith(_ARCHIVES):
         raise FileError(path, "is an archive; unpack it, and give the files in it that are of one job")
-    if is_dressed(begin, path.name):
-        begin = text_head(str(path), _HEAD)
+    return text_head(str(path), _HEAD) if is_dressed(begin, path.name) else begin
+
+
+def _read(path: Path, found: _Found) -> bool:
+    """Whether the file told anything. Raises InputError for one that should have and is damaged."""
+    begin = _begin(path)
     head = begin.decode(errors="replace")
     if is_inspector(begin):
         found.inspector.append(str(path))

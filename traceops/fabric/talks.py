@@ -96,19 +96,15 @@ class Talk(Struct, frozen=True):
         if self.machine is None or not self.inside:
             return None
         if one is None or other is None:
-            return _path_of_all(self.machine)
+            paths = [self.machine.path(one.label, other.label) for one, other in combinations(self.machine.gpus, 2)]
+            kinds = {None if path is None else path.kind for path in paths}
+            return paths[0] if len(kinds) == 1 else None
         return self.machine.path(one.label, other.label)
 
     @property
     def way(self) -> str:
         """As people write it: ``P2P/CUMEM``, ``SHM``, ``NET/Socket``."""
         return way_text(self.connection.transport, self.connection.detail)
-
-
-def _path_of_all(machine: Machine) -> Path | None:
-    paths = [machine.path(one.label, other.label) for one, other in combinations(machine.gpus, 2)]
-    kinds = {None if path is None else path.kind for path in paths}
-    return paths[0] if len(kinds) == 1 else None
 
 
 def way_text(transport: str, detail: str) -> str:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from msgspec.structs import replace
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from traceops.core.documents import file_problems
 from traceops.fabric.fabric import Fabric
@@ -51,7 +52,11 @@ def alike_machines(machines: Iterable[Machine]) -> list[tuple[Machine, tuple[str
     """Each make of machine once, with the names of the other hosts that have the same devices and paths."""
     found: dict[Hashable, tuple[Machine, list[str]]] = {}
     for machine in machines:
-        key = _make(machine)
+        key = (
+            tuple(replace(gpu, uuid=None, bus_id=None) for gpu in machine.gpus),
+            tuple(replace(nic, bus_id=None) for nic in machine.nics),
+            frozenset((devices, path.kind, path.count, path.gbs) for devices, path in machine.paths.items()),
+        )
         if key not in found:
             found[key] = machine, []
         elif machine.host is not None:
@@ -68,14 +73,6 @@ def alike_connections(communicators: Sequence[Communicator]) -> list[ConnectionJ
     if len(found) > MOST_CONNECTIONS:
         found = _counted(communicators, by_host=False)
     return found[:MOST_CONNECTIONS]
-
-
-def _make(machine: Machine) -> Hashable:
-    return (
-        tuple(replace(gpu, uuid=None, bus_id=None) for gpu in machine.gpus),
-        tuple(replace(nic, bus_id=None) for nic in machine.nics),
-        frozenset((devices, path.kind, path.count, path.gbs) for devices, path in machine.paths.items()),
-    )
 
 
 def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[ConnectionJson]:
@@ -149,15 +146,8 @@ def machine_json(machine: Machine) -> MachineJson:
 
 def reference_json(reference: Reference) -> ReferenceJson:
     """Bandwidths that a machine gave at its best."""
-    return ReferenceJson(
-        host=reference.host,
-        gpu=reference.gpu,
-        topology=reference.topology,
-        measured_at=reference.measured_at,
-        measured=reference.measured[:_MOST_MEASURED],
-        settings=reference.settings,
-        source=reference.source,
-    )
+    kept = replace(reference, measured=reference.measured[:_MOST_MEASURED])
+    return convert(kept, ReferenceJson, from_attributes=True)
 
 
 def nccl_json(log: NcclLog) -> NcclJson:
@@ -182,28 +172,11 @@ def nccl_json(log: NcclLog) -> NcclJson:
 
 
 def _machine_of_run(machine: Machine, alike: tuple[str, ...]) -> MachineOfRunJson:
-    return MachineOfRunJson(
-        host=machine.host,
-        gpus=tuple(map(_gpu, machine.gpus)),
-        nics=machine.nics,
-        paths=_paths(machine),
-        sources=machine.sources,
-        alike=alike,
-    )
+    return MachineOfRunJson(**asdict(machine_json(machine)), alike=alike)
 
 
 def _gpu(gpu: Gpu) -> GpuJson:
-    return GpuJson(
-        index=gpu.index,
-        name=gpu.name,
-        bus_id=gpu.bus_id,
-        numa=gpu.numa,
-        cpus=gpu.cpus,
-        pcie=gpu.pcie,
-        nvlinks=gpu.nvlinks,
-        nvlinks_down=gpu.nvlinks_down,
-        nvlink_gbs=gpu.nvlink_gbs,
-    )
+    return convert(gpu, GpuJson, from_attributes=True)
 
 
 def _paths(machine: Machine) -> tuple[PathJson, ...]:

@@ -134,6 +134,9 @@ def read_platform(environ: Mapping[str, str], root: Path) -> PlatformFacts:
     """What files and variables tell of the container and the PCI bus."""
     devices = entries(root / "sys/bus/pci/devices")
     gpus = [one for one in devices if text(one / "vendor") == _NVIDIA and (text(one / "class") or "")[:6] in _DISPLAY]
+    # GPUDirect RDMA without a module of its own wants Linux 5.12 and the driver's open kernel modules.
+    release = re.match(r"(\d+)\.(\d+)", text(root / "proc/sys/kernel/osrelease") or "")
+    new = release is not None and (int(release[1]), int(release[2])) >= _DMABUF_KERNEL
     return PlatformFacts(
         _kind(environ, root),
         sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia\d+", entry.name)),
@@ -142,7 +145,7 @@ def read_platform(environ: Mapping[str, str], root: Path) -> PlatformFacts:
         tuple(one.name for one in gpus if (text(one / "iommu_group/type") or "").startswith("DMA")),
         _redirecting(gpus),
         any(exists(root / "sys" / path) for path in _PEER_MEMORY),
-        _dmabuf(root),
+        new and "Open Kernel Module" in (text(root / "proc/driver/nvidia/version") or ""),
         sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia-nvswitch\d+", entry.name)),
         any(
             (text(one / "comm") or "").startswith(_FABRIC_MANAGER)
@@ -208,13 +211,6 @@ def acs_redirects(config: bytes) -> bool | None:
     return False
 
 
-def _dmabuf(root: Path) -> bool:
-    """GPUDirect RDMA without a module of its own wants Linux 5.12 and the driver's open kernel modules."""
-    release = re.match(r"(\d+)\.(\d+)", text(root / "proc/sys/kernel/osrelease") or "")
-    new = release is not None and (int(release[1]), int(release[2])) >= _DMABUF_KERNEL
-    return new and "Open Kernel Module" in (text(root / "proc/driver/nvidia/version") or "")
-
-
 _WHEEL = re.compile(r"nvidia[-_]nccl[-_](cu\d+)", re.IGNORECASE)
 _NEEDS = re.compile(r"nvidia[-_]nccl[-_](cu\d+)\s*\(?==\s*([\d.]+)", re.IGNORECASE)
 _LIBRARY = "libnccl.so.2"
@@ -253,7 +249,10 @@ class Software(Struct, frozen=True):
 def read_software(environ: Mapping[str, str], root: Path) -> Software:
     """What is installed for this Python and what the loader's variables would put in its place."""
     torch = _version("torch")
-    cuda, hip = _built_for()
+    # CUDA and HIP from torch's version.py, which is read and not run: torch takes seconds to load.
+    spec = importlib.util.find_spec("torch")
+    places = spec.submodule_search_locations if spec else None
+    cuda, hip = parse_torch_version(text(Path(next(iter(places))) / "version.py") or "") if places else (None, None)
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     preloaded = [part for part in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if "libnccl" in part]
     inside = [str(Path(folder) / _LIBRARY) for folder in folders if exists(root / folder.lstrip("/") / _LIBRARY)]
@@ -279,13 +278,6 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _built_for() -> tuple[str | None, str | None]:
-    """CUDA and HIP from torch's version.py, which is read and not run: torch takes seconds to load."""
-    spec = importlib.util.find_spec("torch")
-    places = spec.submodule_search_locations if spec else None
-    return parse_torch_version(text(Path(next(iter(places))) / "version.py") or "") if places else (None, None)
 
 
 def parse_torch_version(source: str) -> tuple[str | None, str | None]:

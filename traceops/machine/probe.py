@@ -187,7 +187,11 @@ _MATRIX = "nvidia-smi topo -m"
 
 def machine_of(facts: HostFacts) -> Machine:
     """GPUs of nvidia-smi with their places, NICs of /sys, and the paths of the matrix between them."""
-    matrix = _matrix(facts)
+    try:
+        machines = read_topo_matrices(_MATRIX, facts.matrix.text) if facts.matrix.text.strip() else ()
+    except InputError:  # one GPU alone, or a driver that prints something else: there are no paths to know
+        machines = ()
+    matrix = machines[0] if machines else Machine(facts.host)
     gpus = facts.driver.gpus if facts.driver else ()
     links = parse_nvlink_status(facts.nvlink.text)
     rows = {gpu.index: gpu for gpu in matrix.gpus}
@@ -195,14 +199,6 @@ def machine_of(facts: HostFacts) -> Machine:
         _gpu(gpu, rows.get(gpu.index), facts.near.get(gpu.bus_id or ""), links.get(gpu.index)) for gpu in gpus
     )
     return Machine(facts.host, found or matrix.gpus, _nics(facts, matrix), matrix.paths)
-
-
-def _matrix(facts: HostFacts) -> Machine:
-    try:
-        machines = read_topo_matrices(_MATRIX, facts.matrix.text) if facts.matrix.text.strip() else ()
-    except InputError:  # one GPU alone, or a driver that prints something else: there are no paths to know
-        machines = ()
-    return machines[0] if machines else Machine(facts.host)
 
 
 def _gpu(gpu: SmiGpu, row: Gpu | None, near: Near | None, links: Links | None) -> Gpu:

@@ -84,12 +84,16 @@ class TorchEnvironment:
     variables: Mapping[str, str] | None = field(default=None, hash=False)
 
 
+_BUILT = "CUDA used to build PyTorch"
+_FIELDS = ("PyTorch version", _BUILT, "ROCM used to build PyTorch", "Nvidia driver version")
+
+
 def parse_environment(text: str) -> TorchEnvironment | None:
     """The last one of a text; None where there is none."""
-    at = text.rfind("CUDA used to build PyTorch")
+    at = text.rfind(_BUILT)
     if at < 0:
         return None
-    begin = text.rfind("PyTorch version", 0, at)
+    begin = text.rfind(_FIELDS[0], 0, at)
     text = text[max(begin, 0) :][:_MOST]
     told: dict[str, str] = {}
     for line in text.splitlines():
@@ -100,11 +104,12 @@ def parse_environment(text: str) -> TorchEnvironment | None:
         value = told.get(name, "")
         return None if value.lower() in _UNKNOWN else value
 
+    version, cuda, hip, driver = map(known, _FIELDS)
     return TorchEnvironment(
-        known("PyTorch version"),
-        known("CUDA used to build PyTorch"),
-        known("ROCM used to build PyTorch"),
-        known("Nvidia driver version"),
+        version,
+        cuda,
+        hip,
+        driver,
         {"true": True, "yes": True, "false": False, "no": False}.get(told.get("Is CUDA available", "").lower()),
         tuple(sorted(set(_NCCL.findall(text)))),
         _variables(text),
@@ -121,6 +126,7 @@ def _variables(text: str) -> dict[str, str] | None:
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")
 ONLY_TROUBLE = "of nvidia-smi -q a part is there: only trouble in it is told; give the whole output"
 NOT_WHOLE = "the output of nvidia-smi -q is cut off, or was made with -d or -i; give the whole output"
+SOME_WHOLE = NOT_WHOLE + ": {} of {} GPUs are whole"
 SEVERAL_LINKS = "`nvidia-smi nvlink -s` of several machines in one file, unnamed; give each in a file of its own"
 NOT_WHOLE_TABLE = "the table of nvidia-smi is cut off: {} of its GPUs has no second row, and is not judged"
 SEVERAL_TABLES = (
@@ -224,7 +230,7 @@ def _smi(text: str, smi: Smi | None, problems: list[str], *, parts: bool) -> Smi
         return None
     whole, listed = len(smi.gpus), listed_gpus(text)
     if whole < listed:
-        problems.append(f"{NOT_WHOLE}: {whole} of {listed} GPUs are whole")
+        problems.append(SOME_WHOLE.format(whole, listed))
     return SmiOutput(smi, listed)
 
 

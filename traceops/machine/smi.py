@@ -13,6 +13,7 @@ from traceops.fabric.model import Pcie, normal_bus_id
 # Reads ``nvidia-smi -q`` as text into the tree that ``nvidia-smi -q -x`` prints as XML.
 
 
+_COUNT = re.compile(r"^(?:Attached GPUs\s*: |\s{0,8}<attached_gpus>)(\d{1,4})\b", re.M)
 _BANNER = re.compile(r"^=+NVSMI LOG=+\s*$", re.M)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _FABRIC = re.compile(r"^[ \t]{0,20}Fabric[ \t]{0,20}\n[ \t]{0,20}State[ \t]{0,60}: (\w[\w ]{0,30}\w)[ \t]{0,20}$", re.M)
@@ -92,7 +93,7 @@ def smi_tree(text: str, *, cut_off: bool = False) -> ET.Element | None:
 
 def listed_gpus(text: str) -> int:
     """How many GPUs the last ``nvidia-smi -q`` of a text says that there are; 0 where it does not say."""
-    counts = re.findall(r"^(?:Attached GPUs\s*: |\s{0,8}<attached_gpus>)(\d{1,4})\b", text, re.M)
+    counts = _COUNT.findall(text)
     return int(counts[-1]) if counts else 0
 
 
@@ -246,6 +247,8 @@ def _index(gpu: ET.Element, place: int, *, chosen: bool) -> int:
 def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     link = "pci/pci_gpu_link_info"
     reasons = _reasons(gpu)
+    # Whether the clocks for applications are the default ones, which older cards have below their highest.
+    now, usual = (_number(gpu, f"{which}applications_clocks/graphics_clock") for which in ("", "default_"))
     return SmiGpu(
         index=index,
         name=_text(gpu, "product_name") or "unknown GPU",
@@ -268,7 +271,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         idle="gpu_idle" in reasons or _text(gpu, "performance_state") not in ("P0", "P1", "P2"),
         utilization=_number(gpu, "utilization/gpu_util"),
         reasons=tuple(reason for reason in reasons if reason != "gpu_idle"),
-        own_clocks=_own_clocks(gpu),
+        own_clocks=now is not None and now == usual,
         tells_reasons=any(
             (element.text or "").strip() in ("Active", "Not Active")
             for block in _THROTTLE_REASONS
@@ -288,7 +291,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         broken=_said(gpu, _BROKEN),
         pending=_said(gpu, _PENDING),
         remapped=_number(gpu, "remapped_rows/remapped_row_unc") or 0,
-        retired=sum(_number(gpu, f"retired_pages/{why}_retirement/retired_count") or 0 for why in _RETIRED),
+        retired=sum(_number(gpu, count) or 0 for count in _RETIRED),
         recovery=_recovery(gpu),
         fabric_state=_text(gpu, "fabric/state"),
         fabric_status=_text(gpu, "fabric/status"),
@@ -298,7 +301,10 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     )
 
 
-_RETIRED = ("multiple_single_bit", "double_bit")
+_RETIRED = (
+    "retired_pages/multiple_single_bit_retirement/retired_count",
+    "retired_pages/double_bit_retirement/retired_count",
+)
 # What a "Yes" means: the GPU is worn out, or waits for a reset.
 _BROKEN = {
     "remapped_rows/remapped_row_failure": "a row of memory could not be replaced",
@@ -321,12 +327,6 @@ _HEALTHY = {
     "incorrect_configuration": ("none", "false"),
     "summary": ("healthy",),
 }
-
-
-def _own_clocks(gpu: ET.Element) -> bool:
-    """Whether the clocks for applications are the default ones, which older cards have below their highest."""
-    now, usual = (_number(gpu, f"{which}applications_clocks/graphics_clock") for which in ("", "default_"))
-    return now is not None and now == usual
 
 
 def _reasons(gpu: ET.Element) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceops.fabric.model import normal_bus_id
 from traceops.machine.smi import GpuProcess, Smi, SmiGpu
 
+_NO_NUMBERS = "ERR! in place of its numbers"
 _HEADER = re.compile(r"NVIDIA-SMI +\d[\d.]{0,20} +Driver Version: *([\d.]{1,20})(?: +CUDA Version: *([\d.]{1,8}))?")
 _NAME = re.compile(r"(\d{1,3}) +(\S.{0,80}?) +(On|Off|N/A|WDDM|TCC|MCDM|ERR!)")
 _PLACE = re.compile(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]) +(?:On|Off|N/A|ERR!)")
@@ -156,7 +157,7 @@ class _TableReading:
             self._open, self._last = _named(name, place, right), None
             self._fails = _ERROR in (name[2], right)
         elif self._open is not None and right.startswith(_ERROR) and (self._fails or right.endswith(_ERROR)):
-            self._unread.append(LostGpu(self._open.index, self._open.bus_id, f"{_ERROR} in place of its numbers"))
+            self._unread.append(LostGpu(self._open.index, self._open.bus_id, _NO_NUMBERS))
             self._open = None
         elif self._open is not None and use is not None:
             gpu, self._open = _using(self._open, left, middle, use), None

@@ -131,6 +131,9 @@ def _shown(line: str) -> str:
     return line[line.index("NVRM: ") :].strip()[:_SHOWN]
 
 
+_OFF_THE_BUS = "fallen off the bus"
+
+
 def parse_xids(log: str) -> tuple[Xid, ...]:
     """The Xids of a kernel log by GPU and code, in the order they first came; 79 also for GPUs said to be lost."""
     counts: Counter[tuple[str | None, int]] = Counter()
@@ -145,5 +148,5 @@ def parse_xids(log: str) -> tuple[Xid, ...]:
     fallen = next((match for line in lines if (match := _FALLEN.match(line))), None)
     if fallen and not any(code == 79 for _, code in counts):
         key = (normal_bus_id((fallen[1] or "").rstrip(".")), 79)
-        counts[key], last[key] = 1, "fallen off the bus"
+        counts[key], last[key] = 1, _OFF_THE_BUS
     return tuple(Xid(bus_id, code, last[bus_id, code], count) for (bus_id, code), count in counts.items())

@@ -117,7 +117,8 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
             continue
         chosen = names[:count]
         for name in reversed(names[:count]):  # the dearest first: is it needed?
-            less = together(rest) if (rest := [one for one in chosen if one != name]) else None
+            rest = [one for one in chosen if one != name]
+            less = together(rest)
             if less is not None and less.verdict == "fits":
                 chosen, change = rest, less
         return [*found, change]

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from traceops.core.as_module import command_of
+from traceops.core.claims import phrases, reason
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
 from traceops.memory.changes import Peak, blocks_of, changes_of, words_of
@@ -32,7 +33,6 @@ from traceops.memory.model import (
     CategoryMemory,
     MemoryChange,
     MemoryEstimate,
-    Note,
     RankMemory,
     ScriptAnswer,
     ScriptProblem,
@@ -339,7 +339,7 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
     outside = outside_torch(asked.world_size)
 
     def changed(proposal: Proposal) -> MemoryChange:
-        """Activations are left out, so that a change may fit, and none does for certain."""
+        # Activations are left out, so that a change may fit, and none does for certain.
         held = rank_of(parameters, proposal.config, asked.world_size).peak_reserved_bytes
         name, cost = words_of(proposal.names)
         return MemoryChange(
@@ -365,7 +365,7 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
         capacity=asked.capacity,
         verdict="does_not_fit" if too_much else "unknown",
         changes=search(proposals(asked.config, asked.world_size), changed, math.inf) if too_much else (),
-        assumptions=["activations, buffers and temporaries are not counted"],
+        assumptions=[reason("gpu_memory", "only_parameters")],
     )
 
 
@@ -423,14 +423,16 @@ def _most(ranks: Sequence[RankMemory]) -> RankMemory:
 
 def _assumptions(asked: EstimateRequest) -> list[str]:
     sizes = sizes_for(asked.config, "cuda")
-    said = [f"{sizes.batch_size} samples of {sizes.seq_len} tokens a rank and micro-batch"]
-    if asked.gpu is None:
-        said.append("cuBLAS takes 32 MiB a thread, as on Hopper (--gpu NAME)")
-    if asked.world_size > 1:
-        said.append("NCCL takes 1.05 GiB, as measured with two ranks on NVLink")
-    if asked.config.optimizer == "adamw8bit":
-        said.append("the optimizer's update is compiled and has no temporaries")
-    return said
+    return phrases(
+        "gpu_memory",
+        "assumptions",
+        "model",
+        samples=sizes.batch_size,
+        tokens=sizes.seq_len,
+        any_gpu=asked.gpu is None,
+        several=asked.world_size > 1,
+        compiled=asked.config.optimizer == "adamw8bit",
+    )
 
 
 GPUS_A_HOST = 8
@@ -439,14 +441,6 @@ STEPS = 2  # the second has the optimizer's state, and the buckets that DDP make
 # Of scripts that were measured on GPUs and estimated (docs/memory.md), where kernels are torch's own.
 SCRIPT_ERROR = 0.10
 
-_NOTES: dict[Note, str] = {
-    "compiled": "torch.compile was left out; compiled, a step often needs less",
-    "saved": "torch.save wrote nothing",
-    "workers": "data was loaded without workers",
-    "network": "connections to other machines were refused",
-    "ended_early": "the script ended before the last of the steps that were asked for",
-    "hooked": "the communication hook of DistributedDataParallel was left out",
-}
 _RUN = "run it on a GPU with traceops run --with-memory instead"
 _TROUBLES: dict[Trouble, tuple[str, str]] = {
     "shape": (
@@ -561,13 +555,14 @@ def _said(problem: ScriptProblem, asked: AskedScript, log: str = "") -> str:
 
 
 def _script_assumptions(asked: AskedScript, answer: ScriptAnswer) -> list[str]:
-    steps = "training step" if answer.steps == 1 else f"{answer.steps} training steps"
-    said = [f"rank {asked.rank}, the first {steps}: what comes later (an evaluation, longer batches) may need more"]
-    if answer.values_read:
-        said.append(f"values of the GPU that were read ({answer.values_read}) are 1, and none is NaN")
-    said += [_NOTES[note] for note in answer.notes]
-    if asked.gpu is None:
-        said.append("cuBLAS takes 32 MiB a thread, as on Hopper (--gpu NAME)")
-    if asked.world_size > 1:
-        said.append("NCCL takes 1.05 GiB, as measured with two ranks on NVLink")
-    return said
+    return phrases(
+        "gpu_memory",
+        "assumptions",
+        "script",
+        rank=asked.rank,
+        steps=answer.steps if answer.steps > 1 else None,
+        values=answer.values_read or None,
+        any_gpu=asked.gpu is None,
+        several=asked.world_size > 1,
+        **dict.fromkeys(answer.notes, True),
+    )

@@ -80,6 +80,10 @@ def attention_on(usual: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _autocast(one: Tensor) -> Tensor:
+    return one.to(torch.get_autocast_dtype("cuda")) if one.is_floating_point() else one
+
+
 def attention(
     query: Tensor,
     key: Tensor,
@@ -92,10 +96,8 @@ def attention(
 ) -> Any:
     """Scaled dot-product attention as on a GPU since Ampere, from queries of 4 dimensions."""
     if torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        query, key, value = (one.to(dtype) if one.is_floating_point() else one for one in (query, key, value))
-        if attn_mask is not None and attn_mask.is_floating_point():
-            attn_mask = attn_mask.to(dtype)
+        query, key, value = map(_autocast, (query, key, value))
+        attn_mask = None if attn_mask is None else _autocast(attn_mask)
     flat = query.dim() == 4
     if query.dtype in _HALVES and attn_mask is None and flat and query.size(-1) <= _MOST_FLASH:
         width = query.size(-1)

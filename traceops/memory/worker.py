@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from traceops.core.claims import reason
 from traceops.core.errors import TraceopsError
 from traceops.core.installation import uncollected
 from traceops.memory.model import RankMemory
@@ -50,7 +51,7 @@ def answer(request: DryRunRequest) -> DryRunAnswer:
         return DryRunAnswer(problem=str(error))
     except Exception as error:  # of torch or of a model, which may raise anything
         said = str(error).strip().split("\n")[0]
-        return DryRunAnswer(problem=f"on fake tensors it raised {type(error).__name__}: {said}")
+        return DryRunAnswer(problem=reason("gpu_memory", "raised", error=type(error).__name__, said=said or "nothing"))
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from traceops.core.claims import first_phrase
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding, count_checks
 from traceops.core.rank_text import who
@@ -53,8 +54,7 @@ def evidence_lines(finding: Finding) -> list[str]:
     lines = ["; ".join(shown)] if shown else []
     lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
     if len(quotes) > _MOST_QUOTES:
-        more = len(quotes) - _MOST_QUOTES
-        lines.append(f"… and {more} more line{'' if more == 1 else 's'} in the report")
+        lines.append(first_phrase("page", "findings", "more_lines", more=len(quotes) - _MOST_QUOTES))
     return lines
 
 
@@ -155,12 +155,8 @@ def findings_section(
         ]
         return Section("findings", "Findings", tuple(blocks))
     counts = count_checks(checks)
-    said = text(
-        f"No rule fired. {counts.clear} rules are clear and {counts.not_evaluated} were not evaluated; ",
-        Span("Checks", href="#checks"),
-        " says why.",
-    )
-    return Section("findings", "Findings", (said,))
+    none = first_phrase("page", "findings", "none", clear=counts.clear, open=counts.not_evaluated)
+    return Section("findings", "Findings", (text(f"{none} ", Span("Checks", href="#checks"), " says why."),))
 
 
 def checks_block(checks: Sequence[Check], caption: str) -> Checks:

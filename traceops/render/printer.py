@@ -54,8 +54,7 @@ def table_lines(
         whole, widths[bars] = widths[bars], widths[bars] - over
         rows = [_with_bar(row, bars, widths[bars] / whole) for row in rows]
         over = 0
-    if over > 0:
-        over = _narrow(widths, [_least_width(title, place, rows) for place, title in enumerate(header)], over)
+    over = _narrow(widths, [_least_width(title, place, rows) for place, title in enumerate(header)], over)
     if over > 0:
         words = [place in left for place in range(len(widths))]
         least = [min(w, _LEAST_TEXT) if may else w for w, may in zip(widths, words, strict=True)]

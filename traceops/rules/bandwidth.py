@@ -31,14 +31,16 @@ from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import ends_fit, role_evidence, role_name, role_of
 
 
-class LowBandwidth(Claim, frozen=True, kw_only=True):
+class LinkClaim(Claim, frozen=True):
+    family = "bandwidth"
+
+
+class LowBandwidth(LinkClaim, frozen=True, kw_only=True):
     """Large messages of so many ranks are slow for their link. source: who says what it gives, of one host or `hosts`.
 
     may_be_apart: whether these ranks may be on several hosts. unnamed: whether they are taken to share one.
     """
 
-    family = "bandwidth"
-    kind = "low_bandwidth"
     ops: str
     size: int
     role: str | None = None
@@ -53,10 +55,9 @@ class LowBandwidth(Claim, frozen=True, kw_only=True):
     unnamed: bool = False
 
 
-class SlowerGroup(Claim, frozen=True, kw_only=True):
+class SlowerGroup(LinkClaim, frozen=True, kw_only=True):
     """A group that takes longer than others for the same. saved: of the step, ms, if the transfer is not hidden."""
 
-    family = "bandwidth"
     kind = "slow_sibling"
     ranks: tuple[int, ...]
     role: str | None = None
@@ -67,11 +68,9 @@ class SlowerGroup(Claim, frozen=True, kw_only=True):
     hidden: bool = False
 
 
-class ThroughHost(Claim, frozen=True, kw_only=True):
+class ThroughHost(LinkClaim, frozen=True, kw_only=True):
     """GPUs exchange data through their hosts. then: the step with NCCL over `link`."""
 
-    family = "bandwidth"
-    kind = "through_host"
     exposed: float
     pct: float
     step: float
@@ -81,11 +80,9 @@ class ThroughHost(Claim, frozen=True, kw_only=True):
     shared_gpus: bool = False
 
 
-class MeasuredLow(Claim, frozen=True, kw_only=True):
+class MeasuredLow(LinkClaim, frozen=True, kw_only=True):
     """A measured all-reduce is slow. source: `link`, or what the machine gave `before`."""
 
-    family = "bandwidth"
-    kind = "measured_low"
     gpus: int
     host: str | None = None
     mb: float
@@ -96,11 +93,9 @@ class MeasuredLow(Claim, frozen=True, kw_only=True):
     link: str | None = None
 
 
-class SlowPairs(Claim, frozen=True, kw_only=True):
+class SlowPairs(LinkClaim, frozen=True, kw_only=True):
     """Measured pairs of GPUs that are slower than their like. shared: the GPUs that are in all of them."""
 
-    family = "bandwidth"
-    kind = "slow_pairs"
     slow: int
     all: int
     host: str | None = None

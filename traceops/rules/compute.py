@@ -41,14 +41,16 @@ class InBf16(Struct, frozen=True, kw_only=True):
     most: float
 
 
-class KernelLoss(Claim, frozen=True, kw_only=True):
+class KernelClaim(Claim, frozen=True):
+    family = "compute"
+
+
+class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
 
     effect: what the fix does to the step, which it brings to `least` to `most`. half: the type of 16 bits to train in.
     """
 
-    family = "compute"
-    kind = "kernel_loss"
     form: str
     cost: float
     kernels: float
@@ -64,30 +66,24 @@ class KernelLoss(Claim, frozen=True, kw_only=True):
     half: HalfType | None = None
 
 
-class ImpossibleSpeed(Claim, frozen=True, kw_only=True):
+class ImpossibleSpeed(KernelClaim, frozen=True, kw_only=True):
     """An operator that the trace has faster than its GPU can be, by this factor."""
 
-    family = "compute"
-    kind = "impossible_speed"
     operator: str
     does: str
     factor: float
 
 
-class BelowAttainable(Claim, frozen=True, kw_only=True):
+class BelowAttainable(KernelClaim, frozen=True, kw_only=True):
     """All kernels together against attainable speed, percent, and the operators that lose most."""
 
-    family = "compute"
-    kind = "below_attainable"
     pct: float
     operators: tuple[str, ...]
 
 
-class LaunchedBy(Claim, frozen=True, kw_only=True):
+class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
     """The operators that most launches of a host come from."""
 
-    family = "compute"
-    kind = "launched_by"
     operators: tuple[str, ...]
 
 

@@ -10,20 +10,23 @@ from traceops.core.rule import JudgedBy, Rule
 from traceops.rules.registry import FAMILIES, Family
 from traceops.words.catalogue import texts
 
+_BEGIN = (
+    "# Rules",
+    "",
+    "Generated from `traceops/words/`, which also holds the advice for each cause, by",
+    "`python -m traceops.rules.docs > docs/rules.md`; edit there.",
+    "",
+    "Severity says how much it matters, confidence how sure the claim is. A rule that could not be judged is",
+    "`not_evaluated`, with the reason, in the report's `checks`; it is never shown as clear. A finding holds the",
+    "advice for its cause.",
+    "",
+)
+_RESERVED = ("The id is reserved; no command judges this yet.", "")
+
 
 def rules_markdown() -> str:
     """docs/rules.md as text; a test compares the committed file with it."""
-    lines = [
-        "# Rules",
-        "",
-        "Generated from `traceops/words/`, which also holds the advice for each cause, by",
-        "`python -m traceops.rules.docs > docs/rules.md`; edit there.",
-        "",
-        "Severity says how much it matters, confidence how sure the claim is. A rule that could not be judged is",
-        "`not_evaluated`, with the reason, in the report's `checks`; it is never shown as clear. A finding holds the",
-        "advice for its cause.",
-        "",
-    ]
+    lines = [*_BEGIN]
     for family in FAMILIES:
         for rule in family.rules:
             lines += _rule(rule)
@@ -34,7 +37,7 @@ def rules_markdown() -> str:
 def _rule(rule: Rule) -> Iterator[str]:
     yield from (f"## {rule.id}: {rule.title}", "")
     if rule.judged_by is JudgedBy.NOBODY:
-        yield from ("The id is reserved; no command judges this yet.", "")
+        yield from _RESERVED
         return
     yield from (rule.fires, "", f"Fix: {rule.advice}", "")
     if rule.by_cause:

@@ -76,17 +76,13 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     merged = []
     for found in findings:
         known = [other for other in findings if other is not found and explains(other, found)]
-        by = max(known, key=lambda other: _is_of_run(other, found), default=None)
+        # Whether it tells of the same over the whole run, of which a rank late in recorded steps is only one case.
+        by = max(known, key=lambda other: other.rule == UNLIKE_OVER_RUN.id and other.cause == found.cause, default=None)
         if by is not None:
             who = f" (rank {by.ranks[0]})" if by.rule in _LATE and len(by.ranks) == 1 else ""
             found = replace(found, severity="info", message=f"{found.message} {by.rule}{who} explains it.")
         merged.append(found)
     return merged
-
-
-def _is_of_run(other: Finding, found: Finding) -> bool:
-    """Whether it tells of the same over the whole run, of which a rank late in recorded steps is only one case."""
-    return other.rule == UNLIKE_OVER_RUN.id and other.cause == found.cause
 
 
 def explains(other: Finding, found: Finding) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms, median
-from traceops.core.claims import restated
+from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rule import Rule
@@ -81,7 +81,7 @@ class _Part(Struct, frozen=True):
     def what(self) -> str:
         """'cudaMalloc (aten::empty)'."""
         if self.held.unseen:
-            return "what the trace does not show"
+            return reason("idle", "unseen")
         return self.held.name + f" ({self.held.operator})" * bool(self.held.operator)
 
 

@@ -18,10 +18,13 @@ from traceops.rules.inputs import Inputs
 # What is claimed of memory; words/memory.ini has the sentences. Sizes in bytes.
 
 
-class Full(Claim, frozen=True, kw_only=True):
+class MemoryClaim(Claim, frozen=True):
+    family = "memory"
+
+
+class Full(MemoryClaim, frozen=True, kw_only=True):
     """Tensors took nearly all of a GPU. full: all ranks of which that is so, where they are several."""
 
-    family = "memory"
     kind = "memory_full"
     rank: int
     pct: float
@@ -31,10 +34,9 @@ class Full(Claim, frozen=True, kw_only=True):
     bound: float
 
 
-class HoldsMore(Claim, frozen=True, kw_only=True):
+class HoldsMore(MemoryClaim, frozen=True, kw_only=True):
     """A rank's tensors take more than the median rank's. what: it holds `more` of, where that is known."""
 
-    family = "memory"
     kind = "memory_uneven"
     rank: int
     peak: float
@@ -45,10 +47,9 @@ class HoldsMore(Claim, frozen=True, kw_only=True):
     more: float | None = None
 
 
-class Grows(Claim, frozen=True, kw_only=True):
+class Grows(MemoryClaim, frozen=True, kw_only=True):
     """Tensors hold more at the end of each step. left: steps until a GPU is full."""
 
-    family = "memory"
     kind = "memory_grows"
     ranks: tuple[int, ...]
     per_step: float
@@ -61,10 +62,9 @@ class Grows(Claim, frozen=True, kw_only=True):
     blocks: int | None = None
 
 
-class Unused(Claim, frozen=True, kw_only=True):
+class Unused(MemoryClaim, frozen=True, kw_only=True):
     """Torch reserved far more than tensors ever held. pieces: percent of it that is free between blocks in use."""
 
-    family = "memory"
     kind = "memory_unused"
     rank: int
     reserved: float
@@ -73,10 +73,9 @@ class Unused(Claim, frozen=True, kw_only=True):
     alike: tuple[int, ...] = ()
 
 
-class AsksDriver(Claim, frozen=True, kw_only=True):
+class AsksDriver(MemoryClaim, frozen=True, kw_only=True):
     """The allocator calls the driver during training. calls: a step; takes: ms of a recorded step."""
 
-    family = "memory"
     kind = "memory_calls"
     ranks: tuple[int, ...]
     calls: float | None = None
@@ -111,6 +110,7 @@ class MemoryBounds(Bounds, frozen=True):
 BOUNDS = MemoryBounds()
 _IN_PIECES = 0.2  # of what is reserved: free between blocks in use
 _RESERVED = 0.9  # of a GPU
+_IN_LATER_PART = "in the later part of the run"
 _MALLOCS = 0.5  # cudaMalloc calls a step
 _OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
@@ -197,7 +197,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         rate, retries, retrying = most.mallocs or 0.0, most.retries or 0, _is_retrying(most)
         evidence = [
             Evidence(Fact.CUDAMALLOC, round(rate, 2), "calls/step", _MALLOCS, most.rank),
-            Evidence(Fact.RETRIES, retries, "in the later part of the run", rank=most.rank),
+            Evidence(Fact.RETRIES, retries, _IN_LATER_PART, rank=most.rank),
         ]
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))

@@ -18,10 +18,8 @@ from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
-from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.measure.loader_work import BUSY_PCT
+from traceops.measure.host_places import BUSY_PCT, IDLE, CodePlace, FunctionTime, StackTime
 from traceops.measure.recording import SLOWED
-from traceops.measure.stack_times import IDLE, StackTime
 from traceops.rules import whole_run_hosts
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES
@@ -64,7 +62,7 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     evidence = (
         Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
         Evidence(Fact.PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
-        Evidence(Fact.PLAIN_WAIT, stored(waits), "ms/step and rank", rank=rank),
+        Evidence(Fact.PLAIN_WAIT, stored(waits), _PER_STEP_AND_RANK, rank=rank),
         Evidence(Fact.RECORDED, stored(recorded_ms), "ms/step", rank=rank),
     )
     return replace(
@@ -99,6 +97,8 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
 # What a late rank's own process does in most steps beside the program: compile again, or collect garbage.
 
 
+_PER_STEP_AND_RANK = "ms/step and rank"  # a unit
+_IN_THESE_STEPS = "ms in these steps"  # a unit
 _DOES = {"recompilation": Fact.COMPILING_AGAIN, "garbage_collection": Fact.COLLECTING_GARBAGE}
 _IN_MOST = 0.5  # of the steps: else it is what makes single steps stand out
 
@@ -187,22 +187,18 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone:
             *_line(one.place, rank),
         )
     ]
+    # How long steps are in which hosts were looked at, ms, where the finding speaks of a shorter one.
+    assert inputs.whole is not None
+    step_ms, typical_ms = inputs.undisturbed and inputs.undisturbed.step_ms, inputs.whole.typical_ms
     spends = HostSpends(
         rank=rank,
         ms=first.ms,
         place=first.place.said,
         also=None if second is None else second.ms,
         also_place=None if second is None else second.place.said,
-        typical=_longer_there(inputs),
+        typical=typical_ms if step_ms and typical_ms >= SLOWED * step_ms else None,
     )
     return _with(found, spends, evidence)
-
-
-def _longer_there(inputs: Inputs) -> float | None:
-    """How long steps are in which hosts were looked at, ms, where the finding speaks of a shorter one."""
-    assert inputs.whole is not None
-    step_ms, typical_ms = inputs.undisturbed and inputs.undisturbed.step_ms, inputs.whole.typical_ms
-    return typical_ms if step_ms and typical_ms >= SLOWED * step_ms else None
 
 
 def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
@@ -222,7 +218,13 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
     """alone: it is the only one of a late rank that is no remark, so that its cure is that of the sentence on it."""
     assert inputs.whole is not None
     if found.cause == "gpu_compute":
-        return _with_machine(found, machine)
+        # The reason that the machine gives for a GPU that computes longer.
+        one = next((one for one in machine if set(found.ranks) & set(one.ranks) and one.cause in _OF_GPU), None)
+        if one is None:
+            return found
+        pid = next((e.value for e in one.evidence if e.fact is Fact.PID), None)
+        why = _OF_GPU[str(one.cause)] + ("" if pid is None else f", pid {pid}")
+        return _with(found, one.message, [Evidence(Fact.REASON, why, rank=found.ranks[0]), *one.evidence])
     if found.cause not in _OF_HOST:
         return found
     if found.cause == "input" and len(found.ranks) == 1:
@@ -264,16 +266,6 @@ def _with_core_wait(found: Finding, inputs: Inputs) -> Finding:
     waits = Evidence(Fact.WAITS_FOR_A_CORE, stored(waited_ms), "ms/step", rank=rank)
     evidence = (why, *found.evidence, waits)
     return replace(found, evidence=evidence, advice=MACHINE.advice_for("shared_cores"))
-
-
-def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:
-    """The reason that the machine gives for a GPU that computes longer."""
-    one = next((one for one in machine if set(found.ranks) & set(one.ranks) and one.cause in _OF_GPU), None)
-    if one is None:
-        return found
-    pid = next((e.value for e in one.evidence if e.fact is Fact.PID), None)
-    why = _OF_GPU[str(one.cause)] + ("" if pid is None else f", pid {pid}")
-    return _with(found, one.message, [Evidence(Fact.REASON, why, rank=found.ranks[0]), *one.evidence])
 
 
 def _longest(rule: str, rank: int, inputs: Inputs) -> list[FunctionTime]:
@@ -367,7 +359,7 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
         under=None if seen else one.unseen_ms,
         idle=one.idle_ms if on_gpu else None,
     )
-    unit = "ms in these steps" if sometimes else run.step_words.unit("ms")
+    unit = _IN_THESE_STEPS if sometimes else run.step_words.unit("ms")
     evidence = [
         Evidence(Fact.REASON, f"in {one.said}", rank=one.rank),
         Evidence(Fact.HOST_IN, stored(one.ms), unit, rank=one.rank, peers=stored(one.peers_ms), subject=one.said),

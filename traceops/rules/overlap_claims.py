@@ -48,11 +48,13 @@ class OneSize(msgspec.Struct, frozen=True, kw_only=True):
     larger: str
 
 
-class Exposed(Claim, frozen=True, kw_only=True):
+class OverlapClaim(Claim, frozen=True):
+    family = "overlap"
+
+
+class Exposed(OverlapClaim, frozen=True, kw_only=True):
     """Transfer that no computation hides. passes: backward passes of a step, in each of which gradients are reduced."""
 
-    family = "overlap"
-    kind = "exposed"
     core_pct: float | None = None
     exposed: float
     pct: float
@@ -65,11 +67,9 @@ class Exposed(Claim, frozen=True, kw_only=True):
     free: FreeTransfer | None = None
 
 
-class ManySmall(Claim, frozen=True, kw_only=True):
+class ManySmall(OverlapClaim, frozen=True, kw_only=True):
     """Many collectives whose time latency sets."""
 
-    family = "overlap"
-    kind = "many_small"
     core_pct: float | None = None
     count: float
     median: float
@@ -80,11 +80,9 @@ class ManySmall(Claim, frozen=True, kw_only=True):
     free: FreeTransfer | None = None
 
 
-class ManyCalls(Claim, frozen=True, kw_only=True):
+class ManyCalls(OverlapClaim, frozen=True, kw_only=True):
     """Gradients in calls that cost more than their bytes. fixed: of a call; per_mb: on top, where it matters."""
 
-    family = "overlap"
-    kind = "many_calls"
     core_pct: float | None = None
     op: str
     calls: float
@@ -101,11 +99,9 @@ class ManyCalls(Claim, frozen=True, kw_only=True):
     recorded: Recorded | None = None
 
 
-class StartsLate(Claim, frozen=True, kw_only=True):
+class StartsLate(OverlapClaim, frozen=True, kw_only=True):
     """Gradients that are transferred once backward is over. left: of the step where backward hides them."""
 
-    family = "overlap"
-    kind = "starts_late"
     core_pct: float | None = None
     exposed: float
     pct: float

@@ -43,14 +43,16 @@ _WORTH = 0.1  # of the time to fill and drain: what another schedule must save t
 _MOST = 0.5  # of what the slowest stage takes more: the part that slower kernels have to be for them to be the cause
 
 
-class UnevenStage(Claim, frozen=True, kw_only=True):
+class PipelineClaim(Claim, frozen=True):
+    family = "pipeline"
+
+
+class UnevenStage(PipelineClaim, frozen=True, kw_only=True):
     """The slowest stage of a pipeline and `count` others; times in ms, of one step. way: how `then` is reached.
 
     slower: times as long as the others take for the same kernels. moved: percent of its blocks, to `faster` ranks.
     """
 
-    family = "pipeline"
-    kind = "uneven_stage"
     stage: int
     rank: int
     work: float
@@ -66,11 +68,9 @@ class UnevenStage(Claim, frozen=True, kw_only=True):
     faster: tuple[int, ...] = ()
 
 
-class SlowStageRank(Claim, frozen=True, kw_only=True):
+class SlowStageRank(PipelineClaim, frozen=True, kw_only=True):
     """A rank that takes longer than the `twins`, which hold the same stage in other pipelines; ms of one step."""
 
-    family = "pipeline"
-    kind = "slow_stage_rank"
     rank: int
     work: float
     stage: int
@@ -81,13 +81,12 @@ class SlowStageRank(Claim, frozen=True, kw_only=True):
     pct: float
 
 
-class LargeBubble(Claim, frozen=True, kw_only=True):
+class LargeBubble(PipelineClaim, frozen=True, kw_only=True):
     """A pipeline that fills and drains; ms of one step. ideal: percent, by its schedule alone.
 
     doubled, interleaved: what twice the micro-batches, or two stages per rank would save at most.
     """
 
-    family = "pipeline"
     kind = "bubble"
     ranks: tuple[int, ...]
     waiting: float
@@ -102,13 +101,12 @@ class LargeBubble(Claim, frozen=True, kw_only=True):
     interleaved: float | None = None
 
 
-class LateSend(Claim, frozen=True, kw_only=True):
+class LateSend(PipelineClaim, frozen=True, kw_only=True):
     """Stages that wait for late sends; ms of one step. plain: a step without the profiler, which limits it.
 
     recorded: what the traces show, of `recorded_step`. most: of the rank that waits most.
     """
 
-    family = "pipeline"
     kind = "late_sends"
     waiting: float
     pct: float

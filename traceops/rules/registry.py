@@ -79,6 +79,12 @@ def _bounds_of_the_machine() -> tuple[Bounds, ...]:
     return (BOUNDS,)
 
 
+def _bounds_of_crashes() -> tuple[Bounds, ...]:
+    from traceops.hangs.crashes import BOUNDS
+
+    return (BOUNDS,)
+
+
 WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *whole_run_phases.RULES)
 
 
@@ -136,10 +142,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, limits=(bandwidth.BOUNDS,)),
     Family("TO-P", "GPU links", fabric.RULES, fabric.judge, limits=(FABRIC_BOUNDS,)),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
-    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
+    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes, limits=_bounds_of_crashes),
     Family("TO-D", "machine setup", _of_the_machine, limits=_bounds_of_the_machine),
     Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, limits=(memory.BOUNDS,)),
-    Family("TO-R", "regressions", regression.RULES),
+    Family("TO-R", "regressions", regression.RULES, limits=(regression.BOUNDS,)),
 )
 RULES: tuple[Rule, ...]  # all
 BY_ID: dict[str, Rule]
@@ -184,13 +190,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
             verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
-        capped = _of_window(family, inputs) or (family.of_recorded and unlike)
+        capped = (family.of_steps and inputs.run.unit == "window") or (family.of_recorded and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)
-
-
-def _of_window(family: Family, inputs: Inputs) -> bool:
-    return family.of_steps and inputs.run.unit == "window"
 
 
 def _unlike_the_run(inputs: Inputs) -> bool:

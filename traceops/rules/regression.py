@@ -6,15 +6,35 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.rule import JudgedBy, described
+from traceops.core.rule import Bounds, JudgedBy, described
 from traceops.core.units import stored
 
 REGRESSED = described("regression", "TO-R001", JudgedBy.COMPARE)
 RULES = (REGRESSED,)
 
-_SURE = 0.01  # p below which a change is certain
+
+class Regressed(Claim, frozen=True, kw_only=True):
+    """A metric is worse. values: both sides'. because: what explains it best, where anything does."""
+
+    family = "regression"
+    kind = "regressed"
+    label: str
+    values: str
+    because: str = ""
+
+
+class RegressionBounds(Bounds, frozen=True):
+    """From where on a change is certain. By how much a metric may be worse, the configuration of a comparison says."""
+
+    words = "regression"
+
+    sure_p: float = 0.01
+
+
+BOUNDS = RegressionBounds()
 
 
 class ComparedMetric(Protocol):
@@ -45,12 +65,12 @@ class ComparedMetric(Protocol):
 def regression(row: ComparedMetric, values: str, because: str) -> Finding:
     """TO-R001 for one metric. values: both sides' in words; because: what explains it best, empty if nothing does."""
     pct = row.change_pct
-    sure = row.p is None or (row.p < _SURE and row.low_pct is not None)
+    sure = row.p is None or (row.p < BOUNDS.sure_p and row.low_pct is not None)
     value = None if pct is None or not math.isfinite(pct) else stored(pct)
     return REGRESSED.finding(
         "error",
         "high" if sure else "medium",
-        f"{row.label}: {values}." + (f" {because[:1].upper()}{because[1:]}." if because else ""),
+        Regressed(label=row.label, values=values, because=because),
         [
             Evidence(Fact.METRIC_CHANGE, value, "%", row.threshold_pct, subject=row.metric),
             Evidence(Fact.METRIC, row.head, row.unit, peers=row.base, subject=row.metric),
@@ -65,5 +85,5 @@ def check_regressions(regressed: Sequence[ComparedMetric], undecided: str | None
     if regressed:
         return Check(REGRESSED.id, "fired", ", ".join(row.label for row in regressed))
     if undecided is not None:
-        return Check(REGRESSED.id, "not_evaluated", f"step time: {undecided}")
-    return Check(REGRESSED.id, "clear", "no gated metric is worse beyond its threshold and beyond noise")
+        return Check(REGRESSED.id, "not_evaluated", reason("regression", "undecided", why=undecided))
+    return Check(REGRESSED.id, "clear", reason("regression", "none_worse"))

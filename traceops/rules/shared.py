@@ -24,7 +24,6 @@ WAITS_PCT = 10.0  # of the time, for a core
 
 # Whether the ends of collectives fit together, so that ranks can be compared.
 
-OUT_OF_STEP = "the ends of matched collectives do not fit together, see TO-V006"
 MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
 _CROWDED_PCT, _WAIT_TIMES = (10.0, 10.0)  # of ranks that share cores: spread by the step, and waiting by the spread
 

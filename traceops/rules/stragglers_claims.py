@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, reason
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,15 +25,17 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     other_steps: tuple[int, int] | None = None
 
 
-class Late(Claim, frozen=True, kw_only=True):
+class LateClaim(Claim, frozen=True):
+    family = "late"
+
+
+class Late(LateClaim, frozen=True, kw_only=True):
     """A rank that is late in most steps, or in `steps` only. does: the cause, or what is behind it.
 
     way: the state that is replayed, in which it costs nothing. A prediction is `then`, or from `then_least` to
     `then_most`, or `then_or_more`; with others late too it is what is saved `beside` them.
     """
 
-    family = "late"
-    kind = "late"
     rank: int
     does: str
     steps: tuple[int, ...] = ()
@@ -60,11 +62,9 @@ class Late(Claim, frozen=True, kw_only=True):
     approximate: str = ""
 
 
-class LateBehindLoading(Claim, frozen=True, kw_only=True):
+class LateBehindLoading(LateClaim, frozen=True, kw_only=True):
     """A rank that would be waited for if batches came in time."""
 
-    family = "late"
-    kind = "late_behind_loading"
     rank: int
     does: str
     step: float
@@ -73,11 +73,9 @@ class LateBehindLoading(Claim, frozen=True, kw_only=True):
     least: bool = False
 
 
-class ComesLast(Claim, frozen=True, kw_only=True):
+class ComesLast(LateClaim, frozen=True, kw_only=True):
     """A rank for which all wait, whose peers are hardly faster. loader: another rank, whose loader is as slow."""
 
-    family = "late"
-    kind = "comes_last"
     rank: int
     does: str
     waiting: float
@@ -88,11 +86,9 @@ class ComesLast(Claim, frozen=True, kw_only=True):
     doubt: Doubt | None = None
 
 
-class Slower(Claim, frozen=True, kw_only=True):
+class Slower(LateClaim, frozen=True, kw_only=True):
     """Ranks that are slower than the others alike. place: what only they have in common."""
 
-    family = "late"
-    kind = "slower"
     ranks: tuple[int, ...]
     count: int
     of: int
@@ -136,11 +132,11 @@ def _of_hosts(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
         return ""
     theirs = list(dict.fromkeys(names[rank] for rank in sorted(chosen)))
     if {rank for rank, host in names.items() if host in set(theirs)} != chosen:
-        return f"all on {theirs[0][:_LONGEST]}" if len(theirs) == 1 else ""
+        return "" if len(theirs) > 1 else reason("late", "all_on", host=theirs[0][:_LONGEST])
+    named = [host[:_LONGEST] for host in theirs[:_NAMED]]
     if len(theirs) == 1:
-        return f"all ranks of {theirs[0][:_LONGEST]}"
-    named = ", ".join(host[:_LONGEST] for host in theirs[:_NAMED])
-    return f"all ranks of {len(theirs)} hosts: {named}{' …' if len(theirs) > _NAMED else ''}"
+        return reason("late", "all_of", host=named[0])
+    return reason("late", "all_of_several", count=len(theirs), hosts=[*named, *["…"] * (len(theirs) > _NAMED)])
 
 
 def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
@@ -156,10 +152,7 @@ def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
         return ""
     if {own[place] for own in by_host.values() for place in places if place < len(own)} != chosen:
         return ""
-    ordered = [str(place) for place in sorted(places)]
-    if len(ordered) == 1:
-        return f"local rank {ordered[0]} of each host"
-    return f"local ranks {', '.join(ordered[:-1])} and {ordered[-1]} of each host"
+    return reason("late", "of_each_host", places=sorted(places))
 
 
 def _of_stride(chosen: set[int], known: list[int]) -> str:

@@ -21,14 +21,16 @@ class ValidityBounds(Bounds, frozen=True):
 BOUNDS = ValidityBounds()
 
 
-class MissingRanks(Claim, frozen=True, kw_only=True):
+class TraceClaim(Claim, frozen=True):
+    family = "validity"
+
+
+class MissingRanks(TraceClaim, frozen=True, kw_only=True):
     """Ranks without a trace. usable: there are files of them. failed: why, as their processes reported it.
 
     ended: after how many steps programs ended, of ranks `ended_of` where not all; needed: by the schedule.
     """
 
-    family = "validity"
-    kind = "missing_ranks"
     count: int
     world: int
     missing: str
@@ -39,43 +41,33 @@ class MissingRanks(Claim, frozen=True, kw_only=True):
     needed: int | None = None
 
 
-class DamagedTrace(Claim, frozen=True, kw_only=True):
-    """A trace that is used in part. incomplete: 'gpu' or 'host', where what it lacks may be of any moment."""
+class FileClaim(TraceClaim, frozen=True, kw_only=True):
+    """Of one file. what: is wrong with it."""
 
     family = "validity"
-    kind = "damaged_trace"
     file: str
     path: str
     what: str
+
+
+class DamagedTrace(FileClaim, frozen=True, kw_only=True):
+    """A trace that is used in part. incomplete: 'gpu' or 'host', where what it lacks may be of any moment."""
+
     events: int
     incomplete: str | None = None
 
 
-class NotUsed(Claim, frozen=True, kw_only=True):
+class NotUsed(FileClaim, frozen=True, kw_only=True):
     """A file that cannot be used."""
 
-    family = "validity"
-    kind = "not_used"
-    file: str
-    path: str
-    what: str
 
-
-class Contradiction(Claim, frozen=True, kw_only=True):
+class Contradiction(FileClaim, frozen=True, kw_only=True):
     """A trace that is used, and does not fit its name, the other traces or run.json."""
 
-    family = "validity"
-    kind = "contradiction"
-    file: str
-    path: str
-    what: str
 
-
-class OtherCapture(Claim, frozen=True, kw_only=True):
+class OtherCapture(TraceClaim, frozen=True, kw_only=True):
     """A trace of the same steps as the `others`, and of another time. when: before or after theirs."""
 
-    family = "validity"
-    kind = "other_capture"
     file: str
     path: str
     apart: str
@@ -83,39 +75,30 @@ class OtherCapture(Claim, frozen=True, kw_only=True):
     others: tuple[int, ...]
 
 
-class UnevenSteps(Claim, frozen=True, kw_only=True):
+class UnevenSteps(TraceClaim, frozen=True, kw_only=True):
     """Ranks that lack some of the steps `every`; `common` are on all ranks, None for no step."""
 
-    family = "validity"
-    kind = "uneven_steps"
     ranks: tuple[int, ...]
     every: str
     common: int | None = None
 
 
-class OtherSteps(Claim, frozen=True, kw_only=True):
+class OtherSteps(TraceClaim, frozen=True, kw_only=True):
     """Ranks that recorded none of the steps of those that are `used`."""
 
-    family = "validity"
-    kind = "other_steps"
     ranks: tuple[int, ...]
     steps: str
     used: tuple[int, ...]
     used_steps: str
 
 
-class NoStepsMarked(Claim, frozen=True, kw_only=True):
+class NoStepsMarked(TraceClaim, frozen=True, kw_only=True):
     """Nothing shows where steps begin."""
 
-    family = "validity"
-    kind = "no_steps_marked"
 
-
-class CutOff(Claim, frozen=True, kw_only=True):
+class CutOff(TraceClaim, frozen=True, kw_only=True):
     """Ranks (none: all) without a whole step. flags: would record `active` steps of a program as long as this."""
 
-    family = "validity"
-    kind = "cut_off"
     ranks: tuple[int, ...] = ()
     given_way: bool = False
     ended: str | None = None
@@ -124,28 +107,22 @@ class CutOff(Claim, frozen=True, kw_only=True):
     flags: str | None = None
 
 
-class NoSync(Claim, frozen=True, kw_only=True):
+class NoSync(TraceClaim, frozen=True, kw_only=True):
     """Gradients that are not synchronised where `promised` does it."""
 
-    family = "validity"
-    kind = "no_sync"
     promised: str
     steps: int
 
 
-class KernelsMissing(Claim, frozen=True, kw_only=True):
+class KernelsMissing(TraceClaim, frozen=True, kw_only=True):
     """Ranks whose traces lack the kernels that they launched."""
 
-    family = "validity"
-    kind = "kernels_missing"
     ranks: tuple[int, ...]
 
 
-class NoCommunication(Claim, frozen=True, kw_only=True):
+class NoCommunication(TraceClaim, frozen=True, kw_only=True):
     """A run of several ranks in which no kernel is known as communication."""
 
-    family = "validity"
-    kind = "no_communication"
     world: int
 
 
@@ -157,14 +134,12 @@ class After(Struct, frozen=True, kw_only=True):
     before: float
 
 
-class ProfilerSlowed(Claim, frozen=True, kw_only=True):
+class ProfilerSlowed(TraceClaim, frozen=True, kw_only=True):
     """Steps with and without the profiler, ms. typical: a step of the run, where it takes another time than `plain`.
 
     light: idle time is of the light window; its steps of `light_ms` are `stretched` where that is an estimate.
     """
 
-    family = "validity"
-    kind = "profiler_slowed"
     ratio: float
     profiled: float
     plain: float
@@ -176,27 +151,21 @@ class ProfilerSlowed(Claim, frozen=True, kw_only=True):
     later: After | None = None
 
 
-class LongerAfter(Claim, frozen=True, kw_only=True):
+class LongerAfter(TraceClaim, frozen=True, kw_only=True):
     """Steps are longer after the profiler's windows, and not in them."""
 
-    family = "validity"
-    kind = "longer_after"
     later: After
 
 
-class TooFewShared(Claim, frozen=True, kw_only=True):
+class TooFewShared(TraceClaim, frozen=True, kw_only=True):
     """Ranks whose clocks could not be aligned."""
 
-    family = "validity"
-    kind = "too_few_shared"
     ranks: tuple[int, ...]
 
 
-class EndsApart(Claim, frozen=True, kw_only=True):
+class EndsApart(TraceClaim, frozen=True, kw_only=True):
     """Ends of collectives that differ after alignment. cores: ranks share some. jumped: a clock may have."""
 
-    family = "validity"
-    kind = "ends_apart"
     anchors: int
     median: str
     pct: float
@@ -204,11 +173,9 @@ class EndsApart(Claim, frozen=True, kw_only=True):
     jumped: bool = False
 
 
-class OneHostApart(Claim, frozen=True, kw_only=True):
+class OneHostApart(TraceClaim, frozen=True, kw_only=True):
     """Ranks of one host, whose clock is one, whose collectives end `apart` ms after each other."""
 
-    family = "validity"
-    kind = "one_host_apart"
     rank: int
     other: int
     apart: float

@@ -27,14 +27,16 @@ class WholeRunBounds(Bounds, frozen=True):
 BOUNDS = WholeRunBounds()
 
 
-class PartOfRun(Claim, frozen=True, kw_only=True):
+class RunClaim(Claim, frozen=True):
+    family = "whole_run"
+
+
+class PartOfRun(RunClaim, frozen=True, kw_only=True):
     """What steps unlike the others do, percent of the run. ranks: where not all do. placed: how much is in `place`.
 
     more, typical: ms, beyond the typical step and of it. compiled: the function, and `why` torch compiled it again.
     """
 
-    family = "whole_run"
-    kind = "part_of_run"
     cause: str
     pct: float
     ranks: tuple[int, ...] = ()
@@ -48,11 +50,9 @@ class PartOfRun(Claim, frozen=True, kw_only=True):
     why: str | None = None
 
 
-class PartOfRank(Claim, frozen=True, kw_only=True):
+class PartOfRank(RunClaim, frozen=True, kw_only=True):
     """What takes a part of one rank's time, in `count` of `steps` steps; `spent` ms in all where torch measured it."""
 
-    family = "whole_run"
-    kind = "part_of_rank"
     cause: str
     pct: float
     rank: int
@@ -72,14 +72,12 @@ class Waiting(Struct, frozen=True, kw_only=True):
     saved: float
 
 
-class OtherProcess(Claim, frozen=True, kw_only=True):
+class OtherProcess(RunClaim, frozen=True, kw_only=True):
     """Another process on a rank's GPU. memory: bytes. busy: percent of the time.
 
     queued: of `step` ms in which kernels of the rank wait and nothing of it runs.
     """
 
-    family = "whole_run"
-    kind = "other_process"
     rank: int
     pid: int
     memory: int | None = None
@@ -88,10 +86,9 @@ class OtherProcess(Claim, frozen=True, kw_only=True):
     step: float | None = None
 
 
-class SlowClock(Claim, frozen=True, kw_only=True):
+class SlowClock(RunClaim, frozen=True, kw_only=True):
     """A GPU whose clock is lower than the others', MHz. reason: power_cap or too_hot, where that is known."""
 
-    family = "whole_run"
     kind = "gpu_clock"
     rank: int
     mhz: float
@@ -100,11 +97,9 @@ class SlowClock(Claim, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class WaitsForCore(Claim, frozen=True, kw_only=True):
+class WaitsForCore(RunClaim, frozen=True, kw_only=True):
     """A rank's main thread waits for a core, percent of the time. crowded: of that in which it wants one."""
 
-    family = "whole_run"
-    kind = "waits_for_core"
     rank: int
     pct: float
     every: bool = False
@@ -114,25 +109,21 @@ class WaitsForCore(Claim, frozen=True, kw_only=True):
     late: Waiting | None = None
 
 
-class CoresTaken(Claim, frozen=True, kw_only=True):
+class CoresTaken(RunClaim, frozen=True, kw_only=True):
     """A quota or a hypervisor takes CPU time, percent of what is wanted."""
 
-    family = "whole_run"
-    kind = "cores_taken"
     ranks: tuple[int, ...]
     cause: str
     pct: float
     late: Waiting | None = None
 
 
-class WaitsInRecorded(Claim, frozen=True, kw_only=True):
+class WaitsInRecorded(RunClaim, frozen=True, kw_only=True):
     """A main thread waits for a core in recorded steps, percent of them. ranks: all that do, where several.
 
     whole: percent of the whole run. on_cpu: no rank has a GPU.
     """
 
-    family = "whole_run"
-    kind = "waits_in_recorded"
     rank: int
     pct: float
     ranks: tuple[int, ...] = ()
@@ -140,24 +131,20 @@ class WaitsInRecorded(Claim, frozen=True, kw_only=True):
     on_cpu: bool = False
 
 
-class LateForCore(Claim, frozen=True, kw_only=True):
+class LateForCore(RunClaim, frozen=True, kw_only=True):
     """A rank that is late because it waits for a core, `waited` ms of each recorded step more than the others."""
 
-    family = "whole_run"
-    kind = "late_for_core"
     rank: int
     waited: float
     late: Waiting
 
 
-class HostLonger(Claim, frozen=True, kw_only=True):
+class HostLonger(RunClaim, frozen=True, kw_only=True):
     """A rank's host is longer in a function, ms per step. others: the median other rank, None for none.
 
     most: of a step, that the fix saves, where that is clearly less than the difference.
     """
 
-    family = "whole_run"
-    kind = "host_longer"
     rank: int
     ms: float
     place: str
@@ -165,11 +152,9 @@ class HostLonger(Claim, frozen=True, kw_only=True):
     most: float | None = None
 
 
-class HostSpends(Claim, frozen=True, kw_only=True):
+class HostSpends(RunClaim, frozen=True, kw_only=True):
     """Where a rank's host is outside of the recorded steps, ms per step; typical: how long these steps are."""
 
-    family = "whole_run"
-    kind = "host_spends"
     rank: int
     ms: float
     place: str
@@ -178,45 +163,37 @@ class HostSpends(Claim, frozen=True, kw_only=True):
     typical: float | None = None
 
 
-class WorkersIn(Claim, frozen=True, kw_only=True):
+class WorkersIn(RunClaim, frozen=True, kw_only=True):
     """Where the workers of a rank's loader are, percent of what they do. busy: percent of the time, on average."""
 
-    family = "whole_run"
-    kind = "workers_in"
     rank: int
     pct: float
     place: str
     busy: float | None = None
 
 
-class OwnWork(Claim, frozen=True, kw_only=True):
+class OwnWork(RunClaim, frozen=True, kw_only=True):
     """What a rank's process does besides the program, ms per step more than the median other rank."""
 
-    family = "whole_run"
-    kind = "own_work"
     rank: int
     ms: float
     cause: str
 
 
-class PlainStep(Claim, frozen=True, kw_only=True):
+class PlainStep(RunClaim, frozen=True, kw_only=True):
     """What the other ranks' pace leaves of a step without the profiler, ms."""
 
-    family = "whole_run"
-    kind = "plain_step"
     then: float
     step: float
     pct: float
 
 
-class InFunction(Claim, frozen=True, kw_only=True):
+class InFunction(RunClaim, frozen=True, kw_only=True):
     """The function that a rank's host is in by its trace's stacks, ms per step, or of the late steps (`sometimes`).
 
     others: on the median other rank; under: what it is less than. idle: ms in which the GPU has nothing to run.
     """
 
-    family = "whole_run"
-    kind = "in_function"
     rank: int
     place: str
     ms: float
@@ -226,11 +203,9 @@ class InFunction(Claim, frozen=True, kw_only=True):
     idle: float | None = None
 
 
-class IdleIn(Claim, frozen=True, kw_only=True):
+class IdleIn(RunClaim, frozen=True, kw_only=True):
     """The function that a rank's host is in while its GPU is idle for `bucket`, `ms` of `of` ms."""
 
-    family = "whole_run"
-    kind = "idle_in"
     rank: int
     place: str
     ms: float

@@ -30,6 +30,7 @@ from traceops.rules.whole_run_claims import (
 
 MACHINE = described("whole_run", "TO-W002")
 RULES = (MACHINE,)
+_OF_GPU_TIME = "% of the GPU's time"  # a unit
 _MOST_SHOWN = 8
 _LISTED = 3  # processes of others
 _PEERS = 2.0  # times what the other ranks wait
@@ -115,7 +116,7 @@ def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> F
     evidence = [
         Evidence(Fact.PID, one.pid, rank=rank),
         Evidence(Fact.MEMORY, one.bytes, "bytes", rank=rank),
-        Evidence(Fact.BUSY, one.busy_pct, "% of the GPU's time", rank=rank),
+        Evidence(Fact.BUSY, one.busy_pct, _OF_GPU_TIME, rank=rank),
     ]
     if queued is not None:
         evidence.append(Evidence(Fact.BUCKET, stored(queued), "ms/step", rank=rank, subject="idle_dependency"))

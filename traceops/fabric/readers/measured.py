@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from traceops.core.claims import first_phrase, reason
 from traceops.core.errors import InputError, problem_of
 from traceops.fabric.measured import (
     Benchmark,
@@ -129,8 +130,8 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
                 reader.take(number, line)
     found = reader.finish()
     if problems is not None and reader.without_result is not None:
-        why = "it hung or was ended, or the log is cut" if reader.failure is None else f"it says {reader.failure!r}"
-        problems.append(f"{reader.without_result} of nccl-tests began and has no result: {why}")
+        failure = None if reader.failure is None else repr(reader.failure)
+        problems.append(first_phrase("fabric", "words", "no_result", test=reader.without_result, failure=failure))
     return found
 
 
@@ -523,9 +524,7 @@ def _read(path: str, reading: _Reading, problems: list[tuple[str, str]]) -> bool
             reading.add(header, path, number, second, one)
             used += 1
     if bad:
-        lines = "1 line" if bad == 1 else f"{bad:,} lines"
-        problems.append((path, f"{lines} of NCCL Inspector cannot be read (cut or damaged) and are left out"))
+        problems.append((path, reason("fabric", "inspector_lines_left_out", count=bad)))
     if lost:
-        what = f"{lost:,} operations of NCCL Inspector stand without the line that says of which rank they are"
-        problems.append((path, f"{what}; give the file whole, as Inspector wrote it"))
+        problems.append((path, reason("fabric", "inspector_without_rank", count=lost)))
     return used > 0

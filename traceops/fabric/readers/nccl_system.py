@@ -42,6 +42,7 @@ _MOST_PATHS = 1 << 14
 _MOST_SECTIONS = 16
 _MOST_HOSTS = 1 << 13
 _SWITCH = "NVSwitch"
+_DIRECT: dict[bytes, PathKind | None] = {b"NVL": "NV", b"XGMI": "XGMI", b"C2C": None}  # None: to the CPU
 
 
 class _GpuSeen(Struct):
@@ -91,10 +92,10 @@ class SystemSection(Struct):
 
     def _take_node(self, node: re.Match[bytes], depth: int, line: int, raw: bytes) -> None:
         link, gbs, kind, number = node[1], float(node[2]), node[3], node[5]
-        if link in (b"NVL", b"XGMI", b"C2C"):
-            if self._gpu is not None and link != b"C2C" and kind in (b"GPU", b"DEV", b"NVS"):
+        if link in _DIRECT:
+            path = _DIRECT[link]
+            if self._gpu is not None and path is not None and kind in (b"GPU", b"DEV", b"NVS"):
                 other = _SWITCH if kind == b"NVS" else bus_id(number)
-                path: PathKind = "NV" if link == b"NVL" else "XGMI"
                 self._gpu.nvlinks.setdefault(other, (path, gbs, Quote(self.path, line, quoted(raw))))
             return
         if link == b"PCI":
@@ -111,9 +112,10 @@ class SystemSection(Struct):
         if kind == b"NIC":
             self._card = bus_id(number)
         elif kind == b"NET" and node[6] is not None:
-            speed = node[6].rpartition(b"/")[2]
-            told = float(speed) if _SPEED.match(speed) else None
-            self.nics.setdefault(int(number, 16), (self._card, self._numa, told))
+            self._take_nic(int(number, 16), node[6].rpartition(b"/")[2])
+
+    def _take_nic(self, number: int, speed: bytes) -> None:
+        self.nics.setdefault(number, (self._card, self._numa, float(speed) if _SPEED.match(speed) else None))
 
     def _take_paths(self, owner: re.Match[bytes], message: bytes, line: int, raw: bytes) -> None:
         one = _key(owner)
@@ -178,20 +180,25 @@ class Systems:
         return tuple(machines)
 
 
+def _seen_in(sections: list[SystemSection]) -> tuple[dict[str, _GpuSeen], dict[tuple[bytes, bytes], Path]]:
+    """The GPUs and the paths of all sections, each as the first of them has it."""
+    gpus: dict[str, _GpuSeen] = {}
+    paths: dict[tuple[bytes, bytes], Path] = {}
+    for section in sections:
+        gpus = section.gpus | gpus
+        for (one, other), path in section.paths.items():
+            if (other, one) not in paths:
+                paths.setdefault((one, other), path)
+    return gpus, paths
+
+
 def _machine(
     host: str, sections: list[SystemSection], nvml: dict[tuple[str, str], int], names: dict[int, str]
 ) -> Machine:
     """sections: the first tells, the others add the GPUs that it does not have."""
-    gpus: dict[str, _GpuSeen] = {}
-    paths: dict[tuple[bytes, bytes], Path] = {}
-    for section in sections:
-        for bus, gpu in section.gpus.items():
-            gpus.setdefault(bus, gpu)
-        for (one, other), path in section.paths.items():
-            if (other, one) not in paths:
-                paths.setdefault((one, other), path)
+    gpus, paths = _seen_in(sections)
     buses = sorted(gpus)
-    known = [nvml.get((host, bus)) for bus in buses]
+    known = (nvml.get((host, bus)) for bus in buses)
     indices = [index for index in known if index is not None]
     if len(set(indices)) != len(buses):  # before 2.18: nvidia-smi counts by the bus, if all GPUs are here
         indices = list(range(len(buses)))

@@ -175,10 +175,10 @@ def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], tuple[int,
             if link.tag != tag or count <= 0:
                 continue
             target, end = link.attributes.get("target", "").lower(), link.attributes.get("tclass", "").lower()
-            peer = by_bus.get(normal_bus_id(target))
+            peer = by_bus.get(normal_bus_id(target), label)
             if end == _SWITCH_CLASS or target.startswith(_UNSEEN):
                 switched[label] += count
-            elif peer is not None and peer != label and (not end or end.startswith(_GPU_CLASSES)):
+            elif peer != label and (not end or end.startswith(_GPU_CLASSES)):
                 direct[label, peer] += count
     tells = {one for one, _ in direct}  # a GPU without any such line may have been left out by who saved the file
     found: dict[tuple[str, str], tuple[int, float | None]] = {}

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
+from traceops.core.claims import reason
 from traceops.core.errors import FileError
 from traceops.fabric.model import (
     Gpu,
@@ -264,7 +265,7 @@ def read_topo_matrices(path: str, text: str | None = None, problems: list[str] |
     machines: list[Machine] = []
     matrices = matrices_in(numbered)
     if problems is not None and any(matrix.pci_only for matrix in matrices):
-        problems.append("`nvidia-smi topo -mp` leaves NVLink out, so paths between GPUs are not known; give `topo -m`")
+        problems.append(reason("fabric", "no_nvlink_in_matrix"))
     for matrix in matrices:
         machine = _machine(path, matrix)
         if machine is not None and not any(_is_told(machine, by) for by in machines):

@@ -46,6 +46,7 @@ from traceops.render.doctor.text import (
     say,
     trial_devices,
     works_text,
+    wrong_enough,
 )
 from traceops.render.document import (
     Block,
@@ -371,9 +372,8 @@ def _wrong(checkup: Checkup) -> tuple[Block, ...]:
         text(f"{trial_text(trial, checkup.hosts)}.", look="fired-line") for trial in broken_trials(checkup)
     ]
     blocks += [
-        finding_block(look_finding(look, look.level, several))
-        for look in looks_not_ok(checkup)
-        if look.level == "warning" or look.level == "error"
+        finding_block(look_finding(look, "error" if look.level == "error" else "warning", several))
+        for look in wrong_enough(checkup)
     ]
     blocks += map(finding_block, other_findings(checkup))
     if blocks:

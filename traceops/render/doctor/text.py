@@ -50,8 +50,7 @@ def doctor_verdict(checkup: Checkup) -> Headline:
     if checkup.settings is not None:
         return _with_settings(checkup, checkup.settings)
     findings = [found for found in other_findings(checkup) if found.severity != "info"]
-    broken = broken_trials(checkup)
-    looks = [look for look in looks_not_ok(checkup) if look.level in ("error", "warning")]
+    broken, looks = broken_trials(checkup), wrong_enough(checkup)
     if not findings and not broken and not looks:
         return _healthy(checkup)
     passed = sum(look.rule == COMES_AND_GOES.id for look in looks) if broken else 0
@@ -83,6 +82,11 @@ def looks_not_ok(checkup: Checkup) -> list[Look]:
     Of a variable whose cost was measured, what is usually said of it is left out.
     """
     return sorted(wrong_looks(checkup.looks), key=lambda look: _WORST_FIRST[look.level])
+
+
+def wrong_enough(checkup: Checkup) -> list[Look]:
+    """Looks that are errors or warnings, the worst first."""
+    return [look for look in looks_not_ok(checkup) if look.level in ("error", "warning")]
 
 
 def other_findings(checkup: Checkup) -> list[Finding]:

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from traceops.core.claims import Claim
+from traceops.core.claims import Claim, first_phrase
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import short_name
@@ -41,6 +41,7 @@ from traceops.report.model import Card, Report
 from traceops.rules.registry import FAMILIES
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity import KERNELS_MISSING
+from traceops.words.catalogue import texts
 
 LONGEST = 90  # characters of a headline
 _MOST_ACTION = 120
@@ -88,6 +89,8 @@ class LateTogether(Claim, frozen=True, kw_only=True):
     kind = "late_together"
     count: int
     of: int
+    every: bool = False
+    saved: float | None = None  # ms of the step, with all of them in time
 
 
 def card_of(report: Report, hang: HangJson | None = None) -> Card:
@@ -154,17 +157,19 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
     lead = told[0]
     cure, unfit = _cure(report, lead), bool(unfit_note(report))
     late = {rank for finding in told for rank in finding.ranks}
-    several = LateTogether(count=len(late), of=len(report.ranks)) if len(told) > 1 else None
+    window, of = report.summary.step_words is WINDOW, len(report.ranks)
+    saved = None if cure is None or cure.least_ms is not None else cure.now_ms - cure.then_ms
+    several = LateTogether(count=len(late), of=of, every=len(late) == of, saved=saved, window=window)
     saves = cure is not None and cure.now_ms > 0 and _saved_pct(cure) >= _LEAST_SAVED_PCT
     return Card(
         level=lead.severity,
-        headline=shortened(headline_of(lead) if several is None else several.headline()),
+        headline=shortened(several.headline() if len(told) > 1 else headline_of(lead)),
         now_ms=mean_of_ranks(report) if cure is None else cure.now_ms,
         fixed_ms=cure.then_ms if cure is not None and saves else None,
         fixed_least_ms=cure.least_ms if cure is not None and saves else None,
         saved_pct=_saved_pct(cure) if cure is not None and saves else None,
         confidence="low" if unfit else lead.confidence,
-        reason="rank clocks don't line up" if unfit else _reason(report, lead),
+        reason=first_phrase("card", "words", "unfit") if unfit else _reason(report, lead),
         actions=actions_of(lead.advice),
         judged_pct=judged_pct(report),
         not_checked=not_checked(report),
@@ -172,7 +177,7 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         rule=lead.rule,
         without_profiler=_without_profiler(report, is_unrecorded(lead) or _is_paced(report, lead)),
         caveat=_caveat(report),
-        window=report.summary.step_words is WINDOW,
+        window=window,
     )
 
 
@@ -306,7 +311,6 @@ def _cut(said: str, limit: int) -> str:
 
 
 _BAR = 16
-_CAVEAT = {"first_steps": "the program's first steps", "unlike_run": "recorded steps differ from the rest of the run"}
 _LABEL = 9
 
 
@@ -325,7 +329,7 @@ def judged_line(card: Card) -> str:
     if card.without_profiler is not None:
         parts.append(f"times {'without' if card.without_profiler else 'with'} the profiler")
     if card.caveat is not None:
-        parts.append(_CAVEAT[card.caveat])
+        parts.append(texts("card", "words")[f"caveat.{card.caveat}"])
     return " · ".join(parts)
 
 
@@ -338,9 +342,14 @@ def fixed_text(card: Card) -> str:
     """'23.3 ms (57 % less)'; a range where only a bound is known."""
     if card.fixed_ms is None or card.saved_pct is None:
         return ""
-    if card.fixed_least_ms is None:
-        return f"{ms_text(card.fixed_ms)} ms ({card.saved_pct:.0f} % less)"
-    return f"{ms_text(card.fixed_least_ms)} to {ms_text(card.fixed_ms)} ms (at most {card.saved_pct:.0f} % less)"
+    return first_phrase(
+        "card",
+        "words",
+        "fixed",
+        least=None if card.fixed_least_ms is None else ms_text(card.fixed_least_ms),
+        ms=ms_text(card.fixed_ms),
+        saved=f"{card.saved_pct:.0f}",
+    )
 
 
 def costs_of(card: Card) -> tuple[Cost, ...]:

@@ -9,15 +9,14 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from traceops.core.claims import Claim
-from traceops.core.rule import Rule
 from traceops.core.text import short_name
 from traceops.core.units import fixed_text, ms_text, number_text
-from traceops.render.cells import Cell, Table, name, number, table_of
+from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
 from traceops.render.report.coverage import check_of
-from traceops.render.report.figures import Figure, laid_out
-from traceops.report.inventory import ComputeRows, LossRow, OperatorRow
+from traceops.render.report.figures import Figure, dots, laid_out, line, worded
+from traceops.render.report.terms import first_said, said, section_of
+from traceops.report.inventory import ComputeRows, LossRow, OperatorRow, RoofRows
 from traceops.report.model import Report
 from traceops.rules.compute import BOUNDS, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
 
@@ -27,18 +26,6 @@ _LEAST_PCT = 0.1  # of the busy time, that a loss or a place is listed from
 _OTHERS = "other operators"
 _COLOURS = {"product": "#0072B2", "attention": "#D55E00", "convolution": "#009E73", "other": "#808080"}
 _ROOF = "#808080"
-
-
-class Rated(Claim, frozen=True, kw_only=True):
-    """How long kernels take, and could take. rates: where the attainable speed is from."""
-
-    family = "kernels"
-    kind = "rated"
-    rank: str
-    busy: float
-    attainable: float | None = None
-    efficiency: float | None = None
-    rates: str
 
 
 class PlaceTime(Struct, frozen=True):
@@ -86,28 +73,18 @@ def why_unrated(report: Report) -> str:
 
 def kernels_sentence(report: Report) -> str:
     """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
-    efficiency = efficiency_of(report)
-    if efficiency is not None:
-        compute = report.compute
-        if compute and compute.losses and efficiency >= BOUNDS.attainable_pct:  # it is of the types and shapes that ran
-            saved, busy = ms_text(compute.losses[0].device_ms), ms_text(compute.busy_ms)
-            of = f"Kernels run at {efficiency:.0f} % of the speed that their types and shapes attain"
-            return f"{of}; the fix in the findings saves {saved} of {busy} ms."
-        return f"Kernels run at {efficiency:.0f} % of attainable speed{_where_slow(report, efficiency)}."
-    if why := why_unrated(report):
-        return f"Kernel efficiency is not checked: {why}."
-    return "Kernel efficiency is not checked: that takes a GPU's trace with shapes (record_shapes=True)."
-
-
-def _where_slow(report: Report, efficiency: float) -> str:
-    """Which operators take most of the time that slow kernels lose."""
-    if report.compute is UNSET or efficiency >= BOUNDS.attainable_pct:
-        return ""
-    known = [
-        (row.ms - row.attainable_ms, row.name) for row in report.compute.operators if row.attainable_ms is not None
-    ]
-    names = dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0)
-    return f" (most of the rest in {', '.join(names)})" if names else ""
+    efficiency, compute = efficiency_of(report), report.compute
+    slow: tuple[str, ...] = ()
+    saved = None
+    if compute and efficiency is not None and efficiency >= BOUNDS.attainable_pct:
+        saved = compute.losses[0].device_ms if compute.losses else None  # speed is of the types and shapes that ran
+    elif compute and efficiency is not None:
+        known = [(row.ms - row.attainable_ms, row.name) for row in compute.operators if row.attainable_ms is not None]
+        slow = tuple(dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0))
+    return first_said(
+        "compute", "kernels", pct=efficiency, saved=saved, busy=compute.busy_ms if compute else None, slow=slow,
+        why=why_unrated(report),
+    )  # fmt: skip
 
 
 def efficiency_pct(known_ms: float | None, attainable_ms: float | None) -> float | None:
@@ -120,29 +97,20 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
     if report.compute is UNSET or not report.compute.operators:
         return None
     rows = report.compute
-    claim = Rated(
-        rank=str(rows.rank),
-        busy=rows.busy_ms,
-        attainable=rows.attainable_ms,
-        efficiency=rows.efficiency_pct,
-        rates=rows.rates,
-        window=report.summary.steps_found_by == "window",
-    )
-    blocks: list[Block] = [text(claim.message())]
+    words = report.summary.step_words
+    facts = {"rank": rows.rank, "busy": rows.busy_ms, "attainable": rows.attainable_ms, "rates": rows.rates}
+    blocks: list[Block] = [text(said("compute", "rated", words, efficiency=rows.efficiency_pct, **facts))]
     if any(loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms for loss in rows.losses):
         blocks.append(TableBlock(losses_table(report, rows)))
     if (figure := roofline_figure(report)) is not None:
-        blocks += [
-            soft(claim.part("roofline")),
-            Chart("roofline", "Roofline: speed of operators by operations per byte, and what the GPU attains", figure),
-        ]
+        blocks += [soft(said("compute", "roofline")), Chart("roofline", said("compute", "chart"), figure)]
     places = place_times(rows)
     blocks += [TableBlock(places_table(report, places)), TableBlock(operators_table(report, rows))]
     large = [place for place in places[:_MOST_PLACES] if place.ms >= _LEAST_PCT / 100 * rows.busy_ms]
     blocks += [
         fold(f"{place.name}: {ms_text(place.ms)} ms", TableBlock(kernels_table(report, place))) for place in large
     ]
-    return Section("compute", claim.part("heading"), tuple(blocks), "Compute")
+    return section_of("compute", blocks)
 
 
 def losses_table(report: Report, rows: ComputeRows) -> Table:
@@ -151,7 +119,7 @@ def losses_table(report: Report, rows: ComputeRows) -> Table:
         "cause": lambda row: Cell(row.cause.replace("_", " ")),
         "step": _step_cell,
         "where": lambda row: name(", ".join(row.where)),
-        "do": lambda row: Cell(_rule(row).advice_for(row.cause)),
+        "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
     }
     return table_of("losses", rows.losses, report.summary.step_words, make=cells)
 
@@ -159,10 +127,6 @@ def losses_table(report: Report, rows: ComputeRows) -> Table:
 def _step_cell(row: LossRow) -> Cell:
     least, most = row.step_after_ms
     return Cell(f"{ms_text(least)} to {ms_text(most)}", value=least)
-
-
-def _rule(row: LossRow) -> Rule:
-    return OF_CAUSE[row.cause]
 
 
 def place_times(rows: ComputeRows) -> list[PlaceTime]:
@@ -186,7 +150,7 @@ def places_table(report: Report, places: Sequence[PlaceTime]) -> Table:
 def operators_table(report: Report, rows: ComputeRows) -> Table:
     """A row an operator on one set of inputs."""
     shown = sorted((row for row in rows.operators if row.name), key=lambda row: -row.ms)[:_MOST_OPERATORS]
-    return _operators(report, shown, "Where device time goes, by operator", "kernels")
+    return _operators(report, shown, said("compute", "operators"), "kernels")
 
 
 def kernels_table(report: Report, place: PlaceTime) -> Table:
@@ -215,19 +179,19 @@ def _operators(report: Report, rows: Sequence[OperatorRow], caption: str, withou
 
 def _lost_cell(row: OperatorRow) -> Cell:
     if row.attainable_ms is None or not row.known_ms:
-        return Cell("–", "not known", "unknown")
+        return NOT_KNOWN
     lost = max(row.known_ms - row.attainable_ms, 0.0)
     return Cell(fixed_text(lost, 3), value=lost)
 
 
 def _efficiency_cell(row: OperatorRow) -> Cell:
     pct = efficiency_pct(row.known_ms, row.attainable_ms)
-    return Cell("–", "not known", "unknown") if pct is None else Cell(fixed_text(pct, 0), value=pct)
+    return NOT_KNOWN if pct is None else Cell(fixed_text(pct, 0), value=pct)
 
 
 def _rate_cell(work: float | None, ms: float, scale: float) -> Cell:
     if not work or not ms:
-        return Cell("–", "not known", "unknown")
+        return NOT_KNOWN
     rate = work / ms * scale
     return Cell(number_text(rate), value=rate)
 
@@ -239,6 +203,12 @@ def _kernels_cell(row: OperatorRow) -> Cell:
         f"{kernel.name}: {ms_text(kernel.ms)} ms, {number_text(kernel.launches)} launches" for kernel in row.kernels
     ]
     return Cell(short_name(row.kernels[0].name, 50), row.kernels[0].name, "name", "\n".join(lines))
+
+
+def _operator_text(row: OperatorRow) -> str:
+    pct, shape = _efficiency_cell(row).text, escape(row.shape)
+    facts = {"name": escape(short_name(row.name, 60)), "shape": shape, "ms": ms_text(row.ms), "pct": pct}
+    return worded("operator_cause" if row.cause else "operator", cause=row.cause, **facts)
 
 
 def roofline_figure(report: Report) -> Figure | None:
@@ -255,51 +225,18 @@ def roofline_figure(report: Report) -> Figure | None:
     kinds: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for row in rows:
         kinds[row.kind if row.kind in _COLOURS else "other"].append(row)
-    points: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "x": [(row.flops or 0.0) / (row.bytes or 1.0) for row in own],
-            "y": [1e-9 * (row.flops or 0.0) / row.ms for row in own],
-            "mode": "markers",
-            "name": kind,
-            "showlegend": True,
-            "marker": {"size": 8, "opacity": 0.7, "color": _COLOURS[kind]},
-            "customdata": [
-                f"{escape(short_name(row.name, 60))} {escape(row.shape)}<br>{ms_text(row.ms)} ms, "
-                f"{_efficiency_cell(row).text} % of attainable speed{f', {row.cause}' if row.cause else ''}"
-                for row in own
-            ],
-            "hovertemplate": "%{customdata}: %{y:.3g} TFLOP/s<extra></extra>",
-        }
+    points = [
+        dots(
+            kind, [(row.flops or 0.0) / (row.bytes or 1.0) for row in own],
+            [1e-9 * (row.flops or 0.0) / row.ms for row in own],
+            {"size": 8, "opacity": 0.7, "color": _COLOURS[kind]}, worded("roofline"), showlegend=True,
+            customdata=[_operator_text(row) for row in own],
+        )
         for kind, own in sorted(kinds.items())
-    ]
+    ]  # fmt: skip
     intensities = [x for trace in points for x in trace["x"]]
     least, most = min(*intensities, 1.0) / 2, max(*intensities, 1e3) * 2
-    lines: list[dict[str, Any]] = []
-    for label, roof in (("16 bits", roofs.half_tflops), ("TF32", roofs.tf32_tflops), ("float32", roofs.float32_tflops)):
-        ridge = roof / roofs.memory_tbs
-        lines.append(
-            {
-                "type": "scatter",
-                "x": [least, ridge, most],
-                "y": [least * roofs.memory_tbs, roof, roof],
-                "mode": "lines",
-                "name": f"{label}: {number_text(roof)} TFLOP/s",
-                "showlegend": False,
-                "hoverinfo": "skip",
-                "line": {"color": _ROOF, "width": 1.5, "dash": "solid" if label == "16 bits" else "dot"},
-            }
-        )
-    names = {
-        "type": "scatter",
-        "x": [most / 2] * len(lines),
-        "y": [1.25 * line["y"][-1] for line in lines],
-        "mode": "text",
-        "text": [str(line["name"]) for line in lines],
-        "textposition": "top left",
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    lines, names = _roof_traces(roofs, least, most)
     return laid_out(
         [*lines, *points, names],
         10,
@@ -308,3 +245,22 @@ def roofline_figure(report: Report) -> Figure | None:
         yaxis={"type": "log", "title": {"text": "TFLOP/s"}, "automargin": True},
         grid_y=True,
     )
+
+
+def _roof_traces(roofs: RoofRows, least: float, most: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A line for each number format's speed, and their names."""
+    named = {"16 bits": roofs.half_tflops, "TF32": roofs.tf32_tflops, "float32": roofs.float32_tflops}
+    lines = [
+        line(
+            f"{label}: {number_text(roof)} TFLOP/s", [least, roof / roofs.memory_tbs, most],
+            [least * roofs.memory_tbs, roof, roof], _ROOF, 1.5, showlegend=False, hoverinfo="skip",
+        )
+        for label, roof in named.items()
+    ]  # fmt: skip
+    for dotted in lines[1:]:
+        dotted["line"]["dash"] = "dot"
+    names = {
+        "type": "scatter", "mode": "text", "x": [most / 2] * len(lines), "y": [1.25 * one["y"][-1] for one in lines],
+        "text": [one["name"] for one in lines], "textposition": "top left", "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    return lines, names

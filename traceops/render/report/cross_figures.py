@@ -11,22 +11,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceops.core.cause_words import CAUSES
 from traceops.core.facts import Fact
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, size_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import size
 from traceops.render.report.figures import (
     MOST_STEPS,
     Y_LABELS,
     Figure,
+    bar_trace,
     dots,
     escaped,
     heat_map,
+    hover,
     laid_out,
     rounded,
     upright_line,
+    worded,
 )
 from traceops.render.report.rank_groups import MOST_RANKS, WORST_RANKS, lateness_by_group, row_labels, shown_ranks
 from traceops.render.report.terms import COMM_WAIT, COMPUTE, TERMS, TRANSFER, term_of
@@ -64,7 +67,7 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
         "zmax": max(*known, 0.1 * median, 1e-3),
         "colorscale": [[0, "#fbf6f1"], [1, COMM_WAIT.colour]],
         "hovertext": [[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
-        "hovertemplate": "%{y}, %{x}: others wait %{z:.3f} ms for it<br>%{hovertext}<extra></extra>",
+        "hovertemplate": hover("caused"),
     }
     columns = ["window" if step is None else f"step {step}" for step in steps]
     labels = row_labels(report, chosen)
@@ -81,36 +84,26 @@ def arrivals_figure(report: Report) -> Figure:
     low = [rounded(row.spread_p50_ms) or 0.0 for row in rows]
     high = [max(rounded(row.spread_p95_ms) or 0.0, p50) for row, p50 in zip(rows, low, strict=True)]
     about = [
-        f"{escaped(row.op)} of ranks {ranks_text(row.ranks, 8)}, {row.count} collectives<br>"
-        f"spread p50 {p50:.3f}, p95 {p95:.3f}, most {row.spread_max_ms:.3f} ms<br>"
-        f"rank {row.last_rank} comes last in {row.last_rank_pct:.0f} %"
+        worded(
+            "arrival", op=escaped(row.op), ranks=ranks_text(row.ranks, 8), count=row.count, p50=p50, p95=p95,
+            most=row.spread_max_ms, last=row.last_rank, share=row.last_rank_pct,
+        )
         for row, p50, p95 in zip(rows, low, high, strict=True)
-    ]
-    spread = {
-        "type": "bar",
-        "x": [rounded(p95 - p50) for p50, p95 in zip(low, high, strict=True)],
-        "base": low,
-        "y": places,
-        "orientation": "h",
-        "width": 0.55,
-        "marker": {"color": COMM_WAIT.colour, "opacity": 0.55},
-        "name": "p50 to p95",
-        "text": [f" rank {row.last_rank}: {row.last_rank_pct:.0f} %" for row in rows],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "hovertext": about,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "showlegend": False,
-    }
+    ]  # fmt: skip
+    spread = bar_trace(
+        "p50 to p95", [rounded(p95 - p50) for p50, p95 in zip(low, high, strict=True)], places, COMM_WAIT.colour,
+        "%{hovertext}<extra></extra>", base=low, width=0.55, marker={"opacity": 0.55}, textposition="outside",
+        text=[f" rank {row.last_rank}: {row.last_rank_pct:.0f} %" for row in rows], cliponaxis=False,
+        hovertext=about, showlegend=False,
+    )  # fmt: skip
     marker = {"symbol": "line-ns-open", "size": 14, "line": {"width": 3}, "color": COMM_WAIT.colour}
     medians = dots("median", low, places, marker, "%{hovertext}", hovertext=about, showlegend=False)
-    title = {"text": "ms from the first arrival to the last, median to p95"}
     labels = _kind_labels(rows)
     return laid_out(
         [spread, medians],
         len(rows),
         pixels=_TALL if any(len(label) > _TWO_LINES for label in labels) else 28,
-        xaxis={"title": title, "range": [0, 1.35 * (max(high, default=1.0) or 1.0)]},
+        xaxis={"title": {"text": worded("arrivals_axis")}, "range": [0, 1.35 * (max(high, default=1.0) or 1.0)]},
         yaxis=places_axis(labels),
     )
 
@@ -137,8 +130,14 @@ def bandwidth_figure(report: Report) -> Figure:
             "%{customdata}: %{y:.1f} GB/s",
             showlegend=True,
             customdata=[
-                f"{escaped(row.op)} of {escaped(row.group)}, ranks {ranks_text(row.ranks, 6)}<br>"
-                f"{size(row.bytes).text} in {row.transfer_ms:.3f} ms"
+                worded(
+                    "bandwidth",
+                    op=escaped(row.op),
+                    group=escaped(row.group),
+                    ranks=ranks_text(row.ranks, 6),
+                    size=size(row.bytes).text,
+                    ms=row.transfer_ms,
+                )
                 for row in rows
             ],
         )
@@ -155,7 +154,7 @@ def bandwidth_figure(report: Report) -> Figure:
         xaxis={
             "type": "log",
             "range": [least, most],
-            "title": {"text": "bytes of one collective"},
+            "title": {"text": worded("bandwidth_axis")},
             **_size_ticks(least, most),
         },
         yaxis={"title": {"text": "bus GB/s"}, "rangemode": "tozero", "automargin": True},
@@ -169,22 +168,13 @@ def what_if_figure(report: Report) -> Figure:
     rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))[:MOST_CHANGES]
     predicted = [rounded(row.predicted_step_time_ms) for row in rows]
     saved = [row.saved_pct for row in rows]
-    bars = {
-        "type": "bar",
-        "x": predicted,
-        "y": list(range(len(rows))),
-        "orientation": "h",
-        "width": 0.6,
-        "marker": {"color": [COMPUTE.colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved]},
-        "text": [_saved_text(pct) for pct in saved],
-        "textposition": "auto",
-        "insidetextanchor": "start",
-        "insidetextfont": {"color": "#ffffff", "size": 12},
-        "constraintext": "none",
-        "customdata": [escaped(row.change, 120) for row in rows],
-        "hovertemplate": "%{customdata}: %{x:.3f} ms, %{text}<extra></extra>",
-        "showlegend": False,
-    }
+    bars = bar_trace(
+        "", predicted, range(len(rows)),
+        [COMPUTE.colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved], hover("change"), width=0.6,
+        text=[_saved_text(pct) for pct in saved], textposition="auto", insidetextanchor="start",
+        insidetextfont={"color": "#ffffff", "size": 12}, constraintext="none",
+        customdata=[escaped(row.change, 120) for row in rows], showlegend=False,
+    )  # fmt: skip
     now: dict[str, Any] = {}
     measured = next((row.step_time_ms for row in rows if row.step_time_ms is not None), None)
     if measured is not None:
@@ -222,7 +212,7 @@ def _reference_line(report: Report) -> dict[str, Any]:
         if found.rule == LOW_BANDWIDTH.id and gbs is not None:
             line = {"dash": "dash", "width": 1.5, "color": _GREY}
             shape = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": gbs, "y1": gbs, "yref": "y"}
-            note = {"text": f"the link should give {gbs:g} GB/s", "showarrow": False}
+            note = {"text": worded("reference", gbs=gbs), "showarrow": False}
             note |= {"x": 1, "xref": "x domain", "xanchor": "right", "y": gbs, "yref": "y", "yanchor": "bottom"}
             return {"shapes": [{**shape, "line": line}], "annotations": [note]}
     return {}
@@ -251,7 +241,7 @@ def _split_text(row: LatenessRow | None) -> str:
     parts = [
         f"{words.label} {row.cause_ms(cause):.3f}" for cause, words in CAUSES.items() if row.cause_ms(cause) >= 0.0005
     ]
-    itself = f"it waited {row.waited_ms:.3f} ms itself"
+    itself = worded("itself", ms=row.waited_ms)
     return f"{', '.join(parts)} ms; {itself}" if parts else itself
 
 
@@ -312,7 +302,7 @@ def critical_path_figure(report: Report) -> Figure:
         same = [(part, whole) for part, whole in parts if part.kind == kind]
         pieces.append(_pieces(kind, [part for part, _ in same], place, [_split(whole) for _, whole in same]))
     labels = [f"rank {rank}" for rank in lanes]
-    return _lanes([lines, *pieces], labels, "ms since the path began", _end(shown), pixels=30)
+    return _lanes([lines, *pieces], labels, worded("path_axis"), _end(shown), pixels=30)
 
 
 def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
@@ -355,7 +345,7 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: in
     return _lanes(
         pieces,
         row_labels(report, lanes),
-        f"ms since the first rank began {report.summary.step_words.the}",
+        worded("timeline_axis", the=report.summary.step_words.the),
         _end(runs),
         pixels=24,
     )
@@ -407,22 +397,12 @@ def _pieces(
     """A trace of bars, one a row; `more` stands below a piece's time in the hover text."""
     term = term_of(kind)
     duration = [rounded(row.duration_ms) for row in rows]
-    said = f"{term.label}: %{{customdata:.3f}} ms from %{{base:.3f}} ms"
-    return {
-        "type": "bar",
-        "base": [rounded(row.start_ms) for row in rows],
-        "x": duration,
-        "y": [place[row.rank] for row in rows],
-        "width": 0.8,
-        "orientation": "h",
-        "name": term.label,
-        "meta": str(kind) if kind == TRANSFER or kind in TERMS else "other",
-        "marker": {"color": term.colour, "line": {"width": 0}},
-        "customdata": duration,
-        **({"hovertext": list(more)} if more else {}),
-        "hovertemplate": f"{said}<br>%{{hovertext}}<extra></extra>" if more else f"{said}<extra></extra>",
-        "showlegend": True,
-    }
+    return bar_trace(
+        term.label, duration, [place[row.rank] for row in rows], term.colour,
+        hover("split_piece" if more else "piece", label=term.label), base=[rounded(row.start_ms) for row in rows],
+        width=0.8, meta=str(kind) if kind == TRANSFER or kind in TERMS else "other", customdata=duration,
+        showlegend=True, **({"hovertext": list(more)} if more else {}),
+    )  # fmt: skip
 
 
 def _split(row: PathRow) -> str:

@@ -11,14 +11,15 @@ from msgspec.structs import replace
 from traceops.core.units import size_range_text, size_text
 from traceops.fabric.fabric import Fabric, hosts_text
 from traceops.fabric.json_types import ConnectionJson
-from traceops.fabric.measured import Benchmark, Inspector, InspectorSpeed
+from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import same_host
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
-from traceops.render.cells import Cell, Table, name, number, size, table_of
+from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, size, table_of
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
+from traceops.render.report.terms import first_said, said
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
 from traceops.report.inspector_text import inspector_text
@@ -33,14 +34,14 @@ _MOST_ROWS = 40
 def inspector_table(inspector: Inspector) -> Table:
     """Bus bandwidth a rank, operation and size; what moved most bytes first."""
     rows = sorted(inspector.speeds, key=lambda row: (-row.count * row.most, row.op, row.rank))
-    cells = {"communicator": _communicator, "size": lambda row: Cell(size_range_text(row.least, row.most))}
+    cells = {
+        "communicator": lambda row: name(f"{row.name or row.communicator} ({row.ranks} ranks)", 40),
+        "size": lambda row: Cell(size_range_text(row.least, row.most)),
+    }
     return table_of("inspector", rows, make=cells, most=_MOST_ROWS)
 
 
-def _communicator(row: InspectorSpeed) -> Cell:
-    return name(f"{row.name or row.communicator} ({row.ranks} ranks)", 40)
-
-
+_NOT_CHECKED = replace(NOT_KNOWN, title="not checked")
 _MOST_FIGURES = 4  # of makes of machine
 _MOST_CONNECTIONS = 24
 _MOST_SETTINGS = 40
@@ -63,7 +64,7 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
     if fabric.inspector is not None:
         blocks += [soft(f"Read: {inspector_text(fabric.inspector)}."), TableBlock(inspector_table(fabric.inspector))]
     if lines := _settings(fabric.log):
-        blocks.append(fold(f"Variables NCCL says were set ({len(lines)})", items(lines, "quotes")))
+        blocks.append(fold(said("fabric", "settings", count=len(lines)), items(lines, "quotes")))
     if fabric.problems:
         blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
     return tuple(blocks)
@@ -73,22 +74,18 @@ def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
     figures = _figures(fabric, device)
     if not figures:
         return []
-    measured = any(reference.measured for reference in fabric.references)
-    blocks: list[Block] = [Heading("Machine"), soft(machine_legend(measured, "what traceops doctor measured"))]
+    by = said("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
+    blocks: list[Block] = [Heading("Machine"), soft(machine_legend(by))]
     blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
     more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
     if more > 0:
-        blocks.append(soft(f"{more} more makes of machine are in report.json."))
+        blocks.append(soft(said("fabric", "more_machines", more=more)))
     return blocks
 
 
-def machine_legend(measured: bool, by: str) -> str:
-    """What the colours of a machine's figure say, and where its bandwidths are from."""
-    bandwidth = f" Bandwidth is {by}, on links one way." if measured else ""
-    return (
-        "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
-        f"{bandwidth}"
-    )
+def machine_legend(by: str) -> str:
+    """What the colours of a machine's figure say, and where its bandwidths are from; by: '' without any."""
+    return said("fabric", "colours", by=by)
 
 
 def connections_table(log: NcclLog) -> Table | None:
@@ -96,7 +93,12 @@ def connections_table(log: NcclLog) -> Table | None:
     rows = alike_connections(log.communicators)
     if not rows:
         return None
-    cells = {"way": lambda row: Cell(_way(row)), "where": _where, "gdr": _gdr, "quote": _quote}
+    cells = {
+        "way": lambda row: Cell(way_text(row.transport, row.detail)),
+        "where": _where,
+        "gdr": _gdr,
+        "quote": lambda row: name(f"{row.quote.path}:{row.quote.line}  {row.quote.text}", 100),
+    }
     none = () if any(_gdr(row).text for row in rows) else ("gdr",)
     return table_of("connections", rows, make=cells, without=none, most=_MOST_CONNECTIONS)
 
@@ -108,26 +110,13 @@ def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
     rows = sorted(benchmarks, key=lambda one: one.best.busbw_gbs)
     cells = {
         "op": lambda one: Cell(one.op or "unknown"),
-        "on": lambda one: name(_on(one), 60),
+        "on": lambda one: name(f"{len(one.ranks) or 'unknown'} × {one.gpu or 'GPU'}{hosts_text(one.hosts, 'on')}", 60),
         "gbs": lambda one: number(one.best.busbw_gbs),
         "at": lambda one: size(one.best.bytes),
-        "latency": _latency,
-        "wrong": _wrong,
+        "latency": lambda one: Cell(number(one.smallest.time_us, 1).text, size_text(one.smallest.bytes)),
+        "wrong": lambda one: _NOT_CHECKED if one.wrong is None else number(one.wrong, 0),
     }
     return table_of("nccl_tests", rows, make=cells, most=_MOST_BENCHMARKS)
-
-
-def _on(one: Benchmark) -> str:
-    hosts = hosts_text(one.hosts, "on")
-    return f"{len(one.ranks) or 'unknown'} × {one.gpu or 'GPU'}{hosts}"
-
-
-def _latency(one: Benchmark) -> Cell:
-    return Cell(number(one.smallest.time_us, 1).text, size_text(one.smallest.bytes))
-
-
-def _wrong(one: Benchmark) -> Cell:
-    return Cell("–", "not checked", "unknown") if one.wrong is None else number(one.wrong, 0)
 
 
 def nccl_sentence(log: NcclLog) -> str:
@@ -138,12 +127,12 @@ def nccl_sentence(log: NcclLog) -> str:
     groups = ", ".join(
         f"{count} communicator{'' if count == 1 else 's'} of {ranks}" for ranks, count in sizes.most_common(4)
     )
-    parts = [f"{version} made {groups or 'no communicator that the log names'}"]
     plugins = {one.plugin: one.devices for one in log.networks}
+    each = []
     for plugin, devices in list(plugins.items())[:3]:
         names = ", ".join(device for _, device in devices[:8])
-        parts.append(f"its network is {plugin}{f' on {names}' if names else ''}")
-    return f"{'; '.join(parts)}."
+        each.append(said("fabric", "network", plugin=plugin, devices=names))
+    return first_said("fabric", "nccl", version=version, groups=groups, networks_used=each)
 
 
 def _figures(fabric: Fabric, device: Any) -> list[Figure]:
@@ -175,22 +164,14 @@ def _settings(log: NcclLog | None) -> list[Text]:
     return list(found.values())[:_MOST_SETTINGS]
 
 
-def _way(row: ConnectionJson) -> str:
-    return way_text(row.transport, row.detail)
-
-
 def _where(row: ConnectionJson) -> Cell:
     one, other = row.from_host, row.to_host
     if row.within_host:
-        return Cell(f"GPUs of {one}" if one else "GPUs of one host")
+        return Cell(f"GPUs of {one}" if one else said("fabric", "one_host"))
     if row.within_host is None:
-        return Cell("–", "not known", "unknown")
+        return NOT_KNOWN
     return Cell(f"{one} and {other}" if one and other else "hosts")
 
 
 def _gdr(row: ConnectionJson) -> Cell:
     return Cell("yes" if row.gdr else "no") if row.transport in ("NET", "COLLNET") else Cell("")
-
-
-def _quote(row: ConnectionJson) -> Cell:
-    return name(f"{row.quote.path}:{row.quote.line}  {row.quote.text}", 100)

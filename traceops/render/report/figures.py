@@ -11,17 +11,18 @@ import numpy as np
 
 from traceops.core.arrays import median as median_of
 from traceops.core.arrays import percentiles
-from traceops.core.words import StepWords
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
-from traceops.render.report.terms import TERMS
+from traceops.render.report.terms import TERMS, said
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
+from traceops.words.catalogue import texts
 
 # "data" (a list of traces) and "layout": what plotly.js draws, and what plotly.graph_objects.Figure(figure) takes.
 # Made without plotly's own classes: importing and filling them takes longer than the rest of the page.
 Figure = dict[str, Any]
 MOST_STEPS = 400
+_PATTERN_LOOK = {"fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.75)", "size": 7, "solidity": 0.2}
 _PATTERN = {"comm_wait": "/", "comm_unmatched": ".", "idle_sync": "\\"}  # for print without colour
 Y_LABELS = {"automargin": True, "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
 _ALL_RANKS_PX = 420  # of a heat map with a thin line a rank
@@ -29,17 +30,36 @@ _NAMED_ROWS = 20
 _WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
 
 
+def worded(key: str, /, **facts: Any) -> str:
+    """A text of [figures] in words/page.ini: an axis's title, or what a mark says where one points at it."""
+    return texts("page", "figures")[key].format(**facts)
+
+
+def hover(key: str, /, **facts: Any) -> str:
+    """The same as plotly's template of what is said of a mark."""
+    return f"{worded(key, **facts)}<extra></extra>"
+
+
+def bar_trace(name: str, x: Sequence[Any], y: Sequence[Any], colour: Any, template: str, **more: Any) -> dict[str, Any]:
+    """A trace of bars that lie; `template` is its hover text, `more` whatever else plotly's bar takes."""
+    marker = {"color": colour, "line": {"width": 0}, **more.pop("marker", {})}
+    return {
+        "type": "bar", "name": name, "x": list(x), "y": list(y), "orientation": "h", "marker": marker,
+        "hovertemplate": template, **more,
+    }  # fmt: skip
+
+
 def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Where each rank's step goes: stacked bars, ms a step, mean over the rank's steps.
 
     `ranks` chooses the bars; without it all ranks, or one of each kind of more than 64.
     """
-    return _stacked(report, BUCKETS, ranks, _of_bars(report.summary.step_words))
+    return _stacked(report, BUCKETS, ranks, said("ledger", "axis", report.summary.step_words))
 
 
 def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Why each rank's device was idle: stacked bars, ms a step, mean over the rank's steps."""
-    return _stacked(report, IDLE_BUCKETS, ranks, f"idle {_of_bars(report.summary.step_words)}")
+    return _stacked(report, IDLE_BUCKETS, ranks, said("idle", "axis", report.summary.step_words))
 
 
 def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
@@ -141,12 +161,8 @@ def distribution_figure(report: Report) -> Figure:
                 "showlegend": False,
             }
         )
-    title = {"text": f"ms {report.summary.step_words.per} over all {len(report.ranks)} ranks"}
+    title = {"text": said("ledger", "spread_axis", report.summary.step_words, ranks=len(report.ranks))}
     return laid_out(boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS)
-
-
-def _of_bars(words: StepWords) -> str:
-    return words.choose("ms per step (mean over steps)", "ms in the window")
 
 
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:
@@ -157,31 +173,13 @@ def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None
     bars = []
     for bucket in buckets:
         values = [rounded(by_rank[rank].bucket_ms(bucket)) for rank in chosen]
-        term = TERMS[bucket]
+        term, pattern = TERMS[bucket], {"shape": _PATTERN.get(bucket, ""), **_PATTERN_LOOK}
         bars.append(
-            {
-                "type": "bar",
-                "x": values,
-                "y": labels,
-                "name": term.label,
-                "orientation": "h",
-                "meta": bucket,
-                "marker": {
-                    "color": term.colour,
-                    "line": {"width": 0},
-                    "pattern": {
-                        "shape": _PATTERN.get(bucket, ""),
-                        "fillmode": "overlay",
-                        "fgcolor": "rgba(255,255,255,0.75)",
-                        "size": 7,
-                        "solidity": 0.2,
-                    },
-                },
-                "customdata": where,
-                "hovertemplate": f"%{{y}}%{{customdata}}<br>{term.label}: %{{x:.3f}} ms<extra></extra>",
-                "showlegend": any(value for value in values),
-            }
-        )
+            bar_trace(
+                term.label, values, labels, term.colour, hover("stacked", label=term.label), meta=bucket,
+                marker={"pattern": pattern}, customdata=where, showlegend=any(values),
+            )
+        )  # fmt: skip
     return laid_out(
         bars,
         len(chosen),

@@ -28,7 +28,6 @@ from traceops.render.document import (
     fold,
     items,
     soft,
-    spans,
     text,
 )
 from traceops.render.report.card import card_answer
@@ -80,16 +79,27 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
         _blamed_lane(_label(report, ranks, ranks[0]), by_rank[ranks[0]], victim, peer, bucket, end, when)
         for ranks in _groups(by_rank, blamed)
     ]
-    if victim is not None:
-        marks = _wait_marks(by_rank[victim], end, when)
-        lanes.append(StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks))
-    rest = [rank for rank in others if rank != victim]
-    for ranks, example in _kinds(by_rank, rest)[:_MOST_OTHERS]:
-        marks = () if blamed else _wait_marks(by_rank[example], end, when)
-        lanes.append(StepLane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
+    lanes += _other_lanes(
+        report, by_rank, [rank for rank in others if rank != victim], victim, blamed=bool(blamed), end=end, when=when
+    )
     used = {piece.key for lane in lanes for piece in lane.pieces}
     kinds = tuple(PieceKind(key, term.label, term.colour) for key, term in TERMS.items() if key in used)
     return AlignedSteps("aligned", _said(report, lanes), tuple(lanes), end, kinds)
+
+
+def _other_lanes(
+    report: Report, by_rank: Mapping[int, Rows], rest: Sequence[int], victim: int | None, *, blamed: bool, end: float,
+    when: str,
+) -> list[StepLane]:  # fmt: skip
+    """The victim, and one rank of each kind of the others; their waiting is marked where no rank is blamed for it."""
+    lanes = []
+    if victim is not None:
+        marks = _wait_marks(by_rank[victim], end, when)
+        lanes.append(StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks))
+    for ranks, example in _kinds(by_rank, rest)[:_MOST_OTHERS]:
+        marks = () if blamed else _wait_marks(by_rank[example], end, when)
+        lanes.append(StepLane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
+    return lanes
 
 
 def caption(report: Report, steps: AlignedSteps) -> str:
@@ -109,9 +119,11 @@ def caption(report: Report, steps: AlignedSteps) -> str:
 def _said(report: Report, lanes: Sequence[StepLane]) -> str:
     """For those who cannot see it."""
     step = report.tables.timeline[0].step
-    told = [f"{lane.label}: {', '.join(mark.text for mark in lane.marks if mark.text)}" for lane in lanes if lane.marks]
-    named = "; ".join(one.replace("\n", " ") for one in told) or f"{len(lanes)} rows"
-    return f"{'The window' if step is None else f'Step {step}'} on one time axis in ms. {named}"
+    marked = [
+        f"{lane.label}: {', '.join(mark.text for mark in lane.marks if mark.text)}" for lane in lanes if lane.marks
+    ]
+    named = "; ".join(one.replace("\n", " ") for one in marked) or f"{len(lanes)} rows"
+    return said("first_screen", "label", when="The window" if step is None else f"Step {step}", named=named)
 
 
 def _blamed(report: Report, lead: Finding | None, by_rank: Mapping[int, Rows]) -> list[int]:
@@ -250,12 +262,8 @@ def _folded(report: Report, lead: Finding | None) -> list[Block]:
     caused = [finding for finding in others if any(explains(one, finding) for one in told)]
     same = [finding for finding in others if finding not in caused and _is_same(report, told, finding)]
     rest = [finding for finding in others if finding not in (*caused, *same)]
-    folds = (
-        (same, "The same, by another rule"),
-        (caused, "Consequences"),
-        (rest, "Other findings" if lead else "Remarks"),
-    )
-    blocks: list[Block] = [_findings_fold(report, found, name) for found, name in folds if found]
+    folds = ((same, "same"), (caused, "caused"), (rest, "others" if lead else "remarks"))
+    blocks: list[Block] = [_findings_fold(report, found, said("first_screen", key)) for found, key in folds if found]
     unjudged = [check for check in report.checks if check.status == "not_evaluated" and check.unjudged is UNSET]
     if unjudged:
         blocks.append(_unjudged_fold(unjudged))
@@ -282,16 +290,10 @@ def _findings_fold(report: Report, found: Sequence[Finding], name: str) -> Fold:
 def _unjudged_fold(checks: Sequence[Check]) -> Fold:
     by_reason: dict[str, list[str]] = defaultdict(list)
     for check in checks:
-        by_reason[check.reason or "no reason was given"].append(check.rule)
+        by_reason[check.reason or said("first_screen", "no_reason")].append(check.rule)
     ordered = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
-    lines = [text(*spans(f"{', '.join(rules)}: {reason}")) for reason, rules in ordered[:_MOST_REASONS]]
-    if len(ordered) > _MOST_REASONS:
-        lines.append(
-            text(
-                said("first_screen", "more_reasons", more=len(ordered) - _MOST_REASONS) + " ",
-                Span("Checks", href="#checks"),
-                ".",
-            )
-        )
+    lines = [text(f"{', '.join(rules)}: {reason}") for reason, rules in ordered[:_MOST_REASONS]]
+    if (more := len(ordered) - _MOST_REASONS) > 0:
+        lines.append(text(said("first_screen", "more_reasons", more=more) + " ", Span("Checks", href="#checks"), "."))
     count = said("first_screen", "not_checked", count=len(checks))
-    return fold((f"{count} ", Span("why, rule by rule", "soft")), items(lines))
+    return fold((f"{count} ", Span(said("first_screen", "why"), "soft")), items(lines))

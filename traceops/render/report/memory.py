@@ -9,14 +9,13 @@ from typing import Any
 
 from traceops.core.claims import first_phrase
 from traceops.core.units import UNKNOWN, gib_text
-from traceops.core.words import MEMORY_KINDS
+from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
-from traceops.render.report.figures import Figure, dots, laid_out, line
+from traceops.render.report.figures import Figure, dots, laid_out, line, worded
 from traceops.render.report.terms import section_of
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
-from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB = 1 << 30
 said = partial(first_phrase, "gpu_memory")
@@ -92,7 +91,7 @@ def in_step_figure(rows: MemoryInStep) -> Figure:
         if any(own):
             sums = [held + more for held, more in zip(sums, own, strict=True)]
             traces.append(_line(words, rows.at_ms, sums, _COLOURS[number % len(_COLOURS)]))
-    return _figure(traces, "ms of the step on the host")
+    return _figure(traces, worded("memory_axis"))
 
 
 def _peak_text(rows: MemoryOverTime) -> str:

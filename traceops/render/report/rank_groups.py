@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 
 from msgspec import Struct
 
-from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, value_of
 from traceops.render.report.terms import first_said, said
@@ -140,18 +140,19 @@ def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     apart = set(named_ranks(report))
     shown = {rank: [rank] for rank in drawn}
     folded = {rank: [rank] for rank in drawn & apart}
-    unlike = len({row.rank for row in report.ranks if row.rank in apart} - drawn)
+    unlike = len(hosts.keys() & apart - drawn)
     for kind in alike_ranks([row for row in report.ranks if row.rank not in apart]):
         there = [rank for rank in kind.ranks if rank in drawn]
         if not there:
             unlike += len(kind.ranks)
             continue
         first = kind.example if kind.example in drawn else there[0]
-        shown[first] += [rank for rank in kind.ranks if rank not in drawn]
+        shown[first] += sorted(set(kind.ranks) - drawn)
         # Where some stand for ranks that are not drawn, one row is the whole kind, wherever its ranks are.
-        parts = dict.fromkeys(hosts[rank] for rank in there) if len(there) == len(kind.ranks) else [None]
-        for host in parts:
-            here = [rank for rank in there if host is None or hosts[rank] == host]
+        by_host: dict[str, list[int]] = defaultdict(list)
+        for rank in there:
+            by_host[hosts[rank] if len(there) == len(kind.ranks) else ""].append(rank)
+        for here in by_host.values():
             example = first if first in here else here[0]
             folded[example] = sorted({*here, *shown[example]})
     return {

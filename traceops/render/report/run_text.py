@@ -10,14 +10,6 @@ from traceops.render.report.terms import said
 from traceops.report.model import Report
 from traceops.report.summary import Flops
 
-# Why operations are not known; the keys are those of report.run.Flops.why.
-WHY_NOT = {
-    "no_products": "no operator that multiplies was recorded",
-    "no_shapes": "shapes were not recorded (traceops run --record-shapes)",
-    "unknown_shape": "of some operators the shapes do not tell the work",
-    "uncounted": "kernels multiply that no recorded operator launched",
-}
-
 
 def speed_text(report: Report) -> str:
     """'312 samples/s, 40 000 tokens/s, MFU 38 % (376 of 989.4 TFLOP/s in bf16)', as far as it is known."""
@@ -49,11 +41,8 @@ def _of_peak(flops: Flops) -> str:
 
 
 def _why(flops: Flops) -> str:
-    if flops.why is not None:
-        return WHY_NOT[flops.why]
-    if flops.precision is None:
-        return "the kernels' names do not tell one precision"
-    return f"no dense peak in {flops.precision} is known of {flops.device or 'these devices'}"
+    key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
+    return said("speed", key, precision=flops.precision, device=flops.device or said("speed", "these"))
 
 
 # How the steps of a report were found, in a few words.

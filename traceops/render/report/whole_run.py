@@ -15,11 +15,12 @@ from traceops.measure.host_places import CodePlace, Unit
 from traceops.measure.recording import SLOWED
 from traceops.render.cells import Cell, Column, Table, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
-from traceops.render.report.figures import Figure, dots, laid_out, line
+from traceops.render.report.figures import Figure, dots, hover, laid_out, line, worded
 from traceops.render.report.terms import first_said, said, section_of
 from traceops.report.model import Report
 from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
 from traceops.rules.whole_run_machine import MACHINE
+from traceops.words.catalogue import texts
 
 # The undisturbed step in words and as a table: beside the light and the full window, and where it goes.
 
@@ -62,23 +63,25 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
         for name, verb in _PARTS
         if (ms := statistics.median(getattr(row, name) for row in rows.ranks)) >= _LEAST_PCT / 100 * rows.step_ms
     ]
-    before, behind = rows.before, rows.behind_ms
-    apart = typical_ms is not None and before is None and abs(rows.step_ms / typical_ms - 1) >= _APART
+    behind, unseen_ms = rows.behind_ms, rows.step_ms - rows.light_ms
+    apart = typical_ms is not None and rows.before is None and abs(rows.step_ms / typical_ms - 1) >= _APART
     as_light = apart and rows.step_ms < (typical_ms or 0.0) and rows.light_ms <= rows.step_ms  # without recording too
-    unseen_ms = rows.step_ms - rows.light_ms
-    told = [f"on {who(one.ranks)} ({one.why_not})" for one in rows.stayed if one.why_not is not None]
-    unasked = [rank for one in rows.stayed if one.why_not is None for rank in one.ranks]
     return said(
         "undisturbed", "sentence", step=rows.step_ms, light=rows.light_ms, recorded=rows.recorded_ms,
-        window_name="light windows" if len(rows.windows) > 1 else "light window",
-        before=None if before is None else before.count, before_least=None if before is None else before.least_ms,
-        before_most=None if before is None else before.most_ms, as_light=typical_ms if as_light else None,
-        typical=typical_ms if apart else None, scaled=rows.scaled, over_ranks=len(rows.ranks) > 1,
-        unseen_ms=unseen_ms if unseen_ms >= _UNSEEN * rows.step_ms else None, parts=", ".join(parts),
-        behind_ms=behind, behind_pct=None if behind is None else 100 * (behind / rows.step_ms - 1),
-        stayed=" and ".join(told), may_end=bool(unasked) or not told,
-        unasked=who(unasked) if told and unasked else None,
+        window_name="light windows" if len(rows.windows) > 1 else "light window", before=rows.before,
+        as_light=typical_ms if as_light else None, typical=typical_ms if apart else None, scaled=rows.scaled,
+        over_ranks=len(rows.ranks) > 1, unseen_ms=unseen_ms if unseen_ms >= _UNSEEN * rows.step_ms else None,
+        parts=", ".join(parts), behind_ms=behind,
+        behind_pct=None if behind is None else 100 * (behind / rows.step_ms - 1), **_stayed(rows),
     )  # fmt: skip
+
+
+def _stayed(rows: UndisturbedRows) -> dict[str, Any]:
+    """Where the profiler stays in the process, and why, as facts."""
+    known = [f"on {who(one.ranks)} ({one.why_not})" for one in rows.stayed if one.why_not is not None]
+    unasked = [rank for one in rows.stayed if one.why_not is None for rank in one.ranks]
+    unasked_of = who(unasked) if known and unasked else None
+    return {"stayed": " and ".join(known), "may_end": bool(unasked) or not known, "unasked": unasked_of}
 
 
 def _windows(rows: UndisturbedRows) -> str:
@@ -121,18 +124,6 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
 
 MOST_LINES = 8  # ranks that have a line of their own in the figure
 _MOST_PLACES = 24
-CAUSES = {
-    "evaluation": "evaluation",
-    "inference": "a model called without gradients",
-    "checkpoint": "checkpoint",
-    "recompilation": "recompilation",
-    "garbage_collection": "garbage collection",
-    "allocator": "the allocator's cache emptied",
-    "input": "data came late",
-    "logging": "logging",
-    "host": "a function that most steps do not call",
-    "unknown": "nothing was seen",
-}
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
 _MUCH_PCT = 10.0  # of the run, in steps that came again: told although nothing shows why
 _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
@@ -152,7 +143,7 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
     if rows.hosts:
         blocks += [Heading("Where hosts are"), soft(said("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
     if rows.machine:
-        blocks += [Heading("What the machine did"), TableBlock(_machine_table(rows))]
+        blocks += [Heading(said("all-steps-of-run", "machine")), TableBlock(_machine_table(rows))]
     return section_of("all-steps-of-run", blocks, run_steps=rows.steps)
 
 
@@ -166,55 +157,42 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
 
     That others take much longer than the recorded ones is said, as what is found is of those alone.
     """
-    part = "all-steps-of-run"
     rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
-    told = [
-        first_said(
-            part, "occasion", cause=CAUSES.get(one.cause, one.cause), share=one.share_pct, times=one.times,
-            more=one.more_ms, once=one.times <= 1,
-        )
-        for one in rows.occasions
-        if one.share_pct >= 1 and one.cause != "unknown" and not (rounds and one.cause in ("host", "inference"))
-    ]  # fmt: skip
-    waits = any(one.rule == MACHINE.id and one.cause == "shared_cores" for one in report.findings)
-    told += [
-        said(
-            part, "unexplained", share=one.share_pct, times=one.times, more=one.more_ms,
-            rule=MACHINE.id if waits else "",
-        )
-        for one in rows.occasions
-        if _is_open(one) and report.summary.step_kinds is None and rounds is None
-    ]  # fmt: skip
     slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
+    own = rows.own_profiler
     return said(
-        part, "sentence", steps=rows.steps, by_turns=rows.typical_ms if rows.input_by_turns else None,
+        "all-steps-of-run", "sentence", steps=rows.steps, by_turns=rows.typical_ms if rows.input_by_turns else None,
         typical_ms=rows.typical_ms, before=rows.before_ms if slowed else None, behind=rows.behind_ms,
-        longer_times=much_longer(rows.typical_ms, report.summary.step_time_ms.typical),
-        odd=None if rounds else rows.steps - rows.typical_steps - rows.start_steps or None, occasions="; ".join(told),
-        round_steps=rounds and rounds.steps, round_ms=rounds and rounds.ms,
+        longer_times=much_longer(rows.typical_ms, report.summary.step_time_ms.typical), rounds=rounds,
+        odd=None if rounds else rows.steps - rows.typical_steps - rows.start_steps or None,
+        occasions="; ".join(_occasions(rows, report, in_rounds=rounds is not None)),
         left_out=rows.skipped_steps or None, every=rows.steps + rows.recorded_steps + 1,  # the first is not timed
-        **_own_profiler(rows), **_ended(rows),
+        profiler_of=own, one=own is not None and own.first == own.last,
+        whole=own is not None and 1 < own.steps == own.last - own.first + 1,
+        where=(own.where or "").replace(chr(92), "/").rpartition("/")[2] if own is not None else "",
+        ended=rows.ended_after,
     )  # fmt: skip
 
 
-def _own_profiler(rows: WholeRunRows) -> dict[str, Any]:
-    """Where the script profiles itself, as facts."""
-    if (own := rows.own_profiler) is None:
-        return {}
-    steps = f"step {own.first}" if own.first == own.last else f"{own.steps} of the steps {own.first} to {own.last}"
-    steps = f"steps {own.first} to {own.last}" if 1 < own.steps == own.last - own.first + 1 else steps
-    where = None if own.where is None else own.where.replace(chr(92), "/").rpartition("/")[2]
-    return {"at_work": steps, "where": where, "there": own.step_ms}
+def _occasions(rows: WholeRunRows, report: Report, *, in_rounds: bool) -> list[str]:
+    """What part of the run goes to steps of each cause; in_rounds: steps of several kinds are the rule there."""
+    waits = any(one.rule == MACHINE.id and one.cause == "shared_cores" for one in report.findings)
+    explained, unexplained = [], []
+    for one in rows.occasions:
+        facts = {"share": one.share_pct, "times": one.times, "more": one.more_ms}
+        if one.cause == "unknown":
+            much = one.times > 1 and one.share_pct >= _MUCH_PCT
+            if much and report.summary.step_kinds is None and not in_rounds:
+                rule = MACHINE.id if waits else ""
+                unexplained.append(said("all-steps-of-run", "unexplained", rule=rule, **facts))
+        elif one.share_pct >= 1 and not (in_rounds and one.cause in ("host", "inference")):
+            cause = _cause_text(one.cause)
+            explained.append(first_said("all-steps-of-run", "occasion", cause=cause, once=one.times <= 1, **facts))
+    return explained + unexplained
 
 
-def _ended(rows: WholeRunRows) -> dict[str, Any]:
-    """Ranks that made fewer steps than others, as with uneven inputs, as facts."""
-    row = rows.ended_after
-    return {} if row is None else {"early": who(row.first), "least": row.least, "most": row.most}
-
-
-def _is_open(one: OccasionRow) -> bool:
-    return one.cause == "unknown" and one.times > 1 and one.share_pct >= _MUCH_PCT
+def _cause_text(cause: str) -> str:
+    return texts("page", "all-steps-of-run").get(f"cause.{cause}", cause)
 
 
 def unlike_run(report: Report) -> str:
@@ -222,11 +200,9 @@ def unlike_run(report: Report) -> str:
     rows = rows_of_run(report)
     if rows is None or report.summary.steps_found_by == "window":
         return ""
-    times, early = much_longer(rows.typical_ms, report.summary.step_time_ms.typical), rows.early_window
-    told = first_said(
-        "all-steps-of-run", "unlike", longer_times=times, typical_ms=rows.typical_ms,
-        before=None if early is None else early.before_ms, later=None if early is None else early.later_ms,
-    )  # fmt: skip
+    times = much_longer(rows.typical_ms, report.summary.step_time_ms.typical)
+    facts = {"longer_times": times, "typical_ms": rows.typical_ms, "early": rows.early_window}
+    told = first_said("all-steps-of-run", "unlike", **facts)
     return f" {told}" if told else ""
 
 
@@ -257,7 +233,7 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
         traces,
         10,
         pixels=22,
-        xaxis={"title": {"text": "step (grey: with the profiler)"}},
+        xaxis={"title": {"text": worded("run_axis")}},
         yaxis={"title": {"text": "ms"}, "rangemode": "tozero"},
         grid_y=True,
         shapes=shapes,
@@ -265,8 +241,8 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
 
 
 def _line(name: str, own: Sequence[StepsRow], colour: str) -> dict[str, Any]:
-    hover = f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>"
-    return line(name, [row.first for row in own], [row.most_ms for row in own], colour, 1.2, hovertemplate=hover)
+    x, y = [row.first for row in own], [row.most_ms for row in own]
+    return line(name, x, y, colour, 1.2, hovertemplate=hover("run_step", name=name))
 
 
 def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, Any]]:
@@ -283,14 +259,14 @@ def _marks(
     one: OccasionRow, begins: Sequence[int], lasts: dict[int, int], most: dict[int, float], colour: str
 ) -> dict[str, Any]:
     places = [first for step in one.steps for first in begins if first <= step <= lasts[first]]
-    name = CAUSES.get(one.cause, one.cause)
+    name = _cause_text(one.cause)
     marker = {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"}
-    return dots(name, places, [most[first] for first in places], marker, f"{name}, step %{{x}}: %{{y:.2f}} ms")
+    return dots(name, places, [most[first] for first in places], marker, worded("run_step", name=name))
 
 
 def _occasions_table(rows: WholeRunRows) -> Table:
     cells = {
-        "cause": lambda row: Cell(CAUSES.get(row.cause, row.cause)),
+        "cause": lambda row: Cell(_cause_text(row.cause)),
         "where": lambda row: Cell(row.where or ""),
         "ranks": lambda row: Cell(", ".join(map(str, row.ranks[:8]))),
     }

@@ -55,20 +55,25 @@ def plot_of(figure: Mapping[str, Any]) -> Plot:
     )
 
 
-def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> PlotFrame:
-    bar_traces = [trace for trace in traces if trace["type"] == "bar"]
-    ends = [end for own in bar_ends(bar_traces, layout) for pair in own for end in pair]
-    across = [value for trace in traces if trace["type"] in ("scatter", "heatmap") for value in trace["x"]]
+def _ends(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Iterator[Any]:
+    """Values that the x axis has to reach: ends of bars, whiskers and intervals."""
+    for own in bar_ends([trace for trace in traces if trace["type"] == "bar"], layout):
+        for pair in own:
+            yield from pair
     for trace in traces:
         if trace["type"] == "box":
-            ends += [*trace["lowerfence"], *trace["upperfence"], 0.0]
+            yield from (*trace["lowerfence"], *trace["upperfence"], 0.0)
         if "error_x" in trace:
             error = trace["error_x"]
             for x, more, less in zip(trace["x"], error["array"], error["arrayminus"], strict=True):
-                ends += [] if x is None else [x - (less or 0.0), x + (more or 0.0)]
+                yield from () if x is None else (x - (less or 0.0), x + (more or 0.0))
+
+
+def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> PlotFrame:
+    across = [value for trace in traces if trace["type"] in ("scatter", "heatmap") for value in trace["x"]]
     lines = [value for trace in traces for value in trace["y"]]
     level = [shape["y0"] for shape in layout.get("shapes", ()) if shape.get("yref") == "y"]
-    x = axis_of(layout.get("xaxis", {}), across, ends)
+    x = axis_of(layout.get("xaxis", {}), across, list(_ends(traces, layout)))
     y = axis_of(layout.get("yaxis", {}), lines, level, most=5)
     margin = layout.get("margin") or {}
     height = float(layout.get("height", 300)) - _BELOW_PX - max(float(margin.get("b", 50)) - 50, 0.0)

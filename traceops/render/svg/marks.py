@@ -128,6 +128,8 @@ def _strength(value: float, low: float, high: float) -> float:
 MOST_TITLED_BARS = 1500  # bars with a text of their own; more of them become one path a trace
 NARROW_PCT = 0.8  # of the width: a bar that is hard to hover has no text of its own where a lane has many
 _MANY = 100  # bars of a figure: fewer all have their texts
+_ENDS = ("lowerfence", "q1", "median", "q3", "upperfence")  # of a box
+_BOX = "{0}: least {1:,.3f}, quartiles {2:,.3f} and {4:,.3f}, median {3:,.3f}, most {5:,.3f} ms"
 _PATTERNS = {"/": "slash", "\\": "backslash", ".": "dots"}
 _INSIDE = 40.0  # percent: a bar that is long enough for its text, on a phone too
 _BESIDE = 62.0  # percent: a text beside a bar that ends after that stands on it
@@ -201,14 +203,11 @@ def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mar
         colour = (trace.get("marker") or {})["color"]
         for place, row in enumerate(trace["y"]):
             middle = frame.down(row)
-            known = [frame.across(trace[key][place]) for key in ("lowerfence", "q1", "median", "q3", "upperfence")]
+            known = [frame.across(trace[key][place]) for key in _ENDS]
             if middle is None or any(value is None for value in known):
                 continue
             least, low, half, high, most = (float(value or 0.0) for value in known)
-            numbers = [trace[key][place] for key in ("lowerfence", "q1", "median", "q3", "upperfence")]
-            said = "{}: least {:,.3f}, quartiles {:,.3f} and {:,.3f}, median {:,.3f}, most {:,.3f} ms".format(
-                plain(trace.get("name", row)), numbers[0], numbers[1], numbers[3], numbers[2], numbers[4]
-            )
+            said = _BOX.format(plain(trace.get("name", row)), *(trace[key][place] for key in _ENDS))
             yield Segment(least, middle, most, middle, colour, 1.5, title=said)
             yield Rectangle(
                 low, round(middle - height / 2, 2), round(max(high - low, 0.15), 3), height, colour, 0.55, "", said

@@ -62,30 +62,28 @@ def _cell(value: Any) -> Any:
     return value
 
 
+_TABLES = (
+    "lateness",
+    "arrivals",
+    "bandwidth",
+    "reference",
+    "timeline",
+    "kernels",
+    "blocking_calls",
+    "copies",
+)  # of report.tables, each a file
+_HTA_TABLES = (
+    "temporal_breakdown",
+    "overlap",
+    "idle_time_breakdown",
+    "kernel_types",
+    "kernels",
+    "launch_statistics",
+    "queue_length",
+)
 CSV_FILES = (
-    "summary.csv",
-    "findings.csv",
-    "hosts.csv",
-    "steps.csv",
-    "collectives.csv",
-    "roles.csv",
-    "passes.csv",
-    "lateness.csv",
-    "arrivals.csv",
-    "bandwidth.csv",
-    "reference.csv",
-    "critical_path.csv",
-    "timeline.csv",
-    "kernels.csv",
-    "blocking_calls.csv",
-    "copies.csv",
-    "hta_temporal_breakdown.csv",
-    "hta_overlap.csv",
-    "hta_idle_time_breakdown.csv",
-    "hta_kernel_types.csv",
-    "hta_kernels.csv",
-    "hta_launch_statistics.csv",
-    "hta_queue_length.csv",
+    *("summary.csv", "findings.csv", "hosts.csv", "steps.csv", "collectives.csv", "roles.csv", "passes.csv"),
+    *("critical_path.csv", *(f"{name}.csv" for name in _TABLES), *(f"hta_{name}.csv" for name in _HTA_TABLES)),
 )
 
 _FINDING_COLUMNS = (
@@ -114,15 +112,8 @@ def render_csv_files(report: Report) -> dict[str, str]:
         "collectives.csv": struct_csv(report.collectives),
         "roles.csv": struct_csv(report.roles),
         "passes.csv": struct_csv(report.passes),
-        "lateness.csv": struct_csv(tables.lateness),
-        "arrivals.csv": struct_csv(tables.arrivals),
-        "bandwidth.csv": struct_csv(tables.bandwidth),
-        "reference.csv": struct_csv(tables.reference),
         "critical_path.csv": csv_text([_path_row(row) for row in tables.critical_path]),
-        "timeline.csv": struct_csv(tables.timeline),
-        "kernels.csv": struct_csv(tables.kernels),
-        "blocking_calls.csv": struct_csv(tables.blocking_calls),
-        "copies.csv": struct_csv(tables.copies),
+        **{f"{name}.csv": struct_csv(getattr(tables, name)) for name in _TABLES},
         **{f"{name}.csv": csv_text(rows) for name, rows in tables.hta.items()},
     }
     return {name: text for name, text in files.items() if text}

@@ -216,7 +216,7 @@ def _gpu_of(machine: Machine, bus_id: str | None) -> Gpu | None:
 
 def benchmark_text(one: Benchmark) -> str:
     """'all_reduce of nccl-tests over 8 GPUs on node-1'."""
-    return f"{one.op or 'A test'} of nccl-tests over {_where(one)}"
+    return reason("fabric", "benchmark", op=one.op or "A test", where=_where(one))
 
 
 def _where(one: Benchmark) -> str:

@@ -24,17 +24,16 @@ class FabricBounds(Bounds, frozen=True):
 BOUNDS = FabricBounds()
 
 
-class _Fabric(Claim, frozen=True, kw_only=True):
+class FabricClaim(Claim, frozen=True):
     family = "fabric"
 
 
-class AcrossNuma(_Fabric, frozen=True, kw_only=True):
+class AcrossNuma(FabricClaim, frozen=True, kw_only=True):
     """Pairs of GPUs of which no link but that between the processors leads from one to the other.
 
     gpus: all pairs, and the hosts. weight: what makes it more than information. way: which NCCL took, by `took`.
     """
 
-    kind = "across_numa"
     pair: str | None = None
     count: int
     gpus: str
@@ -44,13 +43,12 @@ class AcrossNuma(_Fabric, frozen=True, kw_only=True):
     took: tuple[str, ...] = ()
 
 
-class UnusedLinks(_Fabric, frozen=True, kw_only=True):
+class UnusedLinks(FabricClaim, frozen=True, kw_only=True):
     """GPUs of one host that talk `through` something slower than they have. device: its `link`, by its name alone.
 
     because: what keeps them from it. settings: 'NAME was set to VALUE', of the log.
     """
 
-    kind = "unused_links"
     through: str
     ways: tuple[str, ...]
     has: str
@@ -61,13 +59,12 @@ class UnusedLinks(_Fabric, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
 
 
-class Sockets(_Fabric, frozen=True, kw_only=True):
+class Sockets(FabricClaim, frozen=True, kw_only=True):
     """Data over TCP sockets, or a network's plugin that did not start. case: which; remark: what follows.
 
     ways: those in use beside or in place of it. faster: devices that are there.
     """
 
-    kind = "sockets"
     case: str
     remark: str | None = None
     ways: tuple[str, ...] = ()
@@ -76,13 +73,12 @@ class Sockets(_Fabric, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
 
 
-class FarNic(_Fabric, frozen=True, kw_only=True):
+class FarNic(FabricClaim, frozen=True, kw_only=True):
     """A GPU that sends or receives through a NIC although others are nearer.
 
     path: to it, `best` to those; across: NUMA nodes. usable: NCCL could take these.
     """
 
-    kind = "far_nic"
     gpu: str
     hosts: str | None = None
     does: str
@@ -94,10 +90,9 @@ class FarNic(_Fabric, frozen=True, kw_only=True):
     usable: bool
 
 
-class NarrowLink(_Fabric, frozen=True, kw_only=True):
+class NarrowLink(FabricClaim, frozen=True, kw_only=True):
     """A width or speed below what most siblings have. one: the amount, where it is of one device."""
 
-    kind = "narrow_link"
     metric: str
     device: str | None = None
     one: str | None = None
@@ -108,20 +103,18 @@ class NarrowLink(_Fabric, frozen=True, kw_only=True):
     made_so: bool = False
 
 
-class LinksDown(_Fabric, frozen=True, kw_only=True):
+class LinksDown(FabricClaim, frozen=True, kw_only=True):
     """NVLinks that are down. one: the number, where it is of one GPU."""
 
-    kind = "links_down"
     gpu: str | None = None
     one: int | None = None
     count: int
     gpus: tuple[str, ...]
 
 
-class Rings(_Fabric, frozen=True, kw_only=True):
+class Rings(FabricClaim, frozen=True, kw_only=True):
     """NCCL's rings against the links between their GPUs. found: channels of its search, where it uses fewer."""
 
-    kind = "rings"
     gpus: int
     host: str | None = None
     gbs: float
@@ -135,10 +128,9 @@ class Rings(_Fabric, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
 
 
-class SlowRings(_Fabric, frozen=True, kw_only=True):
+class SlowRings(FabricClaim, frozen=True, kw_only=True):
     """Rings that are slow whatever joins their GPUs, where no topology shows what does."""
 
-    kind = "slow_rings"
     gbs: float
     slowest: float
     channels: int
@@ -146,10 +138,9 @@ class SlowRings(_Fabric, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
 
 
-class OneSided(_Fabric, frozen=True, kw_only=True):
+class OneSided(FabricClaim, frozen=True, kw_only=True):
     """Links that are narrower one way than the other. planned: what NCCL's rings carry there."""
 
-    kind = "one_sided"
     links: str
     host: str | None = None
     count: int
@@ -158,9 +149,10 @@ class OneSided(_Fabric, frozen=True, kw_only=True):
     planned: float | None = None
 
 
-class NcclTest(_Fabric, frozen=True, kw_only=True):
+class NcclTest(FabricClaim, frozen=True, kw_only=True):
     """One run of nccl-tests: the operation, the number of GPUs where it is known, the hosts."""
 
+    family = "fabric"
     op: str | None = None
     gpus: int | None = None
     hosts: tuple[str, ...] = ()
@@ -169,7 +161,6 @@ class NcclTest(_Fabric, frozen=True, kw_only=True):
 class WrongValues(NcclTest, frozen=True, kw_only=True):
     """Values that came out wrong, at messages of these sizes. more: further sizes."""
 
-    kind = "wrong_values"
     wrong: int
     sizes: tuple[str, ...] = ()
     more: int | None = None
@@ -190,7 +181,6 @@ class SlowTest(NcclTest, frozen=True, kw_only=True):
 class FallingTest(NcclTest, frozen=True, kw_only=True):
     """Large messages that are slower than smaller ones."""
 
-    kind = "falling_test"
     best: float
     best_size: str
     last: float
@@ -200,6 +190,5 @@ class FallingTest(NcclTest, frozen=True, kw_only=True):
 class LateTest(NcclTest, frozen=True, kw_only=True):
     """Small messages that take milliseconds."""
 
-    kind = "late_test"
     ms: float
     message_size: str

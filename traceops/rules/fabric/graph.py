@@ -95,7 +95,8 @@ def _rings_of(fabric: Fabric) -> Iterator[_Plan | None]:
         for graph in communicator.graphs:
             if graph.pattern != _RING or communicator.size < 2:
                 continue
-            if _leaves_host(communicator):
+            hosts = {place.host for place in communicator.places.values()}
+            if (communicator.nodes or 1) > 1 or len(hosts) != 1 or names_are_of_several(communicator):
                 yield None
                 continue
             machine = _machine_of(fabric, communicator)
@@ -119,11 +120,6 @@ def _placed(graph: GraphBandwidth, machine: Machine | None, gpus: list[Gpu | Non
 
 def _by_index(machine: Machine | None, index: int) -> Gpu | None:
     return next((gpu for gpu in (machine.gpus if machine else ()) if gpu.index == index), None)
-
-
-def _leaves_host(communicator: Communicator) -> bool:
-    hosts = {place.host for place in communicator.places.values()}
-    return (communicator.nodes or 1) > 1 or len(hosts) != 1 or names_are_of_several(communicator)
 
 
 def _machine_of(fabric: Fabric, communicator: Communicator) -> Machine | None:

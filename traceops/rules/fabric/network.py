@@ -76,7 +76,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
 def _seen(fabric: Fabric, log: NcclLog, talked: Sequence[Talk]) -> _Seen:
     over_sockets = [talk for talk in talked if is_socket(talk)]
     between = [talk for talk in over_sockets if not talk.inside]
-    fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
+    fast = [nic for machine in fabric.machines for nic in machine.nics if (is_rdma(nic) and nic.up is not False)]
     nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
     return _Seen(log, talked, over_sockets, between, fast, asked_for_sockets(log), nothing_faster)
 
@@ -173,10 +173,6 @@ def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list
 
 def is_socket(talk: Talk) -> bool:
     return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
-
-
-def _is_fast(nic: Nic) -> bool:
-    return is_rdma(nic) and nic.up is not False
 
 
 def _clear(log: NcclLog, talked: Sequence[Talk]) -> str:

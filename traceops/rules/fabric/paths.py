@@ -55,7 +55,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         judged += len(pairs)
         across = [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]
         if across:
-            between = [talk for talk in own if _is_one_of(talk, across)]
+            between = [talk for talk in own if any({one, other} == set(talk.gpus) for one, other, _ in across)]
             evidence = _paths_taken(across, len(pairs), between)
             found, measured = _across(machine, pairs, across, between, known, logged=logged)
             alike[found].append((machine, [*evidence, *_nics(machine, used), *measured], between))
@@ -141,10 +141,6 @@ def _used(machine: Machine, own: Sequence[Talk]) -> list[Gpu]:
     return sorted(set(seen), key=lambda gpu: gpu.index) or list(machine.gpus)
 
 
-def _is_one_of(talk: Talk, pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
-    return any({one, other} == set(talk.gpus) for one, other, _ in pairs)
-
-
 def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
     """Whether links of other GPUs lead from one GPU to the other of every pair across nodes."""
     group = {gpu: {gpu} for one, other, _ in pairs for gpu in (one, other)}
@@ -169,6 +165,9 @@ def _way(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) 
     return transport if transport in ("P2P", "SHM", "NET") else "other"
 
 
+_BONDED = Evidence(Fact.A_BONDED_NIC, "one device for NCCL, near one node")
+
+
 def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
     """Which NICs are near which GPU: what a way over the network would take."""
     near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used[:_MOST_PAIRS]]
@@ -177,8 +176,8 @@ def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
         for gpu, nics, path in near
         if path is not None
     ]
-    bonded = [nic for _, nics, _ in near for nic in nics if nic.bonded]
-    return [*told, *([Evidence(Fact.A_BONDED_NIC, "one device for NCCL, near one node")] if bonded else [])]
+    bonded = any(nic.bonded for _, nics, _ in near for nic in nics)
+    return [*told, *[_BONDED] * bonded]
 
 
 def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:

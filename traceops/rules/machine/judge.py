@@ -17,6 +17,8 @@ from traceops.rules.machine import gpus, limits, links, network, platform, varia
 class OneSentence(Claim, frozen=True):
     """What is said in one sentence, which may end with the words of a program."""
 
+    family = "machine"
+
     def sentence(self) -> str:
         """Without its full stop."""
         return self.sentences("sentence")[0]
@@ -28,8 +30,6 @@ class OneSentence(Claim, frozen=True):
 class FailedTest(OneSentence, frozen=True, kw_only=True):
     """A test of communication that did not come out right. host: where it ran, of several. said: by itself."""
 
-    family = "machine"
-    kind = "failed_test"
     test: str
     outcome: str
     host: str | None = None
@@ -40,8 +40,6 @@ class FailedTest(OneSentence, frozen=True, kw_only=True):
 class WrongOnMachine(OneSentence, frozen=True, kw_only=True):
     """What is wrong on a machine. hosts: those that it is on, where it is not on all; more: how many are not listed."""
 
-    family = "machine"
-    kind = "wrong_on_machine"
     what: str
     found: str
     because: str = ""

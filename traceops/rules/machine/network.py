@@ -260,10 +260,8 @@ def judge_efa(devices: Sequence[Rdma], plugin: Plugin, gpus: int, host: str) -> 
     if not gpus or not any(one.family == "EFA" for one in devices):
         return ()
     key = "found" if plugin.loadable else "missing"
-    settings: tuple[str, ...] = ()
     if not plugin.loadable and plugin.turned_off:
         key = "turned_off"
     elif not plugin.loadable and plugin.installed:
         key = "not_loaded"
-        settings = (f"LD_LIBRARY_PATH={plugin.installed}:$LD_LIBRARY_PATH", *plugin.settings)
-    return (looked(host, "efa", key, folder=plugin.installed, settings=" ".join(settings)),)
+    return (looked(host, "efa", key, folder=plugin.installed, settings=" ".join(plugin.settings)),)

@@ -226,15 +226,11 @@ def _torch(look: Look, told: TorchEnvironment, gpus: int, host: str) -> Look:
     if look.level != "ok" or told.cuda is None or told.sees_gpus:
         return look
     again = partial(looked, host, "torch", numbers=look.facts, found=look.found)
-    oldest = _oldest_driver(told.cuda)
+    version = version_of(told.cuda)
+    oldest = _OLDEST_DRIVER.get(version[:1]) or _OLDEST_DRIVER.get(version[:2])
     if told.driver and oldest and version_of(told.driver)[:2] < version_of(oldest):
         return again("old_driver", driver=told.driver, oldest=oldest)
     return again("no_cause" if gpus and told.sees_gpus is False else "not_saved")
-
-
-def _oldest_driver(cuda: str) -> str | None:
-    version = version_of(cuda)
-    return _OLDEST_DRIVER.get(version[:1]) or _OLDEST_DRIVER.get(version[:2])
 
 
 # What tells of a rule: the field of Outputs, and how to print it. Of a rule with "" nothing saved tells.

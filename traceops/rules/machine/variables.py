@@ -110,7 +110,8 @@ def _wrong_value(variable: Variable, value: str, context: HostContext, host: str
     look = partial(setting, host, "variables", name=name, value=value)
     words = {"NCCL_ALGO": _ALGORITHMS, "NCCL_PROTO": _PROTOCOLS}.get(name)
     if words is not None:
-        unknown = _unknown_words(value, words)
+        known = {word.casefold() for word in (*words, *_FUNCTIONS)}
+        unknown = [word for word in _WORD_OF_A_LIST.findall(value) if word.casefold() not in known]
         strict = version_of(context.nccl or "2.24")[:2] >= _STRICT_LISTS
         level: Level | None = "error" if strict else None
         allowed = ", ".join(words)
@@ -127,11 +128,6 @@ def _wrong_value(variable: Variable, value: str, context: HostContext, host: str
     # torch refuses to start at such a value, NCCL goes on as if nothing were set
     level = "error" if name.startswith("TORCH_") else None
     return look("not_allowed", level=level, allowed=allowed, right=near[0] if near else None)
-
-
-def _unknown_words(value: str, words: Sequence[str]) -> list[str]:
-    known = {word.casefold() for word in (*words, *_FUNCTIONS)}
-    return [word for word in _WORD_OF_A_LIST.findall(value) if word.casefold() not in known]
 
 
 def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
