@@ -81,7 +81,8 @@ def main(args: argparse.Namespace) -> int:
         return _write_batch_script(args)
     decided = decide(args)
     plan, series = decided.plan, decided.series
-    told = () if args.quiet else (*decided.told, *([] if series is None else [_power_of(series)]))
+    power = [] if series is None else [power_text(series.repeat, bool(series.plan.gpus))]
+    told = () if args.quiet else (*decided.told, *power)
     for line in (*told, *([(series or plan).shell(os.environ)] if args.verbose and not args.dry_run else [])):
         Screen().say(line)
     if args.dry_run:
@@ -112,14 +113,13 @@ def stop_run(out: Path) -> int:
     return 0
 
 
-def _power_of(series: Series) -> str:
-    """What size of change the trainings of a series can show, before they begin."""
+def power_text(repeat: int, on_gpus: bool) -> str:
+    """What size of change so many trainings per side can show, before they begin."""
     from traceops.compare.judge import LAUNCH_NOISE_PCT  # NumPy and what reads reports: of --against alone
     from traceops.compare.statistics import detectable_pct
 
-    noise = LAUNCH_NOISE_PCT["cuda" if series.plan.gpus else "cpu"]
-    found = detectable_pct(series.repeat, noise)
-    return _text("power", percent=found, repeat=series.repeat, noise=noise)
+    noise = LAUNCH_NOISE_PCT["cuda" if on_gpus else "cpu"]
+    return _text("power", percent=detectable_pct(repeat, noise), repeat=repeat, noise=noise)
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:

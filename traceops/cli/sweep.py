@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
 
-from traceops.cli.run import Decided, decide, make_room
+from traceops.cli.run import Decided, decide, make_room, power_text
 from traceops.cli.training_options import run_parser
 from traceops.cli.trainings import Trainings, report_all
 from traceops.core.claims import Wording
@@ -51,6 +51,8 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget
         return 0
     with held(trainings.folder):
         trainings.open(overwrite=args.overwrite)
+        if not args.quiet and len(points) > 1:
+            Screen().say(power_text(repeat, bool(trainings.plans[0].plan.gpus)))
         found = train(trainings, repeat, budget_s)
     reports, rows = report_all(trainings.folder, found.trials)
     document = sweep_document(trainings.folder.name, trainings.state, points, found, rows)

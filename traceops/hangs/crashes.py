@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.rule import Bounds
 from traceops.core.text import pattern
 from traceops.hangs.crash_kinds import TABLE, CrashKind, Kind, Says
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
@@ -69,8 +70,19 @@ _PATTERNS = {
     "reserved": (rf"; {_SIZE} reserved in total",),
     "pools": (rf"with {_SIZE} allocated in private pools",),
 }  # fmt: skip
-_MUCH_ELSE = 0.15  # of the GPU: more than a context, NCCL and the workspaces of libraries take
-_LITTLE = 0.05  # of what the process may have: in pieces, and no more than what a full GPU has lying about
+
+
+class CrashBounds(Bounds, frozen=True):
+    """Of an out-of-memory message: `others` is more than a context, NCCL and the workspaces of libraries take, and
+    less than `pieces` lies about on a full GPU."""
+
+    words = "crashes"
+
+    others: float = 0.15
+    pieces: float = 0.05
+
+
+BOUNDS = CrashBounds()
 
 
 class MemoryMessage(Struct, frozen=True):
@@ -130,7 +142,7 @@ class MemoryMessage(Struct, frozen=True):
         if self._decides(outside) and outside > pieces:
             return "outside" if self._own is None else "outside_own"
         if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
-            return "fragmented" if pieces >= _LITTLE * self._may_have else "full"
+            return "fragmented" if pieces >= BOUNDS.pieces * self._may_have else "full"
         return "too_large" if pieces + left < self.asked else None
 
     @property
@@ -150,7 +162,7 @@ class MemoryMessage(Struct, frozen=True):
         """Whether much is held elsewhere, and would have been enough."""
         if self.total is None or self.free is None or self.asked is None or self.left != self.free:
             return False  # where it has less left than is free, its own limit was in the way
-        return held >= _MUCH_ELSE * self.total and self.free + held >= self.asked
+        return held >= BOUNDS.others * self.total and self.free + held >= self.asked
 
 
 def memory_message(text: str) -> MemoryMessage:
