@@ -30,13 +30,9 @@ from benchmarks.speed.measuring import run_timed, run_watched
 
 PAGE = ROOT / "docs" / "evidence.md"
 CODE = (
-    "traceops/traces",
-    "traceops/measure",
-    "traceops/across",
-    "traceops/rules",
-    "traceops/pipeline",
+    "traceops/traces", "traceops/measure", "traceops/across", "traceops/rules", "traceops/pipeline",
     "traceops/render",
-)
+)  # fmt: skip
 BEGIN, END = "<!-- figures: written by `make figures` -->\n", "<!-- end of figures -->\n"
 _RUN = ROOT / "tests" / "data" / "ddp4"
 _MEASURED_AT = re.compile(r"At ([0-9a-f]{8}) \((\d{4}-\d\d-\d\d)\)")

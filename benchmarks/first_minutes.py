@@ -81,14 +81,9 @@ def trials(folder: Path, torch: Path | None) -> int:
     subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
     wanted = [str(clone) if torch else f"{clone}[run]"]
     pip = [
-        str(env / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
+        str(env / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
         "--no-compile",
-    ]
+    ]  # fmt: skip
     subprocess.run([*pip, "-c", str(clone / "constraints.txt"), *wanted], check=True)
     if torch:
         next(env.glob("lib/python*/site-packages")).joinpath("torch.pth").write_text(f"{torch.resolve()}\n")

@@ -28,19 +28,9 @@ from benchmarks import ROOT
 
 _TRACES = (".json.gz", ".json", ".pt.trace.json.gz")
 _WORDS = {
-    "message",
-    "title",
-    "advice",
-    "metric",
-    "reason",
-    "sentence",
-    "clear",
-    "summary",
-    "text",
-    "headline",
-    "verdict",
+    "message", "title", "advice", "metric", "reason", "sentence", "clear", "summary", "text", "headline", "verdict",
     "proof",
-}
+}  # fmt: skip
 """Keys of our documents whose values are sentences."""
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]+>", re.DOTALL)
 

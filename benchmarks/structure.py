@@ -38,8 +38,6 @@ OTHER_FILES = (
 """Modules in them that read run.json, settings and plotly's figures, no report."""
 DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
 SMALL = 60
-SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
-TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
 LATE: dict[str, str] = {
     "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
@@ -67,7 +65,7 @@ LATE: dict[str, str] = {
     "traceops.cli.baseline": "the page, which most actions do not write",
     "traceops.cli.doctor": "diagnose, for files that others saved; the page, once all is measured",
     "traceops.cli.trainings": "what only a training that fails needs",
-    "traceops.core.close_names": "what only a wrong word needs",
+    "traceops.core.text": "what only a wrong word needs",
     "traceops.core.settings_file": "TOML's parser, where there are settings; what only a wrong word needs",
     "traceops.render.report.memory": "what shows a recording of memory, where there is one",
     "traceops.fabric.discover": "what reads the fabric's files, where there are some",
@@ -91,7 +89,8 @@ LATE: dict[str, str] = {
     "traceops.memory.script_process": "torch, where the collector is off",
     "traceops.memory.worker": "torch, after standard output is out of its reach",
     "traceops.pipeline.analyze": "the reduce: while workers read, which are forked without it",
-    "traceops.pipeline.mapping.cache": "the extra `hta`",
+    "traceops.pipeline.mapping.summary_file": "the extra `hta`",
+    "traceops.pipeline.observed_run": "what reads light windows and recordings of memory, where there are some",
     "traceops.pipeline.mapping.executors": "dask and mpi4py, extras; processes, which one file needs not",
     "traceops.pipeline.mapping.ranks": "the extra `hta`",
     "traceops.render.files": "each format when it is asked for: Jinja2 is for pages",
@@ -112,6 +111,7 @@ LATE: dict[str, str] = {
     "traceops.train.strategies.meshes": "torch's context parallelism, which is experimental, for one strategy only",
     "traceops.render.report.card": "the types of hang.json: most reports have none; the terminal's marks",
     "traceops.traces.discover": "threads, for remote folders only",
+    "traceops.traces.run_manifest": "the lock of a run, where one has not ended",
     "traceops.traces.snapshot_rows": "the compiled reader may not have been built",
     "traceops.traces.source": "fsspec, an extra",
     "traceops.traces.text_lines": "NumPy: only where a large log is searched for many words",
@@ -406,53 +406,6 @@ def untyped_lines(tree: Tree) -> list[str]:
     )
 
 
-def schema_lines(tree: Tree) -> list[str]:
-    """Lines of JSON Schemas that a person writes: those that `python -m traceops.schemas` makes do not count."""
-    made = {
-        key.value
-        for name, module in tree.modules.items()
-        if package(name) == "schemas"
-        for node in module.body
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "DOCUMENTS"
-        if isinstance(node.value, ast.Dict)
-        for key in node.value.keys
-        if isinstance(key, ast.Constant)
-    }
-    return [
-        f"{path}:{at}"
-        for path, text in tree.files.items()
-        if (match := DOCUMENTS.search(path)) and match[1] not in made
-        for at, _ in enumerate(text.splitlines(), 1)
-    ]
-
-
-def formatters(tree: Tree) -> list[str]:
-    """Functions that choose a unit for a size or a time: two or more units of one kind stand behind values in them."""
-    found = []
-    for name, module in tree.modules.items():
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef):
-                units = set(units_in(node))
-                found += [
-                    f"{name}.{node.name}: {', '.join(sorted(units & kind))}"
-                    for kind in (SIZE_UNITS, TIME_UNITS)
-                    if len(units & kind) > 1
-                ]
-    return sorted(found)
-
-
-def units_in(node: ast.AST) -> Iterator[str]:
-    """Units that follow a value in an f-string, or stand alone as text (`("kB", 1e3)`)."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.JoinedStr):
-            for before, after in zip(inner.values, inner.values[1:], strict=False):
-                text = str(after.value) if isinstance(after, ast.Constant) else ""
-                if isinstance(before, ast.FormattedValue) and (match := re.match(r" ?([a-zA-Zµ]+)", text)):
-                    yield match[1]
-        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str) and len(inner.value) > 1:
-            yield inner.value.strip()  # one letter alone may be anything
-
-
 COUNTS = {
     "lines of Python": python_lines,
     "packages and modules at the top": top_level,
@@ -471,8 +424,6 @@ COUNTS = {
     "class names given twice": names_twice,
     "reads by string key": key_reads,
     "lines with dict[str, Any]": untyped_lines,
-    "schema lines by hand": schema_lines,
-    "functions that format sizes or times": formatters,
 }
 
 

@@ -55,13 +55,9 @@ def main() -> None:
         for number in range(args.rounds):
             for name in ("with", "without") if number % 2 else ("without", "with"):
                 words = [
-                    "--child",
-                    name,
-                    "--seconds",
-                    str(args.seconds),
-                    "--out",
+                    "--child", name, "--seconds", str(args.seconds), "--out",
                     str(Path(folder) / f"{name}_{number}"),
-                ]
+                ]  # fmt: skip
                 ran = subprocess.run(
                     [sys.executable, "-m", "benchmarks.live.cost", *words], capture_output=True, text=True, check=True
                 )

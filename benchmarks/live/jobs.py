@@ -25,16 +25,10 @@ JOB = Path(__file__).parent / "programs" / "job.py"
 HEALTHY = ("none", "evaluation", "checkpoint", "longer")
 # Of each fault: the kinds of detections that name it, and of those that are slowdowns the causes that do.
 RIGHT: dict[str, tuple[str, tuple[str, ...]]] = {
-    "loader": ("slower", ("input",)),
-    "host": ("slower", ("host",)),
-    "work": ("slower", ("host", "cores")),
-    "garbage": ("slower", ("garbage",)),
-    "leak": ("memory_grows", ()),
-    "hang": ("stuck", ()),
-    "stop": ("stuck", ()),
-    "stranger": ("slower", ("stranger",)),
-    "load": ("slower", ("device", "host", "throttle")),
-}
+    "loader": ("slower", ("input",)), "host": ("slower", ("host",)), "work": ("slower", ("host", "cores")),
+    "garbage": ("slower", ("garbage",)), "leak": ("memory_grows", ()), "hang": ("stuck", ()), "stop": ("stuck", ()),
+    "stranger": ("slower", ("stranger",)), "load": ("slower", ("device", "host", "throttle")),
+}  # fmt: skip
 _NAMED_BY_RANK = ("loader", "host", "work", "garbage", "leak", "hang", "stop", "stranger")
 
 _FAULTS = "none,loader,host,none,work,hang,evaluation,garbage,leak,checkpoint,stop,longer"

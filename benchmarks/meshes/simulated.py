@@ -30,15 +30,10 @@ from traceops.pipeline.analyze import analyze
 from traceops.report.model import Report
 
 _MESHES = (
-    Mesh(data=2, tensor=4),
-    Mesh(data=4, tensor=2),
-    Mesh(data=4, pipeline=2),
-    Mesh(data=4, tensor=2, pipeline=2),
-    Mesh(data=8, experts=4),
-    Mesh(data=4, tensor=2, experts=2),
-    Mesh(data=4, pipeline=2, experts=2),
+    Mesh(data=2, tensor=4), Mesh(data=4, tensor=2), Mesh(data=4, pipeline=2), Mesh(data=4, tensor=2, pipeline=2),
+    Mesh(data=8, experts=4), Mesh(data=4, tensor=2, experts=2), Mesh(data=4, pipeline=2, experts=2),
     Mesh(data=4, tensor=2, pipeline=2, experts=4),
-)
+)  # fmt: skip
 _LARGE = {
     64: Mesh(data=8, tensor=4, pipeline=2, experts=4, layers=1),
     128: Mesh(data=16, tensor=4, pipeline=2, experts=8, layers=1),

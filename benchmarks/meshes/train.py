@@ -138,13 +138,10 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
     pace = measure(step, device)
     faults.calibrate(pace)
     manifest = {
-        "strategy": case.strategy,
-        "config": {**asdict(sizes), "precision": precision, **case.options},
-        "syncs_in_backward": strategy.syncs_in_backward,
-        "samples_per_step": of_all,
-        "device": device.type,
+        "strategy": case.strategy, "config": {**asdict(sizes), "precision": precision, **case.options},
+        "syncs_in_backward": strategy.syncs_in_backward, "samples_per_step": of_all, "device": device.type,
         "backend": dist.get_backend(),
-    }
+    }  # fmt: skip
     out = args.out / (name if seed is None else f"{name}_{seed}")
     dist.barrier()
     before = thread_ms()

@@ -57,16 +57,9 @@ def verdict_of(report: Report) -> Verdict:
 def _said(one: Finding) -> Said:
     evidence = tuple((e.metric, e.value, e.unit, e.rank, e.step, e.peers) for e in one.evidence)
     return Said(
-        one.rule,
-        one.severity,
-        tuple(one.ranks),
-        one.cause,
-        one.impact_ms,
-        tuple(one.steps),
-        one.message,
-        one.advice,
-        evidence,
-    )
+        one.rule, one.severity, tuple(one.ranks), one.cause, one.impact_ms, tuple(one.steps), one.message,
+        one.advice, evidence,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

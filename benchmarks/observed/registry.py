@@ -48,7 +48,7 @@ PROGRAMS = read_records(Path(__file__).with_name("two_gpus.jsonl"), Program)
 # For two ranks on a CPU: whether all of this works.
 ON_CPU = read_records(Path(__file__).with_name("on_cpu.jsonl"), Program)
 
-# Programs of one rank on one GPU (programs/), in three samples, each written before any result.
+# Programs of one rank on one GPU (programs/), each written before any result.
 ONE_GPU = read_records(Path(__file__).with_name("one_gpu.jsonl"), Program)
 
 

@@ -40,13 +40,9 @@ def one_gpu_table(results: dict[str, dict[str, Any]]) -> str:
         said = (result.get("traced") or {}).get("said") or {}
         weights = {words[run].get("weights") for run in ("alone", "traced")}
         chosen = [
-            *cells[:5],
-            words["alone"].get("ms", ""),
-            words["tidy"].get("ms", ""),
-            *cells[5:7],
-            cells[11],
+            *cells[:5], words["alone"].get("ms", ""), words["tidy"].get("ms", ""), *cells[5:7], cells[11],
             cells[16],
-        ]
+        ]  # fmt: skip
         chosen += [words["traced"].get("steps", ""), str(said.get("counted", ""))]
         itself = {words[run].get("weights") for run in ("alone", "again")}
         chosen += ["" if None in weights else "equal" if len(weights) == 1 else "differs"]

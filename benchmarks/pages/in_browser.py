@@ -46,19 +46,12 @@ _COLUMNS = (
     "broken", "CSV", "axe",
 )  # fmt: skip
 _RECORDED = {
-    "gloo, 2 ranks": "straggler_gloo2",
-    "tensor parallel, gloo": "tensor_parallel_gloo2",
-    "pipeline, gloo": "pipeline_uneven_gloo2",
-    "4 ranks, slow loader": "slow_loader4",
-    "4 ranks, DDP": "ddp4",
-    "4 ranks, FSDP2": "fsdp2_4",
-    "4 ranks, .item()": "item_sync4",
-    "4 ranks, one late step": "late_step4",
-    "HSDP, slow rank": "slow_hsdp4",
-    "pipeline, 4 stages": "pipeline_interleaved4",
-    "experts": "expert_skew2",
+    "gloo, 2 ranks": "straggler_gloo2", "tensor parallel, gloo": "tensor_parallel_gloo2",
+    "pipeline, gloo": "pipeline_uneven_gloo2", "4 ranks, slow loader": "slow_loader4", "4 ranks, DDP": "ddp4",
+    "4 ranks, FSDP2": "fsdp2_4", "4 ranks, .item()": "item_sync4", "4 ranks, one late step": "late_step4",
+    "HSDP, slow rank": "slow_hsdp4", "pipeline, 4 stages": "pipeline_interleaved4", "experts": "expert_skew2",
     "decode in CUDA graphs": "decode_graph2",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

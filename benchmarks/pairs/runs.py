@@ -44,13 +44,9 @@ def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> l
 def _torchrun(ranks: int, script: list[str]) -> list[str]:
     port = str(_port())
     return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={ranks}",
-        f"--master-port={port}",
+        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}",
         *script,
-    ]
+    ]  # fmt: skip
 
 
 def _commands(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone: bool) -> list[list[str]]:
@@ -102,15 +98,12 @@ def run(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *, alone
         commands = _commands(case, chosen, work, out, alone=alone)
         started = [
             subprocess.Popen(
-                command,
-                cwd=folder,
+                command, cwd=folder,
                 env=dict(environment, PAIRS_PLANT="") if case.way == Way.TWO_JOBS and number else environment,
-                stdout=told,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdout=told, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             )
             for number, command in enumerate(commands)
-        ]
+        ]  # fmt: skip
         for one in started:
             try:
                 codes.append(one.wait(150))

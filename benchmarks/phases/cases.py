@@ -9,19 +9,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 # Steps of the optimizer in a round, on the CPU and on a GPU. Where two optimizers step in turn, a step may be counted
 # where either ends one, or where the more frequent one does.
 ROUNDS: dict[str, tuple[set[int], set[int]]] = {
-    "ppo": ({4}, {8}),
-    "rlhf": ({2}, {4}),
-    "gan": ({5, 6}, {3, 4}),
-    "dqn": ({1}, {1}),
-    "mean_teacher": ({1}, {1}),
-    "alternating": ({3, 4}, {6, 7}),
-    "evaluates": ({10}, {16}),
-    "micro_steps": ({1}, {1}),
-    "curriculum": ({1}, {1}),
-    "diffusion": ({6}, {12}),
-    "mining": ({8}, {5}),
-    "self_play": ({12}, {16}),
-}
+    "ppo": ({4}, {8}), "rlhf": ({2}, {4}), "gan": ({5, 6}, {3, 4}), "dqn": ({1}, {1}), "mean_teacher": ({1}, {1}),
+    "alternating": ({3, 4}, {6, 7}), "evaluates": ({10}, {16}), "micro_steps": ({1}, {1}), "curriculum": ({1}, {1}),
+    "diffusion": ({6}, {12}), "mining": ({8}, {5}), "self_play": ({12}, {16}),
+}  # fmt: skip
 DEVICES = ("cpu", "gpu")
 # A phase below this share of the time need not be named; a share is right within this much, in points or as a part.
 LEAST_PCT, POINTS, PART = 10.0, 5.0, 0.15

@@ -168,16 +168,10 @@ def score_case(truth: Json, report: Json | None, healthy: Mapping[str, float | N
             problems.append(f"what-if off by {error:+.0f} %")
     first = findings[0] if findings else None
     return Score(
-        case.name,
-        text,
-        "; ".join(_describe(f) for f in relevant) or "nothing",
-        _describe(first) if first else "",
-        tuple(pair_list),
-        tuple(problems),
-        impact_ms=next((f["impact_ms"] for f in relevant), None),
-        cost_ms=cost_ms,
-        what_if_error_pct=error,
-    )
+        case.name, text, "; ".join(_describe(f) for f in relevant) or "nothing", _describe(first) if first else "",
+        tuple(pair_list), tuple(problems), impact_ms=next((f["impact_ms"] for f in relevant), None),
+        cost_ms=cost_ms, what_if_error_pct=error,
+    )  # fmt: skip
 
 
 def _step_ms(report: Json) -> float | None:

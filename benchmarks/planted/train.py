@@ -139,16 +139,11 @@ def run_case(case: Case, args: argparse.Namespace, device: torch.device) -> None
     faults.calibrate(pace)
     samples = sizes.batch_size * world
     manifest = {
-        "strategy": case.strategy,
-        "config": {**asdict(sizes), "precision": args.precision},
-        "syncs_in_backward": training.strategy.syncs_in_backward,
-        "parameters": training.parameters,
-        "samples_per_step": samples,
-        "tokens_per_step": samples * sizes.seq_len,
-        "device": device.type,
-        "backend": dist.get_backend(),
-        "planted": {"pace": asdict(pace), **faults.planned},
-    }
+        "strategy": case.strategy, "config": {**asdict(sizes), "precision": args.precision},
+        "syncs_in_backward": training.strategy.syncs_in_backward, "parameters": training.parameters,
+        "samples_per_step": samples, "tokens_per_step": samples * sizes.seq_len, "device": device.type,
+        "backend": dist.get_backend(), "planted": {"pace": asdict(pace), **faults.planned},
+    }  # fmt: skip
     dist.barrier()
     out = args.out / case.name
     with traceops.capture(out, schedule=schedule, manifest=manifest, overwrite=True) as profile:
@@ -172,23 +167,18 @@ def describe(
     ranks = read_ranks(out)
     times = {name: {str(r.rank): getattr(r, f"{name}_step_ms") for r in ranks} for name in ("unprofiled", "profiled")}
     return {
-        "case": case.name,
-        "definition": asdict(case),
+        "case": case.name, "definition": asdict(case),
         "expectation": asdict(expectation(case, world, args.shift, late_step)),
-        "arguments": {key: str(v) if isinstance(v, Path) else v for key, v in vars(args).items()},
-        "world": world,
-        "shift": args.shift,
-        "late_step": late_step,
-        "sizes": asdict(sizes),
+        "arguments": {key: str(v) if isinstance(v, Path) else v for key, v in vars(args).items()}, "world": world,
+        "shift": args.shift, "late_step": late_step, "sizes": asdict(sizes),
         "planted": {str(r.rank): r.training.get("planted") for r in ranks},
         "step_ms": {name: round(_median(by_rank), 3) for name, by_rank in times.items()},
-        "unprofiled_step_ms": times["unprofiled"],
-        "profiled_step_ms": times["profiled"],
+        "unprofiled_step_ms": times["unprofiled"], "profiled_step_ms": times["profiled"],
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "nccl": torch_facts().get("nccl_version"),
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-    }
+    }  # fmt: skip
 
 
 def _median(by_rank: dict[str, list[float]]) -> float:

@@ -14,10 +14,9 @@ import numpy as np
 
 _WORDS = [
     a + b
-    for a in ("ba", "ke", "li", "mo", "nu", "pa", "ri", "so", "tu", "va")
-    for b in ("dan", "fel", "gor", "his", "jut", "kem")
+    for a in ["ba", "ke", "li", "mo", "nu", "pa", "ri", "so", "tu", "va"]
+    for b in ["dan", "fel", "gor", "his", "jut", "kem"]
 ]
-_LAYERS = 2
 
 
 def _sentences(count: int) -> list[str]:
@@ -91,30 +90,20 @@ def _model(folder: Path, heads: int = 4) -> None:
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=_LAYERS,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,
-    )
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=heads, max_position_embeddings=128, tie_word_embeddings=False,
+    )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def trl() -> None:
     """tiny/: the model; rows/: sentences; pairs/: prompts with a chosen and a rejected answer."""
     _model(Path("tiny"))
+    sentences = _sentences(400)
+    pairs = zip(sentences, reversed(sentences), strict=True)
     for name, rows in (
-        ("rows", [{"text": text} for text in _sentences(400)]),
-        (
-            "pairs",
-            [
-                {"prompt": a, "chosen": " " + b, "rejected": " " + a}
-                for a, b in zip(_sentences(400), reversed(_sentences(400)), strict=True)
-            ],
-        ),
+        ("rows", [{"text": text} for text in sentences]),
+        ("pairs", [{"prompt": a, "chosen": " " + b, "rejected": " " + a} for a, b in pairs]),
     ):
         Path(name).mkdir(exist_ok=True)
         Path(name, "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -134,47 +123,10 @@ def picotron() -> None:
 
     cuda = torch.cuda.is_available()
     for kind in ("tp", "pp", "dp"):
+        configuration = json.loads(Path(__file__).with_name("picotron.json").read_text())
         sizes = {f"{other}_size": 2 if other == kind else 1 for other in ("tp", "pp", "dp", "cp")}
-        Path(f"{kind}.json").write_text(
-            json.dumps(
-                {
-                    "distributed": {
-                        **sizes,
-                        "pp_engine": "1f1b",
-                        "backend": "nccl" if cuda else "gloo",
-                        "use_cpu": not cuda,
-                    },
-                    "model": {
-                        "name": "tiny",
-                        "num_hidden_layers": _LAYERS,
-                        "num_attention_heads": 4,
-                        "num_key_value_heads": 4,
-                        "dtype": "float32",
-                        "use_flash_attention": False,
-                        "use_fused_adam": False,
-                    },
-                    "training": {
-                        "seed": 42,
-                        "learning_rate": 3e-4,
-                        "total_train_steps": 24,
-                        "seq_length": 64,
-                        "micro_batch_size": 4,
-                        "gradient_accumulation_steps": 2,
-                        "num_samples": 1200,
-                        "max_tokens": None,
-                    },
-                    "dataset": {"name": "texts", "subset_name": None, "num_workers": 0, "num_proc": 1},
-                    "checkpoint": {"save_dir": "ckpt", "save_frequency": 300, "load_path": ""},
-                    "logging": {"use_wandb": False, "project_name": "picotron", "run_name": None},
-                    "environment": {
-                        "OMP_NUM_THREADS": "1",
-                        "TOKENIZERS_PARALLELISM": "false",
-                        "FLASH_ATTEN": "0",
-                        "HF_TOKEN": None,
-                    },
-                }
-            )
-        )
+        configuration["distributed"] |= sizes | {"backend": "nccl" if cuda else "gloo", "use_cpu": not cuda}
+        Path(f"{kind}.json").write_text(json.dumps(configuration))
 
 
 if __name__ == "__main__":

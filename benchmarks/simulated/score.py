@@ -27,16 +27,11 @@ from traceops.pipeline.analyze import analyze
 MATTERS, NEAR = (0.10, 0.8)  # of the step: a trouble that has to be named; of the best cure's gain: as good as first
 FALSE, FALSE_STEP = 0.4, 0.03  # of what is said, and of the step: a cure that saves less is none
 NAMES: dict[str, tuple[str, ...]] = {
-    "slow_loader": ("TO-I002",),
-    "tiny_buckets": ("TO-O002", "TO-O001"),
-    "one_bucket": ("TO-O003", "TO-O001"),
-    "slow_link": ("TO-C001", "TO-C002", "TO-O001", "TO-O003", "TO-B003"),
-    "item_sync": ("TO-I003",),
-    "exposed_copy": ("TO-I004", "TO-I003"),
-    "slow_stage": ("TO-B001", *OF_RANKS),
-    "gc_by_turns": ("TO-T001", "TO-I001", *OF_RANKS),
-    "slow_node": (*OF_RANKS, "TO-I001"),
-}
+    "slow_loader": ("TO-I002",), "tiny_buckets": ("TO-O002", "TO-O001"), "one_bucket": ("TO-O003", "TO-O001"),
+    "slow_link": ("TO-C001", "TO-C002", "TO-O001", "TO-O003", "TO-B003"), "item_sync": ("TO-I003",),
+    "exposed_copy": ("TO-I004", "TO-I003"), "slow_stage": ("TO-B001", *OF_RANKS),
+    "gc_by_turns": ("TO-T001", "TO-I001", *OF_RANKS), "slow_node": (*OF_RANKS, "TO-I001"),
+}  # fmt: skip
 CAUSES: dict[str, tuple[str, ...]] = {
     "late_host": ("host",), "late_loader": ("input",), "slow_gpu": ("gpu_compute",),
     "gc": ("host", "garbage_collection"),

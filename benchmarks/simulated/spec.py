@@ -35,17 +35,10 @@ OF_A_RANK: tuple[TroubleKind, ...] = (
     "throttled", "checkpoint", "hot_expert",
 )  # fmt: skip
 OF_ALL: dict[TroubleKind, tuple[Kind, ...]] = {
-    "slow_loader": KINDS,
-    "gc_by_turns": KINDS,
-    "slow_node": ("ddp", "fsdp2"),
-    "tiny_buckets": ("ddp",),
-    "one_bucket": ("ddp",),
-    "slow_link": ("tp", "pp", "ddp"),
-    "item_sync": ("ddp", "fsdp2", "tp", "ep"),
-    "exposed_copy": ("ddp", "fsdp2", "tp", "ep"),
-    "slow_stage": ("pp",),
-    "hot_expert": ("ep",),
-}
+    "slow_loader": KINDS, "gc_by_turns": KINDS, "slow_node": ("ddp", "fsdp2"), "tiny_buckets": ("ddp",),
+    "one_bucket": ("ddp",), "slow_link": ("tp", "pp", "ddp"), "item_sync": ("ddp", "fsdp2", "tp", "ep"),
+    "exposed_copy": ("ddp", "fsdp2", "tp", "ep"), "slow_stage": ("pp",), "hot_expert": ("ep",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

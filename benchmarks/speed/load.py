@@ -125,16 +125,10 @@ def _gzip() -> _Load:
 
 # What it is called, how it imports what it needs, and what its environment has.
 LOADERS: dict[str, tuple[Callable[[], _Load], dict[str, str]]] = {
-    "traceops": (_traceops, {}),
-    "traceops, pure Python": (_traceops, {"TRACEOPS_NATIVE": "0"}),
-    "HTA": (_hta, {}),
-    "json.load": (_json, {}),
-    "orjson.loads": (_orjson, {}),
-    "msgspec.json.decode": (_msgspec, {}),
-    "unzip only, isal": (_isal, {}),
-    "unzip only, zlib": (_zlib, {}),
-    "unzip only, gzip.open": (_gzip, {}),
-}
+    "traceops": (_traceops, {}), "traceops, pure Python": (_traceops, {"TRACEOPS_NATIVE": "0"}), "HTA": (_hta, {}),
+    "json.load": (_json, {}), "orjson.loads": (_orjson, {}), "msgspec.json.decode": (_msgspec, {}),
+    "unzip only, isal": (_isal, {}), "unzip only, zlib": (_zlib, {}), "unzip only, gzip.open": (_gzip, {}),
+}  # fmt: skip
 
 
 def main() -> int:

@@ -13,12 +13,10 @@ from quiet import is_quiet
 
 import traceops.hangs
 from traceops.hangs import words
+from traceops.hangs.crash_kinds import ADVICE, DID, RULE_OF
 from traceops.hangs.crashes import (
-    ADVICE,
     ALONE,
-    DID,
     NEEDLES,
-    RULE_OF,
     WORDINGS,
     crash_kind,
     memory_message,

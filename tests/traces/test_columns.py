@@ -19,11 +19,10 @@ from json_reference import COMM_KEYS, loaded_rows, read_bytes, reference_rows
 from trace_text import document, event
 
 from traceops.core.errors import InputError
-from traceops.traces.collective import parse_ranks
 from traceops.traces.event_columns import native_columns
 from traceops.traces.kineto import load_trace
-from traceops.traces.packed import AT_LEAST, MOST_TIMES
-from traceops.traces.source import filesystem
+from traceops.traces.model import parse_ranks
+from traceops.traces.source import AT_LEAST, MOST_TIMES, filesystem
 from traceops.traces.text_lines import blocks, damage
 
 pytestmark = pytest.mark.usefixtures("either_scanner")

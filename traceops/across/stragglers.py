@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness, least_share
 from traceops.across.replay.graph import WORK, StepGraph, Steps
-from traceops.across.replay.late_places import LatePlaces, late_places
+from traceops.across.replay.programs import LatePlaces, late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.work import far_beyond, host_ns, loads_longer, own_steps, own_time

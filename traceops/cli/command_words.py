@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from traceops.core.claims import Wording
-from traceops.core.close_names import meant, near_path
 from traceops.core.errors import UsageError
+from traceops.core.text import meant, near_path
 from traceops.launch.launchers import PROGRAMS, python_program, starts_ranks
 from traceops.launch.plan import python_path
 

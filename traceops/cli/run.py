@@ -24,8 +24,8 @@ from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
+from traceops.core.files import read_regular
 from traceops.core.installation import bundled
-from traceops.core.regular_file import read_regular
 from traceops.core.run_lock import Launcher, RunLock, hold, in_use
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import schedulers

@@ -17,7 +17,7 @@ from traceops.cli.sweep import prepare, train
 from traceops.cli.trainings import Trainings
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError, UsageError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.core.run_lock import held
 from traceops.core.text import printable
 from traceops.launch.folder import short_path

@@ -19,7 +19,7 @@ from traceops.cli.arguments import output_folder
 from traceops.cli.run import Decided
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError, TraceopsError, UsageError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.pipeline.run_info import samples_per_step

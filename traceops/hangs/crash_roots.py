@@ -11,17 +11,8 @@ from msgspec.structs import replace
 from traceops.core.errors import KILLED_BY
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who, who_first
-from traceops.hangs.crashes import (
-    FROM_OUTSIDE,
-    LATER,
-    OF_MACHINE,
-    RULE_OF,
-    Crash,
-    CrashKind,
-    by_machine,
-    find_crashes,
-    kind_of,
-)
+from traceops.hangs.crash_kinds import RULE_OF, CrashKind
+from traceops.hangs.crashes import FROM_OUTSIDE, LATER, OF_MACHINE, Crash, by_machine, find_crashes, kind_of
 from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, RankProcess
 from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import Call

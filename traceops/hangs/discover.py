@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from traceops.core.close_names import near_path
 from traceops.core.errors import FileError, InputError, problem_of
+from traceops.core.files import open_regular
 from traceops.core.redacted_fields import redact_fields
-from traceops.core.regular_file import open_regular
+from traceops.core.text import near_path
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.measured import is_inspector
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
@@ -49,8 +49,7 @@ from traceops.hangs.readers.steps import read_progress, waits_since
 from traceops.hangs.readers.went_on import how_it_ends, idle_training
 from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
 from traceops.traces.archives import is_archive
-from traceops.traces.packed import is_tar, other_file, packing_of
-from traceops.traces.source import is_remote
+from traceops.traces.source import is_remote, is_tar, other_file, packing_of
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
 _HEAD = 1 << 16

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.core.errors import FileError, InputError, problem_of
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.hangs.evidence import (
     HangEvidence,
     LogEvent,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
-from traceops.core.regular_file import open_regular
+from traceops.core.files import open_regular
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import is_remote
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from traceops.core.code_places import LIBRARIES, is_compiled_code
+from traceops.core.text import LIBRARIES, is_compiled_code
 from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
 
 ActivityKind = Literal[

@@ -45,7 +45,7 @@ from traceops.launch.on_demand import OnDemand
 from traceops.launch.plan import Plan, python_path, rank_of
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.signals import Received, held_signals
-from traceops.traces.summary_header import SUFFIX
+from traceops.traces.windows import SUFFIX
 
 _MONITOR_ENDS_S = 3.0
 _text = Wording("launch", "run")

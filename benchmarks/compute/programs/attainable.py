@@ -91,23 +91,16 @@ def products() -> Iterator[Trial]:
     for dtype in ("bf16", "fp16", "fp8", "int8", "tf32", "fp32", "fp64"):
         side = 4096 if dtype in slow else 8192
         shapes = [
-            ("large", (side, side, side, 0)),
-            ("large", (8192, 1024, 4096, 0)),
-            ("medium", (2048, 2048, 2048, 0)),
-            ("medium", (4096, 768, 768, 0)),
-            ("small", (512, 1024, 1024, 0)),
-            ("skinny", (32, 8192, 8192, 0)),
-        ]
+            ("large", (side, side, side, 0)), ("large", (8192, 1024, 4096, 0)), ("medium", (2048, 2048, 2048, 0)),
+            ("medium", (4096, 768, 768, 0)), ("small", (512, 1024, 1024, 0)), ("skinny", (32, 8192, 8192, 0)),
+        ]  # fmt: skip
         if dtype not in ("fp8", "int8"):
             shapes += [
-                ("skinny", (1, 8192, 8192, 0)),
-                ("batched_large", (2048, 2048, 1024, 16)),
-                ("batched_small", (128, 128, 64, 512)),
-                ("batched_small", (1024, 1024, 64, 64)),
-                ("misaligned", (4096, 4096, 4095, 0)),
-                ("misaligned", (4096, 4095, 4096, 0)),
+                ("skinny", (1, 8192, 8192, 0)), ("batched_large", (2048, 2048, 1024, 16)),
+                ("batched_small", (128, 128, 64, 512)), ("batched_small", (1024, 1024, 64, 64)),
+                ("misaligned", (4096, 4096, 4095, 0)), ("misaligned", (4096, 4095, 4096, 0)),
                 ("misaligned", (8192, 50257, 768, 0)),
-            ]
+            ]  # fmt: skip
         for shape, (m, n, k, batch) in shapes:
             if dtype in slow and n == 50257:
                 continue
@@ -150,13 +143,10 @@ def _convolution(
 
 def convolutions() -> Iterator[Trial]:
     forms = {
-        "3x3": (64, 256, 256, 56, 3, 1, 1),
-        "1x1": (64, 256, 1024, 28, 1, 1, 1),
-        "stem": (64, 3, 64, 224, 7, 2, 1),
-        "small": (8, 128, 128, 28, 3, 1, 1),
-        "depthwise": (64, 256, 256, 56, 3, 1, 256),
+        "3x3": (64, 256, 256, 56, 3, 1, 1), "1x1": (64, 256, 1024, 28, 1, 1, 1), "stem": (64, 3, 64, 224, 7, 2, 1),
+        "small": (8, 128, 128, 28, 3, 1, 1), "depthwise": (64, 256, 256, 56, 3, 1, 256),
         "depthwise_7x7": (64, 192, 192, 56, 7, 1, 192),
-    }
+    }  # fmt: skip
     for dtype, last, (shape, dims), backward in itertools.product(
         ("bf16", "tf32", "fp32"), (True, False), forms.items(), (False, True)
     ):
@@ -212,13 +202,10 @@ def attention() -> Iterator[Trial]:
         rows, heads = max(1, 8192 // length), 2048 // head
         operations = 4.0 * rows * heads * length**2 * head * (0.5 if causal else 1) * (2.5 if backward else 1)
         yield Trial(
-            "attention_backward" if backward else "attention",
-            "bf16",
-            f"{name} T{length} D{head} {'causal' if causal else 'full'}",
-            f"{rows}x{heads}x{length}x{head}",
-            _attention(backend, length, head, causal, backward, torch.bfloat16),
-            operations,
-        )
+            "attention_backward" if backward else "attention", "bf16",
+            f"{name} T{length} D{head} {'causal' if causal else 'full'}", f"{rows}x{heads}x{length}x{head}",
+            _attention(backend, length, head, causal, backward, torch.bfloat16), operations,
+        )  # fmt: skip
 
 
 # What memory bandwidth bounds

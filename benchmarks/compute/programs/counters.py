@@ -27,32 +27,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 LAUNCHING = 55  # seconds that the cases get under Nsight Compute
 WHOLE = 95  # and its process
-CORE = [
-    "gpu__time_duration.sum",
-    "dram__bytes.sum",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-]
-MORE = [
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__cycles_elapsed.avg.per_second",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_tensor.sum",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active",
-    "sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-    "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
-    "sm__ops_path_tensor_src_fp8_dst_fp32.sum",
-    "sm__sass_thread_inst_executed_op_fadd_pred_on.sum",
-    "sm__sass_thread_inst_executed_op_fmul_pred_on.sum",
-    "sm__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "sm__sass_thread_inst_executed_op_dfma_pred_on.sum",
-]
+COUNTERS = json.loads(Path(__file__).with_name("counters.json").read_text())
 MANY_KERNELS = {"sort", "topk", "index_put", "embedding_backward", "foreach_lerp", "dropout"}
 
 
@@ -111,16 +86,11 @@ def record(out: Path) -> None:
             recorder.step()
     rows = [
         {
-            "name": label(i, trials[i]),
-            "kind": trials[i].kind,
-            "dtype": trials[i].dtype,
-            "shape": trials[i].shape,
-            "size": trials[i].size,
-            "operations": trials[i].operations,
-            "bytes": moved,
+            "name": label(i, trials[i]), "kind": trials[i].kind, "dtype": trials[i].dtype, "shape": trials[i].shape,
+            "size": trials[i].size, "operations": trials[i].operations, "bytes": moved,
         }
         for i, (_, moved) in made.items()
-    ]
+    ]  # fmt: skip
     (out / "launched.json").write_text(json.dumps(rows, indent=1))
 
 
@@ -159,10 +129,10 @@ def known_metrics(ncu: str, out: Path) -> list[str]:
             [ncu, "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, timeout=25, check=False
         ).stdout
     except subprocess.TimeoutExpired:
-        return CORE
+        return COUNTERS["core"]
     names = set(re.findall(r"^\s*([a-z0-9]+__[a-z0-9_]+)\s", asked, re.MULTILINE))
     (out / "ncu_metrics.txt").write_text("\n".join(sorted(n for n in names if re.search("tensor|dram|sass_thread", n))))
-    return CORE + [m for m in MORE if m.split(".")[0] in names]
+    return COUNTERS["core"] + [m for m in COUNTERS["more"] if m.split(".")[0] in names]
 
 
 def count(out: Path, ncu: str, metrics: list[str], seconds: float) -> bool:
@@ -204,8 +174,8 @@ def main() -> None:
             return
         metrics = known_metrics(ncu, out)
         print(f"{len(metrics)} metrics after {time.monotonic() - began:.0f} s", flush=True)
-        if not count(out, ncu, metrics, WHOLE) and metrics != CORE and time.monotonic() - began < 60:
-            count(out, ncu, CORE, WHOLE)
+        if not count(out, ncu, metrics, WHOLE) and metrics != COUNTERS["core"] and time.monotonic() - began < 60:
+            count(out, ncu, COUNTERS["core"], WHOLE)
 
 
 if __name__ == "__main__":

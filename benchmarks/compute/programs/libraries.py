@@ -28,15 +28,11 @@ def llama_config(
     from transformers import LlamaConfig
 
     return LlamaConfig(
-        vocab_size=size(vocabulary, 64),
-        hidden_size=size(width, 32),
-        intermediate_size=3 * size(width, 32),
-        num_hidden_layers=size(layers, 1),
-        num_attention_heads=size(width // 64, 2),
+        vocab_size=size(vocabulary, 64), hidden_size=size(width, 32), intermediate_size=3 * size(width, 32),
+        num_hidden_layers=size(layers, 1), num_attention_heads=size(width // 64, 2),
         num_key_value_heads=size(width // 256, 1) if grouped else size(width // 64, 2),
-        max_position_embeddings=4096,
-        attn_implementation=attention,
-    )
+        max_position_embeddings=4096, attn_implementation=attention,
+    )  # fmt: skip
 
 
 def llama(**config: Any) -> Any:
@@ -49,14 +45,9 @@ def gpt2(vocabulary: int, attention: str = "sdpa", layers: int = 4) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=vocabulary,
-        n_embd=size(768, 32),
-        n_layer=size(layers, 1),
-        n_head=size(12, 2),
-        attn_implementation=attention,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+        vocab_size=vocabulary, n_embd=size(768, 32), n_layer=size(layers, 1), n_head=size(12, 2),
+        attn_implementation=attention, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
     return GPT2LMHeadModel(config).to(DEVICE)
 
 

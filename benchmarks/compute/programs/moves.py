@@ -281,13 +281,9 @@ def foreach_lerp(total: float, dtype: torch.dtype) -> tuple[Call, float]:
 
 
 ONE_DTYPE: dict[Move, torch.dtype] = {
-    cast_up: torch.bfloat16,
-    cast_down: torch.float32,
-    fused_adamw: torch.float32,
-    foreach_lerp: torch.float32,
-    cumulative_sum: torch.float32,
-    sort: torch.float32,
-}
+    cast_up: torch.bfloat16, cast_down: torch.float32, fused_adamw: torch.float32, foreach_lerp: torch.float32,
+    cumulative_sum: torch.float32, sort: torch.float32,
+}  # fmt: skip
 SLOW = {sort, index_put, embedding_backward}
 MOVES: list[Move] = [
     *(add, gelu, scale_in_place, broadcast_add, strided_add, dropout, cast_up, cast_down, fill, copy, transposed_copy),

@@ -48,6 +48,17 @@ def small(large: int, tiny: int) -> int:
     return large if CUDA else tiny
 
 
+def looped(step: Callable[[int], None]) -> Loop:
+    """The loop whose steps are all of this kind."""
+
+    def loop(steps: int, after: Callable[[], None]) -> None:
+        for number in range(steps):
+            step(number)
+            after()
+
+    return loop
+
+
 def wait() -> None:
     """Until the GPU has done all."""
     if CUDA:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from case import CUDA, DEVICE, Case, Loop, around, by_schedule, small
+from case import CUDA, DEVICE, Case, Loop, around, by_schedule, looped, small
 from models import GPT, Pictures, convolutions, endless, tokens, wide
 from torch import nn
 from torch.nn import functional
@@ -62,19 +62,17 @@ def compiled_gpt(_cured: bool, _folder: Path) -> Loop:
     ids = tokens(32)
     total = torch.zeros((), device=DEVICE)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = fast(ids)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            rate.step()
-            optimizer.zero_grad(set_to_none=True)
-            total.add_(loss.detach())
-            after()
+    def step(_: int) -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = fast(ids)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        optimizer.zero_grad(set_to_none=True)
+        total.add_(loss.detach())
 
-    return loop
+    return looped(step)
 
 
 class Mixer(nn.Module):
@@ -105,19 +103,17 @@ def mixer(_cured: bool, _folder: Path) -> Loop:
     x = torch.randn(small(160, 2), small(196, 4), small(768, 16), device=DEVICE)
     y = torch.randint(0, 100, (len(x),), device=DEVICE)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for step in range(steps):
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = functional.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            torch._foreach_lerp_(mean, [part.detach() for part in model.parameters()], 1e-3)
-            if step % 10 == 9:
-                print(f"{loss.item():.3f}", flush=True)
-            after()
+    def step(step: int) -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch._foreach_lerp_(mean, [part.detach() for part in model.parameters()], 1e-3)
+        if step % 10 == 9:
+            print(f"{loss.item():.3f}", flush=True)
 
-    return loop
+    return looped(step)
 
 
 def embedded(_cured: bool, _folder: Path) -> Loop:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from case import BOTH, CUDA, DEVICE, Case, Loop, around, by_schedule, nothing, small, wait
+from case import BOTH, CUDA, DEVICE, Case, Loop, around, by_schedule, looped, nothing, small, wait
 from models import GPT, Pictures, Residual, convolutions, deep, endless, tokens
 from torch import nn
 from torch.nn import functional
@@ -26,19 +26,17 @@ def two_slow_workers(cured: bool, _folder: Path) -> Loop:
     fed = endless(data)
     kept = next(fed)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            x, y = (part.to(DEVICE, non_blocking=True) for part in (kept if cured else next(fed)))
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = functional.cross_entropy(model(x.to(memory_format=torch.channels_last)), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if not cured:
-                loss.item()
-            after()
+    def step(_: int) -> None:
+        x, y = (part.to(DEVICE, non_blocking=True) for part in (kept if cured else next(fed)))
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = functional.cross_entropy(model(x.to(memory_format=torch.channels_last)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not cured:
+            loss.item()
 
-    return loop
+    return looped(step)
 
 
 def stopped_prefetch(cured: bool, _folder: Path) -> Loop:
@@ -95,21 +93,19 @@ def cycles(cured: bool, _folder: Path) -> Loop:
     heap = [] if cured else [{"id": at, "near": [at, at + 1]} for at in range(small(500_000, 1000))]
     kept: list[list[Trace]] = []
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            loss = net(x).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if not cured and heap:
-                ring: list[Trace] = []
-                for _ in range(small(12_000, 20)):
-                    ring.append(Trace(ring[-1] if ring else None))
-                kept.append(ring)
-                del kept[:-6]
-            after()
+    def step(_: int) -> None:
+        loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not cured and heap:
+            ring: list[Trace] = []
+            for _ in range(small(12_000, 20)):
+                ring.append(Trace(ring[-1] if ring else None))
+            kept.append(ring)
+            del kept[:-6]
 
-    return loop
+    return looped(step)
 
 
 def waits_behind_each(cured: bool, _folder: Path) -> Loop:
@@ -119,20 +115,18 @@ def waits_behind_each(cured: bool, _folder: Path) -> Loop:
     ids = tokens(16)
     took: list[float] = []
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            began = time.perf_counter()
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = model(ids)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            if not cured:
-                wait()
-                took.append(time.perf_counter() - began)
-            after()
+    def step(_: int) -> None:
+        began = time.perf_counter()
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = model(ids)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if not cured:
+            wait()
+            took.append(time.perf_counter() - began)
 
-    return loop
+    return looped(step)
 
 
 def padded_texts(cured: bool, _folder: Path) -> Loop:
@@ -153,18 +147,16 @@ def padded_texts(cured: bool, _folder: Path) -> Loop:
             rows.append(row + [0] * (length - len(row)))
         return torch.tensor(rows)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            ids = kept if cured else padded().to(DEVICE)
-            mask = there if cured else allowed.to(DEVICE)
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = model(ids) + 0.0 * mask.mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            after()
+    def step(_: int) -> None:
+        ids = kept if cured else padded().to(DEVICE)
+        mask = there if cured else allowed.to(DEVICE)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = model(ids) + 0.0 * mask.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
-    return loop
+    return looped(step)
 
 
 def histograms(cured: bool, _folder: Path) -> Loop:
@@ -174,21 +166,19 @@ def histograms(cured: bool, _folder: Path) -> Loop:
     ids = tokens(16)
     written: list[str] = []
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = model(ids)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if not cured:
-                with record_function("log_histograms"):
-                    for name, part in model.named_parameters():
-                        counts, _ = np.histogram(part.detach().flatten()[:20_000].cpu().numpy(), 30)
-                        written.append(f"{name} {counts.tolist()}")
-            after()
+    def step(_: int) -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = model(ids)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not cured:
+            with record_function("log_histograms"):
+                for name, part in model.named_parameters():
+                    counts, _ = np.histogram(part.detach().flatten()[:20_000].cpu().numpy(), 30)
+                    written.append(f"{name} {counts.tolist()}")
 
-    return loop
+    return looped(step)
 
 
 def checked_norms(cured: bool, _folder: Path) -> Loop:
@@ -199,16 +189,14 @@ def checked_norms(cured: bool, _folder: Path) -> Loop:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, **fast)
     x = torch.randn(small(1024, 8), small(512, 16), device=DEVICE)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            loss = net(x).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=not cured)
-            optimizer.step()
-            after()
+    def step(_: int) -> None:
+        loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=not cured)
+        optimizer.step()
 
-    return loop
+    return looped(step)
 
 
 def guided_sampler(cured: bool, _folder: Path) -> Loop:

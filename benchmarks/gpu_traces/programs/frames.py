@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from case import BOTH, CUDA, DEVICE, Case, Loop, around, nothing, small
+from case import BOTH, CUDA, DEVICE, Case, Loop, around, looped, nothing, small
 from models import GPT, VOCAB, Pictures, convolutions, tokens
 from torch.nn import functional
 from torch.profiler import profile, schedule, tensorboard_trace_handler
@@ -182,13 +182,11 @@ def generation(cured: bool, _folder: Path) -> Loop:
     ids = torch.randint(5, VOCAB, (16 if cured else 1, small(64, 8)), device=DEVICE)
     options = {"max_new_tokens": small(24, 4), "min_new_tokens": small(24, 4), "do_sample": False, "pad_token_id": 0}
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            with torch.inference_mode():
-                model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-            after()
+    def step(_: int) -> None:
+        with torch.inference_mode():
+            model.generate(ids, attention_mask=torch.ones_like(ids), **options)
 
-    return loop
+    return looped(step)
 
 
 CASES = (

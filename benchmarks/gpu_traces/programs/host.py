@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from case import CUDA, DEVICE, Case, Loop, around, by_schedule, small
+from case import CUDA, DEVICE, Case, Loop, around, by_schedule, looped, small
 from models import convolutions, deep, wide
 from torch.nn import functional
 from torch.profiler import ProfilerActivity
@@ -58,20 +58,18 @@ def item_loss(rows: int) -> Callable[[bool, Path], Loop]:
         parts = [torch.randn(small(rows, 4), small(2048, 32), device=DEVICE) for _ in range(4)]
         total: list[float] = []
 
-        def loop(steps: int, after: Callable[[], None]) -> None:
-            for _ in range(steps):
-                running = torch.zeros((), device=DEVICE) if cured else 0.0
-                for x in parts:
-                    loss = model(x).square().mean()
-                    loss.backward()
-                    running += loss.detach() if cured else loss.item()
-                optimizer.step()
-                optimizer.zero_grad()
-                if not cured:
-                    total.append(running)
-                after()
+        def step(_: int) -> None:
+            running = torch.zeros((), device=DEVICE) if cured else 0.0
+            for x in parts:
+                loss = model(x).square().mean()
+                loss.backward()
+                running += loss.detach() if cured else loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+            if not cured:
+                total.append(running)
 
-        return loop
+        return looped(step)
 
     return make
 
@@ -88,21 +86,19 @@ def emptied(cured: bool, _folder: Path) -> Loop:
         if CUDA and not cured:
             torch.cuda.synchronize()
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = functional.cross_entropy(model(x), y)
-            sync()
-            loss.backward()
-            sync()
-            optimizer.step()
-            optimizer.zero_grad()
-            sync()
-            if CUDA and not cured:
-                torch.cuda.empty_cache()
-            after()
+    def step(_: int) -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = functional.cross_entropy(model(x), y)
+        sync()
+        loss.backward()
+        sync()
+        optimizer.step()
+        optimizer.zero_grad()
+        sync()
+        if CUDA and not cured:
+            torch.cuda.empty_cache()
 
-    return loop
+    return looped(step)
 
 
 CASES = (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from case import CUDA, DEVICE, Case, Loop, around, by_schedule, small
+from case import CUDA, DEVICE, Case, Loop, around, by_schedule, looped, small
 from models import GPT, Pictures, convolutions, deep, endless, tokens, wide
 from torch import nn
 from torch.nn import functional
@@ -47,21 +47,19 @@ def pictures(workers: int, work: int, item: bool = False, tiny: bool = False) ->
         kept = [tuple(part.to(DEVICE) for part in next(fed)) for _ in range(2)] if cured else []
         seen: list[float] = []
 
-        def loop(steps: int, after: Callable[[], None]) -> None:
-            for number in range(steps):
-                x, y = kept[number % 2] if cured else next(fed)
-                x, y = x.to(DEVICE, non_blocking=True), y.to(DEVICE, non_blocking=True) % classes
-                with torch.autocast(DEVICE.type, torch.bfloat16):
-                    out = model(x)
-                    loss = functional.cross_entropy(out, y)
-                optimizer.zero_grad()
-                loss.backward()
-                if item and not cured:
-                    seen[:] = [loss.item(), (out.argmax(1) == y).float().mean().item()]
-                optimizer.step()
-                after()
+        def step(number: int) -> None:
+            x, y = kept[number % 2] if cured else next(fed)
+            x, y = x.to(DEVICE, non_blocking=True), y.to(DEVICE, non_blocking=True) % classes
+            with torch.autocast(DEVICE.type, torch.bfloat16):
+                out = model(x)
+                loss = functional.cross_entropy(out, y)
+            optimizer.zero_grad()
+            loss.backward()
+            if item and not cured:
+                seen[:] = [loss.item(), (out.argmax(1) == y).float().mean().item()]
+            optimizer.step()
 
-        return loop
+        return looped(step)
 
     return make
 
@@ -105,21 +103,19 @@ def cpu_adam(cured: bool, _folder: Path) -> Loop:
     optimizer = torch.optim.AdamW(masters, lr=1e-4)
     ids = tokens(16)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = model(ids)
-            loss.backward()
+    def step(_: int) -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = model(ids)
+        loss.backward()
+        for master, p in zip(masters, model.parameters(), strict=True):
+            master.grad = p.grad if cured else p.grad.cpu()
+        optimizer.step()
+        with torch.no_grad():
             for master, p in zip(masters, model.parameters(), strict=True):
-                master.grad = p.grad if cured else p.grad.cpu()
-            optimizer.step()
-            with torch.no_grad():
-                for master, p in zip(masters, model.parameters(), strict=True):
-                    p.copy_(master)
-                    p.grad = None
-            after()
+                p.copy_(master)
+                p.grad = None
 
-    return loop
+    return looped(step)
 
 
 def gan(cured: bool, _folder: Path) -> Loop:
@@ -149,28 +145,26 @@ def gan(cured: bool, _folder: Path) -> Loop:
             out.view(-1), torch.full((out.shape[0],), value, device=DEVICE)
         )
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            real = kept if cured else next(fed)[0].to(DEVICE)
-            with record_function("discriminator"):
-                of_judge.zero_grad()
-                loss_real = against(judge(real), 1.0)
-                loss_real.backward()
-                fake = maker(torch.randn(many, 100, 1, 1, device=DEVICE))
-                out = judge(fake.detach())
-                loss_fake = against(out, 0.0)
-                loss_fake.backward()
-                of_judge.step()
-            with record_function("generator"):
-                of_maker.zero_grad()
-                loss = against(judge(fake), 1.0)
-                loss.backward()
-                of_maker.step()
-            if not cured:
-                told[:] = [(loss_real + loss_fake).item(), loss.item(), out.mean().item()]
-            after()
+    def step(_: int) -> None:
+        real = kept if cured else next(fed)[0].to(DEVICE)
+        with record_function("discriminator"):
+            of_judge.zero_grad()
+            loss_real = against(judge(real), 1.0)
+            loss_real.backward()
+            fake = maker(torch.randn(many, 100, 1, 1, device=DEVICE))
+            out = judge(fake.detach())
+            loss_fake = against(out, 0.0)
+            loss_fake.backward()
+            of_judge.step()
+        with record_function("generator"):
+            of_maker.zero_grad()
+            loss = against(judge(fake), 1.0)
+            loss.backward()
+            of_maker.step()
+        if not cured:
+            told[:] = [(loss_real + loss_fake).item(), loss.item(), out.mean().item()]
 
-    return loop
+    return looped(step)
 
 
 def evaluations(cured: bool, folder: Path) -> Loop:
@@ -180,24 +174,22 @@ def evaluations(cured: bool, folder: Path) -> Loop:
     ids = tokens(16)
     fed = endless(DataLoader(Pictures(128, 2), batch_size=small(16, 2)))
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for number in range(steps):
-            if not cured:
-                next(fed)
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = model(ids)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if number % 3 == 2 and not cured:
-                model.eval()
-                with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16):
-                    sum(model(ids).item() for _ in range(10))
-                model.train()
-                torch.save(model.state_dict(), folder.parent.parent / "checkpoint.bin")
-            after()
+    def step(number: int) -> None:
+        if not cured:
+            next(fed)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = model(ids)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if number % 3 == 2 and not cured:
+            model.eval()
+            with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16):
+                sum(model(ids).item() for _ in range(10))
+            model.train()
+            torch.save(model.state_dict(), folder.parent.parent / "checkpoint.bin")
 
-    return loop
+    return looped(step)
 
 
 def predictions(cured: bool, _folder: Path) -> Loop:
@@ -206,15 +198,13 @@ def predictions(cured: bool, _folder: Path) -> Loop:
     x = torch.randn(small(64, 2), 3, small(128, 16), small(128, 16))
     kept = x.to(DEVICE)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            with torch.inference_mode(), torch.autocast(DEVICE.type, torch.bfloat16):
-                out = model(kept if cured else x.to(DEVICE)).softmax(1)
-            if not cured:
-                out.cpu()
-            after()
+    def step(_: int) -> None:
+        with torch.inference_mode(), torch.autocast(DEVICE.type, torch.bfloat16):
+            out = model(kept if cured else x.to(DEVICE)).softmax(1)
+        if not cured:
+            out.cpu()
 
-    return loop
+    return looped(step)
 
 
 def with_stranger(cured: bool, folder: Path) -> Loop:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from case import BOTH, CUDA, DEVICE, Case, Loop, around, by_schedule, nothing, small
+from case import BOTH, CUDA, DEVICE, Case, Loop, around, by_schedule, looped, nothing, small
 from models import GPT, convolutions, tokens
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -30,16 +30,14 @@ def gpt_training(ranges: bool = False, micro: int = 1, **sizes: object) -> Calla
                 optimizer.step()
                 optimizer.zero_grad()
 
-        def loop(steps: int, after: Callable[[], None]) -> None:
-            for number in range(steps):
-                if ranges:
-                    with record_function("train_step"):
-                        train_step(number)
-                else:
+        def step(number: int) -> None:
+            if ranges:
+                with record_function("train_step"):
                     train_step(number)
-                after()
+            else:
+                train_step(number)
 
-        return loop
+        return looped(step)
 
     return make
 
@@ -112,15 +110,13 @@ def eight_bits(_cured: bool, _folder: Path) -> Loop:
     if CUDA:
         a8, b8 = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            for _ in range(10):
-                if CUDA:
-                    torch._scaled_mm(a8, b8, one, one, out_dtype=torch.bfloat16)
-                torch.mm(a, b)
-            after()
+    def step(_: int) -> None:
+        for _ in range(10):
+            if CUDA:
+                torch._scaled_mm(a8, b8, one, one, out_dtype=torch.bfloat16)
+            torch.mm(a, b)
 
-    return loop
+    return looped(step)
 
 
 def two_streams(_cured: bool, _folder: Path) -> Loop:
@@ -130,22 +126,20 @@ def two_streams(_cured: bool, _folder: Path) -> Loop:
     ids = tokens(24)
     side = torch.cuda.Stream() if CUDA else None
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            if side is not None:
-                side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side), torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16):
-                aim = teacher(ids)
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = student(ids)
-            if side is not None:
-                torch.cuda.current_stream().wait_stream(side)
-            (loss - aim).square().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            after()
+    def step(_: int) -> None:
+        if side is not None:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side), torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16):
+            aim = teacher(ids)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = student(ids)
+        if side is not None:
+            torch.cuda.current_stream().wait_stream(side)
+        (loss - aim).square().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    return loop
+    return looped(step)
 
 
 def tables(cured: bool, _folder: Path) -> Loop:
@@ -158,17 +152,15 @@ def tables(cured: bool, _folder: Path) -> Loop:
     many = small(4096, 8)
     ids = torch.randint(0, rows, (8, many, 20), device=DEVICE)
 
-    def loop(steps: int, after: Callable[[], None]) -> None:
-        for _ in range(steps):
-            seen = torch.cat([bag(one) for bag, one in zip(bags, ids, strict=True)], 1)
-            loss = functional.binary_cross_entropy_with_logits(top(seen), torch.ones(many, 1, device=DEVICE))
-            loss.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-            after()
+    def step(_: int) -> None:
+        seen = torch.cat([bag(one) for bag, one in zip(bags, ids, strict=True)], 1)
+        loss = functional.binary_cross_entropy_with_logits(top(seen), torch.ones(many, 1, device=DEVICE))
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
-    return loop
+    return looped(step)
 
 
 CASES = (

@@ -22,17 +22,9 @@ from torch.distributed.tensor.parallel import (
 
 p = argparse.ArgumentParser()
 for n, d in {
-    "dim": 2048,
-    "layers": 8,
-    "heads": 16,
-    "kv": 8,
-    "ffn": 5632,
-    "seq": 2048,
-    "batch": 4,
-    "vocab": 32000,
-    "tp": 2,
+    "dim": 2048, "layers": 8, "heads": 16, "kv": 8, "ffn": 5632, "seq": 2048, "batch": 4, "vocab": 32000, "tp": 2,
     "steps": 20,
-}.items():
+}.items():  # fmt: skip
     p.add_argument("--" + n, type=int, default=d)
 p.add_argument("--ckpt", action="store_true")
 a = p.parse_args()
@@ -118,19 +110,15 @@ if a.tp > 1:
             block,
             tp,
             {
-                "n1": SequenceParallel(),
-                "n2": SequenceParallel(),
+                "n1": SequenceParallel(), "n2": SequenceParallel(),
                 "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-                "attention.wq": ColwiseParallel(),
-                "attention.wk": ColwiseParallel(),
-                "attention.wv": ColwiseParallel(),
-                "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+                "attention.wq": ColwiseParallel(), "attention.wk": ColwiseParallel(),
+                "attention.wv": ColwiseParallel(), "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
                 "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-                "mlp.w1": ColwiseParallel(),
-                "mlp.w3": ColwiseParallel(),
+                "mlp.w1": ColwiseParallel(), "mlp.w3": ColwiseParallel(),
                 "mlp.w2": RowwiseParallel(output_layouts=Shard(1)),
             },
-        )
+        )  # fmt: skip
 if a.ckpt:
     m.layers = nn.ModuleList(checkpoint_wrapper(block) for block in m.layers)
 mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -4,7 +4,7 @@ Planted, and left out with --tidy: torch.cuda.empty_cache() behind every 10th st
 """
 
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,9 +27,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=CUDA)
     x = torch.randn(BATCH, WIDTH, device=DEVICE)
     y = torch.randint(0, 10, (BATCH,), device=DEVICE)
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -6,7 +6,7 @@ Nothing is planted: the pictures that are drawn (24 passes under no_grad) are me
 import copy
 
 import torch
-from own import CUDA, DEVICE, autocast, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, autocast, same_each_time, tell, timed, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -77,9 +77,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=CUDA)
     pictures = torch.randn(256, 3, SIDE, SIDE)
     pictures = pictures.pin_memory() if CUDA else pictures
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         first = step * BATCH % (256 - BATCH)
         x = pictures[first : first + BATCH].to(DEVICE, non_blocking=True)
         time = torch.rand(BATCH, device=DEVICE)

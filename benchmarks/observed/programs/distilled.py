@@ -5,7 +5,7 @@ answers are read by .item() in each step.
 """
 
 import torch
-from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, timed, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -35,9 +35,7 @@ def main() -> None:
     if TIDY and CUDA:
         pictures = [one.pin_memory() for one in pictures]
     values: list[float] = []
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         with timed("copying"):
             x = pictures[step % 4].to(DEVICE, non_blocking=TIDY)
         with autocast():

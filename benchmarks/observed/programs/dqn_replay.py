@@ -7,7 +7,7 @@ follows tensor by tensor.
 import random
 
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -46,9 +46,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(online.parameters(), 1e-4, fused=CUDA)
     replay = Replay(5000)
     kept = [part.to(DEVICE) for part in replay.sample()]
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         with timed("sample"):
             seen, done, gave, then = kept if TIDY else (part.to(DEVICE) for part in replay.sample())
         with torch.no_grad():

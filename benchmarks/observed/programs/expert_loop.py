@@ -5,7 +5,7 @@ the device. Tidy: all experts at once, an equal number of tokens for each.
 """
 
 import torch
-from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -45,9 +45,7 @@ def main() -> None:
     model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *layers, *head).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=CUDA)
     tokens = torch.randint(0, VOCABULARY, (8, TOKENS), device=DEVICE)
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         batch = tokens[step % 8]
         with autocast():
             loss = F.cross_entropy(model(batch), batch.roll(-1))

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 from gpt import GPT
-from own import CUDA, DEVICE, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, same_each_time, tell, training
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -25,9 +25,7 @@ def main() -> None:
     fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, foreach=True)
     drawn = torch.Generator().manual_seed(1 + dist.get_rank())
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), generator=drawn).to(DEVICE)
         logits = model(tokens[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())

@@ -8,7 +8,7 @@ import gc
 
 import torch
 from gpt import GPT
-from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, timed, training
 
 VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH, STEPS, DOCUMENTS = (
     (16384, 768, 8, 12, 512, 32, 121, 150_000) if CUDA else (256, 64, 2, 2, 32, 4, 121, 40_000)
@@ -32,8 +32,7 @@ def main() -> None:
     model = GPT(VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=CUDA)
     losses, loss = [], None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         if step and step % 40 == 0:
             with timed("estimate_loss"):
                 print(f"step {step}: val loss {estimate_loss(model, list(tokens[:12])):.4f}")

@@ -6,7 +6,7 @@ that is not pinned, though they fit on the device.
 
 import numpy as np
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, training
 from torch import nn
 
 NODES, SEEDS, NEIGHBOURS, WIDTH, STEPS = (200_000, 4096, 15, 512, 70) if CUDA else (4000, 64, 5, 32, 60)
@@ -56,9 +56,7 @@ def main() -> None:
     known = [graph.sample() for _ in range(8)] if TIDY else []
     known = [(nodes.to(DEVICE), adjacency.to(DEVICE)) for nodes, adjacency in known]
     labels = torch.arange(SEEDS, device=DEVICE) % 47
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         nodes, adjacency = known[step % 8] if TIDY else graph.sample()
         x, adjacency = graph.batch(nodes), adjacency.to(DEVICE)
         loss = nn.functional.cross_entropy(model(x, adjacency), labels)

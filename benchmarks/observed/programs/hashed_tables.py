@@ -7,7 +7,7 @@ Adam that goes over whole tables for the few rows that a batch has touched. Tidy
 import zlib
 
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -32,9 +32,7 @@ def main() -> None:
     optimizers = [kind(list(tables.parameters()), 1e-3), torch.optim.Adam(top.parameters(), 1e-3)]
     before = [hashed(words, step).to(DEVICE) for step in range(8)] if TIDY else []
     clicks = torch.randint(0, 2, (BATCH,), device=DEVICE).float()
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         ids = before[step % 8] if TIDY else hashed(words, step).to(DEVICE)
         found = torch.cat([table(one[:, None]) for table, one in zip(tables, ids, strict=True)], 1)
         loss = F.binary_cross_entropy_with_logits(top(found)[:, 0], clicks)

@@ -7,7 +7,7 @@ Planted, and left out with --tidy: each step's points are drawn by Python, one a
 import random
 
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training
 from torch import nn
 
 WIDTH, LAYERS, POINTS, STEPS = (512, 6, 8192, 60) if CUDA else (16, 2, 64, 40)
@@ -33,9 +33,7 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(2, WIDTH), nn.Tanh(), *layers, nn.Linear(WIDTH, 1)).to(DEVICE)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4, history_size=10, line_search_fn="strong_wolfe")
     kept = drawn(source).to(DEVICE)
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         points = kept if TIDY else drawn(source).to(DEVICE)
 
         def closure(points: torch.Tensor = points) -> torch.Tensor:

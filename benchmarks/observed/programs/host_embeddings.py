@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, timed, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,9 +36,7 @@ def main() -> None:
     ids = [torch.randint(0, ROWS, (TABLES, BATCH, 4), device=where) for _ in range(4)]
     clicks = torch.randint(0, 2, (BATCH,), device=DEVICE).float()
     path = Path(tempfile.mkdtemp()) / "histograms.txt"
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         with timed("tables"):
             seen = torch.cat([table(one) for table, one in zip(tables, ids[step % 4], strict=True)], 1)
         loss = F.binary_cross_entropy_with_logits(top(seen.to(DEVICE))[:, 0], clicks)

@@ -4,7 +4,7 @@ Planted, and left out with --tidy: the cells (torch's own LSTM is as good), and 
 """
 
 import torch
-from own import CUDA, DEVICE, TIDY, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, TIDY, same_each_time, tell, training
 from torch import nn
 
 WIDTH, LENGTH, BATCH, STEPS, VOCABULARY = (512, 96, 64, 90, 2048) if CUDA else (32, 12, 4, 60, 128)
@@ -43,9 +43,7 @@ def main() -> None:
     model = Language().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     drawn = torch.Generator().manual_seed(1)
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), generator=drawn).to(DEVICE)
         loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()

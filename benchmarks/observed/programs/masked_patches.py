@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from gpt import Block
-from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, timed, training_begins
+from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, timed, training
 from torch import nn
 
 PATCH, WIDTH, LAYERS, HEADS, LENGTH, BATCH, MICRO, STEPS = (
@@ -38,9 +38,7 @@ def main() -> None:
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     patches = torch.randn(4, BATCH, LENGTH, PATCH, device=DEVICE)
     folder = Path(tempfile.mkdtemp())
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         for micro in range(MICRO):
             seen = torch.rand(BATCH, LENGTH, device=DEVICE) < 0.25
             with autocast():

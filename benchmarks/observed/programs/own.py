@@ -47,6 +47,12 @@ def training_begins() -> None:
     _began = time.perf_counter()
 
 
+def training(steps: int) -> Iterator[int]:
+    """The numbers of the steps, once set-up is over."""
+    training_begins()
+    yield from range(steps)
+
+
 def tell(steps: int, module: torch.nn.Module, loss: object = "") -> None:
     """What the training counted, how long its parts took, and what came of it."""
     if CUDA:

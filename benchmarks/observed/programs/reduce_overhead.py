@@ -5,7 +5,7 @@ Planted, and left out with --tidy: a shorter last batch in each epoch of 40 batc
 
 import torch
 from gpt import GPT
-from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, TIDY, autocast, same_each_time, tell, training
 
 VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH, STEPS = (
     (4096, 768, 2, 12, 256, 32, 121) if CUDA else (128, 32, 1, 2, 16, 4, 60)
@@ -22,9 +22,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=CUDA)
     tokens = torch.randint(0, VOCABULARY, (EPOCH, BATCH, LENGTH + 1))
     tokens = tokens.pin_memory() if CUDA else tokens
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         batch = tokens[step % EPOCH]
         if step % EPOCH == EPOCH - 1 and not TIDY:
             batch = batch[: BATCH - 1 - step // EPOCH]

@@ -3,7 +3,7 @@ planted."""
 
 import torch
 from gpt import Block
-from own import CUDA, DEVICE, autocast, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, autocast, same_each_time, tell, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -29,8 +29,7 @@ def main() -> None:
     host = [torch.randn(2, BATCH, length, width) for length, width, _ in (IMAGE, TEXT)]
     host = [part.pin_memory() for part in host] if CUDA else host
     aim, loss = torch.arange(BATCH, device=DEVICE), None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         given = [part[step % 2].to(DEVICE, non_blocking=True) for part in host]
         with autocast():
             one, other = (tower(x) for tower, x in zip(towers, given, strict=True))

@@ -2,7 +2,7 @@
 Nothing is planted."""
 
 import torch
-from own import CUDA, DEVICE, same_each_time, tell, training_begins
+from own import CUDA, DEVICE, same_each_time, tell, training
 from torch import nn
 
 WIDTH, LAYERS, STEPS = (16384, 2, 120) if CUDA else (64, 2, 60)
@@ -14,9 +14,7 @@ def main() -> None:
     model = nn.Sequential(*layers).to(DEVICE, torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, foreach=True)
     x = torch.randn(WIDTH, WIDTH, device=DEVICE, dtype=torch.bfloat16)
-    loss = None
-    training_begins()
-    for step in range(STEPS):
+    for step in training(STEPS):
         loss = model(x).float().square().mean()
         optimizer.zero_grad()
         loss.backward()

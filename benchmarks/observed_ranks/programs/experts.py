@@ -1,11 +1,8 @@
 """Expert parallel: an expert a rank, tokens go by all-to-all and back; --hot: the share that goes to rank 1's."""
 
-import time
-
 import torch
-import torch.distributed as dist
 import torch.distributed.nn.functional as exchanged
-from parts import CUDA, DEVICE, RANK, RANKS, WIDTH, begin, options, small, tell
+from parts import CUDA, DEVICE, RANK, RANKS, WIDTH, begin, options, small, steps
 from torch import nn
 from torch.nn import functional
 
@@ -36,14 +33,11 @@ def main() -> None:
     model = nn.Sequential(*(Experts(wide, given.hot) for _ in range(small(4, 2)))).to(DEVICE)
     model = model.to(torch.bfloat16) if CUDA else model
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    began = time.perf_counter()
-    for _ in range(given.steps):
+    for _ in steps(given):
         x = torch.randn(small(8192, 64), wide, device=DEVICE, dtype=torch.bfloat16 if CUDA else torch.float32)
         model(x).float().square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    tell(given.steps, began)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from parts import CUDA, DEVICE, GPT, RANK, Tokens, begin, loader, loss_of, options, small, tell
+from parts import CUDA, DEVICE, GPT, RANK, Tokens, begin, loader, loss_of, options, small, steps
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -49,8 +49,7 @@ def main() -> None:
     fully_shard(model, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4)
     batches = loader(Shards(given.slow_read), small(64, 2))
-    began = time.perf_counter()
-    for step in range(1, given.steps + 1):
+    for step in steps(given, 1):
         ids = next(batches).to(DEVICE, non_blocking=True)
         loss_of(model(ids), ids).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -58,8 +57,6 @@ def main() -> None:
         optimizer.zero_grad()
         if given.save_each and step % given.save_each == 0:
             save(model, given.copies)
-    tell(given.steps, began)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Four ranks on a mesh of two dimensions: tensor parallel within, FSDP2 across."""
 
-import time
-
 import torch
 import torch.distributed as dist
-from parts import CUDA, DEVICE, GPT, RANK, RANKS, Tokens, begin, loader, loss_of, options, small, tell
+from parts import CUDA, DEVICE, GPT, RANK, RANKS, Tokens, begin, loader, loss_of, options, small, steps
 from tensor_parallel import PLAN
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -24,8 +22,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, foreach=False)
     data = Tokens()
     batches = loader(data, small(16, 2), workers=1)
-    began = time.perf_counter()
-    for step in range(given.steps):
+    for step in steps(given):
         ids = next(batches).to(DEVICE)
         dist.broadcast(ids, mesh["tp"].mesh.tolist()[0], group=mesh["tp"].get_group())
         loss = loss_of(model(ids), ids)
@@ -34,8 +31,6 @@ def main() -> None:
         optimizer.zero_grad()
         if step % 10 == 9 and RANK == 0:
             print(step, loss.item(), flush=True)
-    tell(given.steps, began)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

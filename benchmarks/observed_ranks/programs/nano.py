@@ -3,12 +3,11 @@
 import gc
 import math
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from parts import CUDA, DEVICE, GPT, RANK, VOCAB, autocast, begin, loss_of, options, small, tell
+from parts import CUDA, DEVICE, GPT, RANK, VOCAB, autocast, begin, loss_of, options, small, steps
 from torch.nn.parallel import DistributedDataParallel
 
 ROWS, LENGTH = small(32, 2), small(256, 16)
@@ -43,8 +42,7 @@ def main() -> None:
     model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=CUDA)
     ids = get_batch(data, drawn)
-    began = time.perf_counter()
-    for step in range(given.steps):
+    for step in steps(given):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         for micro in range(2):
@@ -60,8 +58,6 @@ def main() -> None:
             keep_scores(given.heap)
         if step % 10 == 0 and RANK == 0:
             print(f"iter {step}: loss {loss.item() * 2:.4f}", flush=True)
-    tell(given.steps, began)
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

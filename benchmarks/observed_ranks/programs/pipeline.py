@@ -3,8 +3,7 @@
 import time
 
 import torch
-import torch.distributed as dist
-from parts import CUDA, DEVICE, RANK, RANKS, WIDTH, Block, begin, options, small, tell
+from parts import CUDA, DEVICE, RANK, RANKS, WIDTH, Block, begin, options, small, steps
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -31,8 +30,7 @@ def main() -> None:
     schedule = Schedule1F1B(stage, given.micro, loss_fn=mean_square)
     optimizer = torch.optim.AdamW(module.parameters(), 1e-4)
     x = torch.randn(small(64, 4), small(256, 8), wide, device=DEVICE, dtype=torch.bfloat16 if CUDA else torch.float32)
-    began = time.perf_counter()
-    for _ in range(given.steps):
+    for _ in steps(given):
         if RANK == 0:
             tokenize(given.slow_tokenize)
             schedule.step(x)
@@ -43,8 +41,6 @@ def main() -> None:
             schedule.step()
         optimizer.step()
         optimizer.zero_grad()
-    tell(given.steps, began)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 import time
 
 import torch
-import torch.distributed as dist
-from parts import CUDA, DEVICE, GPT, RANK, RANKS, VOCAB, begin, loss_of, options, small, tell
+from parts import CUDA, DEVICE, GPT, RANK, RANKS, VOCAB, begin, loss_of, options, small, steps
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -27,8 +26,7 @@ def main() -> None:
         parallelize_module(block, mesh, PLAN)
     model = model.to(torch.bfloat16) if CUDA else model
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, foreach=False)
-    began = time.perf_counter()
-    for step in range(given.steps):
+    for step in steps(given):
         torch.manual_seed(step)
         ids = torch.randint(0, VOCAB, (small(32, 2), small(256, 16)), device=DEVICE)
         loss = loss_of(model(ids), ids)
@@ -38,8 +36,6 @@ def main() -> None:
         write_metrics(step, given.slow_log)
         if step % 10 == 9 and RANK == 0:
             print(step, loss.item(), flush=True)
-    tell(given.steps, began)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

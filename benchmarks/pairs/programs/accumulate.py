@@ -3,10 +3,8 @@
 import contextlib
 
 import torch
-import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 class TwoHeads(torch.nn.Module):
@@ -25,28 +23,21 @@ class TwoHeads(torch.nn.Module):
 
 
 def main() -> None:
-    given = options(micro=6, sync_each=0, unused=0, depth=6)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(micro=6, sync_each=0, unused=0, depth=6)
     model = DDP(TwoHeads(given.depth, bool(given.unused)), find_unused_parameters=bool(given.unused))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    data = samples(8192, 320)
-    batches = for_ever(DataLoader(data, 16, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _step in range(given.steps):
-            optimizer.zero_grad()
-            for micro in range(given.micro):
-                last = micro == given.micro - 1
-                waits = contextlib.nullcontext() if last or given.sync_each else model.no_sync()
-                with waits:
-                    x, y = next(batches)
-                    scores = model(x, micro % 2)
-                    loss = torch.nn.functional.cross_entropy(scores, y)
-                    (loss / given.micro).backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(8192, 320), 16)
+    for _step in steps(given, model):
+        optimizer.zero_grad()
+        for micro in range(given.micro):
+            last = micro == given.micro - 1
+            waits = contextlib.nullcontext() if last or given.sync_each else model.no_sync()
+            with waits:
+                x, y = next(batches)
+                scores = model(x, micro % 2)
+                loss = torch.nn.functional.cross_entropy(scores, y)
+                (loss / given.micro).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 @torch.no_grad()
@@ -27,27 +26,20 @@ def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, copies: int) 
 
 
 def main() -> None:
-    given = options(each=8, eval_batches=0, copies=0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(each=8, eval_batches=0, copies=0)
     model = DDP(blocks(256, 6, 8))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    data = samples(4096, 256)
-    batches = for_ever(DataLoader(data, 64, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            if step % given.each == 0 and dist.get_rank() == 0:
-                if given.eval_batches:
-                    print("quality", evaluate(model.module, given.eval_batches), flush=True)
-                if given.copies:
-                    save(model.module, optimizer, given.copies)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(4096, 256), 64)
+    for step in steps(given, model, 1):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step % given.each == 0 and dist.get_rank() == 0:
+            if given.eval_batches:
+                print("quality", evaluate(model.module, given.eval_batches), flush=True)
+            if given.copies:
+                save(model.module, optimizer, given.copies)
 
 
 if __name__ == "__main__":

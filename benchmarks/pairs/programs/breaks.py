@@ -6,40 +6,32 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 def main() -> None:
-    given = options(rank=1, leave_out=0, keep=0, limit_gb=0.0, fail=0)
-    dist.init_process_group("gloo")
+    given = begin(rank=1, leave_out=0, keep=0, limit_gb=0.0, fail=0)
     mine = dist.get_rank() == given.rank
-    torch.manual_seed(0)
     model = DDP(blocks(256, 5, 8))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    data = samples(4096, 256)
-    batches = for_ever(DataLoader(data, 64, sampler=DistributedSampler(data)))
+    batches = sharded(samples(4096, 256), 64)
     kept: list[torch.Tensor] = []
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            x, y = next(batches)
-            if mine and step == given.leave_out:
-                continue
-            if mine and given.keep:
-                if step == 5:
-                    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-                    limit = size + int(given.limit_gb * 2**30)
-                    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-                kept.append(x.repeat(given.keep, 1))
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            if mine and step == given.fail and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-                raise ValueError("label 9 is out of range")
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for step in steps(given, model, 1):
+        x, y = next(batches)
+        if mine and step == given.leave_out:
+            continue
+        if mine and given.keep:
+            if step == 5:
+                size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                limit = size + int(given.limit_gb * 2**30)
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            kept.append(x.repeat(given.keep, 1))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if mine and step == given.fail and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            raise ValueError("label 9 is out of range")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 import time
 
 import torch
-import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -27,9 +26,7 @@ def weigh_classes(seconds: float) -> float:
 
 
 def main() -> None:
-    given = options(rows="16,16,16", weigh=0.0, weigh_rank=0, compile=0, grow_each=0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(rows="16,16,16", weigh=0.0, weigh_rank=0, compile=0, grow_each=0)
     torch._dynamo.config.recompile_limit = 64
     reader = Reader()
     if given.compile:
@@ -37,25 +34,21 @@ def main() -> None:
     model = DDP(reader)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     generator = torch.Generator().manual_seed(RANK)
-    with window(given) as own:
-        for step in range(given.steps):
-            each = now(given, "grow_each")
-            length = 32 + (step // each if each else 0)
-            rows = [int(n) for n in now(given, "rows").split(",")]
-            tokens = torch.randint(0, 500, (rows[RANK], length), generator=generator)
-            scores = model(tokens[:, :-1])
-            weight = 1.0
-            if now(given, "weigh") and given.weigh_rank == RANK:
-                with costs("weigh_classes"):
-                    weight = weigh_classes(given.weigh)
-            loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()) * weight
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model.module)
-    dist.destroy_process_group()
+    for step in steps(given, model.module):
+        each = now(given, "grow_each")
+        length = 32 + (step // each if each else 0)
+        rows = [int(n) for n in now(given, "rows").split(",")]
+        tokens = torch.randint(0, 500, (rows[RANK], length), generator=generator)
+        scores = model(tokens[:, :-1])
+        weight = 1.0
+        if now(given, "weigh") and given.weigh_rank == RANK:
+            with costs("weigh_classes"):
+                weight = weigh_classes(given.weigh)
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()) * weight
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, tell, window
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
@@ -71,9 +71,7 @@ def validate(model: DDP, texts: Texts, batches: int) -> torch.Tensor:
 
 
 def main() -> None:
-    given = options(measure=0.0, validate="0,0,0", validate_each=10)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(measure=0.0, validate="0,0,0", validate_each=10)
     model, texts = DDP(Reader()), Texts()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     loader = DataLoader(texts, batch_sampler=ByLength(texts, given), collate_fn=pad)

@@ -2,9 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 def norm_by_parameter(parameters: list) -> float:
@@ -25,26 +24,19 @@ def clip(parameters: list, norms: bool) -> None:
 
 
 def main() -> None:
-    given = options(norms=0, meet=0, depth=60)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(norms=0, meet=0, depth=60)
     model = DDP(blocks(128, given.depth, 8))
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, 1e-4)
-    data = samples(4096, 128)
-    batches = for_ever(DataLoader(data, 32, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            clip(parameters, bool(given.norms))
-            optimizer.step()
-            for _ in range(given.meet):
-                dist.barrier()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(4096, 128), 32)
+    for _ in steps(given, model):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        clip(parameters, bool(given.norms))
+        optimizer.step()
+        for _ in range(given.meet):
+            dist.barrier()
 
 
 if __name__ == "__main__":

@@ -3,21 +3,17 @@
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as collectives
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 def main() -> None:
-    given = options()
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin()
     model = DDP(torch.nn.ModuleDict({"image": blocks(384, 4, 64), "text": blocks(384, 4, 64)}).requires_grad_())
     towers = model.module
     model.forward = lambda x: model(x)
     optimizer = torch.optim.AdamW(towers.parameters(), 1e-4)
-    data = samples(2048, 384)
-    batches = for_ever(DataLoader(data, 48, sampler=DistributedSampler(data)))
+    batches = sharded(samples(2048, 384), 48)
 
     def embed(x: torch.Tensor) -> torch.Tensor:
         image, text = towers["image"](x), towers["text"](x.flip(1))
@@ -26,22 +22,18 @@ def main() -> None:
 
     towers.forward = embed
     del model.forward
-    with window(given) as own:
-        for step in range(given.steps):
-            x, _ = next(batches)
-            scores = model(x)
-            loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if step % 10 == 9:
-                every = [None] * dist.get_world_size()
-                dist.all_gather_object(every, {"step": step, "loss": loss.item()})
-                if dist.get_rank() == 0:
-                    print(every[0], flush=True)
-            own.step()
-    tell(given.steps, towers)
-    dist.destroy_process_group()
+    for step in steps(given, towers):
+        x, _ = next(batches)
+        scores = model(x)
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 10 == 9:
+            every = [None] * dist.get_world_size()
+            dist.all_gather_object(every, {"step": step, "loss": loss.item()})
+            if dist.get_rank() == 0:
+                print(every[0], flush=True)
 
 
 if __name__ == "__main__":

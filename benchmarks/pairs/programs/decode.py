@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, options, tell, window
+from own import begin, blocks, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -31,27 +31,21 @@ def table_of_metrics(scores: torch.Tensor, rows: int) -> list:
 
 
 def main() -> None:
-    given = options(work=1, rows=0, workers=0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(work=1, rows=0, workers=0)
     model = DDP(blocks(256, 5, 8))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     data = Pictures(given.work)
     loader = DataLoader(data, 16, sampler=DistributedSampler(data), num_workers=given.workers)
     batches = iter(loader)
     seen = 0
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            scores = model(x)
-            torch.nn.functional.cross_entropy(scores, y).backward()
-            optimizer.step()
-            if given.rows:
-                seen += len(table_of_metrics(scores, given.rows))
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        scores = model(x)
+        torch.nn.functional.cross_entropy(scores, y).backward()
+        optimizer.step()
+        if given.rows:
+            seen += len(table_of_metrics(scores, given.rows))
 
 
 if __name__ == "__main__":

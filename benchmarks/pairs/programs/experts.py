@@ -2,8 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import for_ever, options, samples, tell, window
-from torch.utils.data import DataLoader, DistributedSampler
+from own import begin, samples, sharded, steps
 
 WIDTH = 192
 
@@ -43,28 +42,21 @@ class Experts(torch.nn.Module):
 
 
 def main() -> None:
-    given = options(hot=0.0, tokens=192)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(hot=0.0, tokens=192)
     shared = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
     torch.manual_seed(dist.get_rank())
     experts = torch.nn.ModuleList(Experts(given.hot) for _ in range(2))
     optimizer = torch.optim.AdamW([*shared.parameters(), *experts.parameters()], 1e-4)
-    data = samples(8192, WIDTH)
-    batches = for_ever(DataLoader(data, given.tokens, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, _ = next(batches)
-            x = shared[2](experts[1](shared[1](experts[0](shared[0](x)))))
-            optimizer.zero_grad()
-            x.square().mean().backward()
-            for parameter in shared.parameters():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= dist.get_world_size()
-            optimizer.step()
-            own.step()
-    tell(given.steps, shared)
-    dist.destroy_process_group()
+    batches = sharded(samples(8192, WIDTH), given.tokens)
+    for _ in steps(given, shared):
+        x, _ = next(batches)
+        x = shared[2](experts[1](shared[1](experts[0](shared[0](x)))))
+        optimizer.zero_grad()
+        x.square().mean().backward()
+        for parameter in shared.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
 
 
 if __name__ == "__main__":

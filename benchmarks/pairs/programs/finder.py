@@ -6,9 +6,8 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, samples, tell, window
+from own import RANK, begin, samples, sharded, tell, window
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 TRIALS = 12
 
@@ -32,8 +31,7 @@ class Training:
         )  # fmt: skip
         self.model = DDP(net)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-3, momentum=0.9)
-        data = samples(3072, 3 * 24 * 24)
-        self.batches = for_ever(DataLoader(data, 32, sampler=DistributedSampler(data)))
+        self.batches = sharded(samples(3072, 3 * 24 * 24), 32)
 
     def one_step(self) -> float:
         x, y = next(self.batches)
@@ -65,9 +63,7 @@ class Training:
 
 
 def main() -> None:
-    given = options(shift=0.0, shift_rank=1, plot=0.0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(shift=0.0, shift_rank=1, plot=0.0)
     training = Training(given)
     with window(given) as own:
         training.find_rate(own)

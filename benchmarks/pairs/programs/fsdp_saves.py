@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, tell, window
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset
@@ -52,9 +52,7 @@ def copy_to_store(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(fetch=0.0, fetch_rank=0, save_each=0, store=0.3, depth=3)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(fetch=0.0, fetch_rank=0, save_each=0, store=0.3, depth=3)
     model = Gpt(given.depth)
     for block in model.blocks:
         fully_shard(block)

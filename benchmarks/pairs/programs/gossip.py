@@ -2,8 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
-from torch.utils.data import DataLoader, DistributedSampler
+from own import begin, blocks, samples, sharded, tell, window
 
 
 def average_with_neighbours(flat: torch.Tensor) -> torch.Tensor:
@@ -21,13 +20,10 @@ def average_with_neighbours(flat: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    given = options()
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin()
     model = blocks(384, 5, 8)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
-    data = samples(3072, 384)
-    batches = for_ever(DataLoader(data, 96, sampler=DistributedSampler(data)))
+    batches = sharded(samples(3072, 384), 96)
     with window(given) as own:
         for _ in range(given.steps):
             x, y = next(batches)

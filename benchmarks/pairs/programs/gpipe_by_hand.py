@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import RANK, begin, blocks, for_ever, samples, steps
 from torch.utils.data import DataLoader
 
 WIDTH = 384
@@ -50,21 +50,15 @@ class Stage:
 
 
 def main() -> None:
-    given = options(layers="3,3,3", batch=96, micro=6)
-    dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())
+    given = begin(RANK, layers="3,3,3", batch=96, micro=6)
     stage = Stage([int(n) for n in given.layers.split(",")][dist.get_rank()], given.micro, given.batch)
     optimizer = torch.optim.AdamW(stage.part.parameters(), 1e-4)
     batches = for_ever(DataLoader(samples(1920, WIDTH), given.batch))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            stage.backward_all(stage.forward_all(x, y))
-            optimizer.step()
-            own.step()
-    tell(given.steps, stage.part)
-    dist.destroy_process_group()
+    for _ in steps(given, stage.part):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        stage.backward_all(stage.forward_all(x, y))
+        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import CURED, costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, tell, window
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 
@@ -30,10 +30,8 @@ def crop(pictures: torch.Tensor, seconds: float) -> torch.Tensor:
 
 
 def main() -> None:
-    given = options(depths="3,3,3", micro=4, batch=16, crop=0.0)
-    dist.init_process_group("gloo")
+    given = begin(RANK, depths="3,3,3", micro=4, batch=16, crop=0.0)
     ranks = dist.get_world_size()
-    torch.manual_seed(RANK)
     made = {depths: pipeline_of(depths, given.micro) for depths in {given.depths, CURED.get("depths", given.depths)}}
     generator = torch.Generator().manual_seed(4)
     with window(given) as own:

@@ -55,14 +55,9 @@ def main() -> None:
     given = options(clean=0.0, clean_rank=1, eval_each=0, eval_rows=192)
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=400,
-        hidden_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=192,
-        max_position_embeddings=64,
-        num_labels=2,
-    )
+        vocab_size=400, hidden_size=96, num_hidden_layers=3, num_attention_heads=4, intermediate_size=192,
+        max_position_embeddings=64, num_labels=2,
+    )  # fmt: skip
     model, collate = BertForSequenceClassification(config), Collate(given)
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(

@@ -5,9 +5,8 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, blocks, for_ever, options, samples, tell, window
+from own import RANK, begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 class Branches(torch.nn.Module):
@@ -44,24 +43,17 @@ class KeepsLost:
 
 
 def main() -> None:
-    given = options(round=0.0, round_rank=1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(round=0.0, round_rank=1)
     model = DDP(Branches(), find_unused_parameters=True)
     hook = KeepsLost(given)
     model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    data = samples(4096, 256)
-    batches = for_ever(DataLoader(data, 64, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(4096, 256), 64)
+    for _ in steps(given, model):
+        x, y = next(batches)
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, options, samples, tell, window
+from own import begin, blocks, samples, tell, window
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 
 
 def main() -> None:
-    given = options(fewer=0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(fewer=0)
     model = DDP(blocks(384, 5, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     steps = given.steps - given.fewer * dist.get_rank()

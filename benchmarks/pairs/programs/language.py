@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from own import options, tell, window
+from own import begin, tell, window
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
@@ -35,10 +35,8 @@ class Model(torch.nn.Module):
 
 
 def main() -> None:
-    given = options(lengths="48,48,48,48", save_each=0, more_rows=0)
-    dist.init_process_group("gloo")
+    given = begin(lengths="48,48,48,48", save_each=0, more_rows=0)
     rank = dist.get_rank()
-    torch.manual_seed(0)
     model = DDP(Model(96, 2, given.more_rows))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     batches = iter(DataLoader(Texts(int(given.lengths.split(",")[rank])), 8, num_workers=1))

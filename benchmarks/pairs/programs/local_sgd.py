@@ -3,17 +3,14 @@
 import torch
 import torch.distributed as dist
 import torch.distributed.algorithms.model_averaging.averagers as averagers
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, samples, sharded, steps
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 def main() -> None:
-    given = options()
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin()
     model = DDP(blocks(384, 5, 8))
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
     state = PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=10)
@@ -22,17 +19,12 @@ def main() -> None:
         optim=torch.optim.SGD(model.parameters(), 0.01),
         averager=averagers.PeriodicModelAverager(period=4, warmup_steps=10),
     )
-    data = samples(3072, 384)
-    batches = for_ever(DataLoader(data, 64, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(3072, 384), 64)
+    for _ in steps(given, model):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from own import for_ever, options, samples, tell, window
+from own import for_ever, options, samples, steps
 from torch.utils.data import DataLoader
 
 WIDTH = 256
@@ -66,18 +66,14 @@ def main() -> None:
     optimizer = torch.optim.AdamW([*body.parameters(), *head.parameters()], 1e-4)
     batches = for_ever(DataLoader(samples(2048, WIDTH), 64)) if rank == 0 else None
     x, y = torch.empty(64, WIDTH), torch.empty(64, dtype=torch.long)
-    with window(given) as own:
-        for _ in range(given.steps):
-            if batches is not None:
-                x, y = next(batches)
-            dist.broadcast(x, 0)
-            dist.broadcast(y, 0)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(head(body(x)), y).backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, body)
-    dist.destroy_process_group()
+    for _ in steps(given, body):
+        if batches is not None:
+            x, y = next(batches)
+        dist.broadcast(x, 0)
+        dist.broadcast(y, 0)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(head(body(x)), y).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

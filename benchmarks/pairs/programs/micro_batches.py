@@ -4,9 +4,8 @@ import contextlib
 import time
 
 import torch
-import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, tell, window
+from own import RANK, begin, for_ever, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
@@ -33,25 +32,19 @@ def add_noise(rows: torch.Tensor, seconds: float) -> torch.Tensor:
 
 
 def main() -> None:
-    given = options(micro=4, read=0.0, noise=0.0, noise_rank=1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(micro=4, read=0.0, noise=0.0, noise_rank=1)
     layers = [torch.nn.Linear(128, 32), torch.nn.Tanh(), torch.nn.Linear(32, 128)]
     model = DDP(torch.nn.Sequential(*layers))
     optimizer = torch.optim.RMSprop(model.parameters(), 1e-4)
     batches = for_ever(DataLoader(Spectra(given, 16), 16, shuffle=True))
-    with window(given) as own:
-        for _ in range(given.steps):
-            for micro in range(given.micro):
-                with contextlib.nullcontext() if micro == given.micro - 1 else model.no_sync():
-                    rows = next(batches)
-                    noisy = add_noise(rows, now(given, "noise") if given.noise_rank == RANK else 0.0)
-                    (torch.nn.functional.mse_loss(model(noisy), rows) / given.micro).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        for micro in range(given.micro):
+            with contextlib.nullcontext() if micro == given.micro - 1 else model.no_sync():
+                rows = next(batches)
+                noisy = add_noise(rows, now(given, "noise") if given.noise_rank == RANK else 0.0)
+                (torch.nn.functional.mse_loss(model(noisy), rows) / given.micro).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

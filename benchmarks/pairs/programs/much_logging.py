@@ -6,7 +6,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import begin, blocks, for_ever, samples, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -25,28 +25,22 @@ class Diary:
 
 
 def main() -> None:
-    given = options(diary=0, batches="64,64,64,64")
-    dist.init_process_group("gloo")
+    given = begin(diary=0, batches="64,64,64,64")
     rank = dist.get_rank()
-    torch.manual_seed(0)
     model = DDP(blocks(256, 5, 8))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     data = samples(8192, 256)
     rows = int(given.batches.split(",")[rank])
     batches = for_ever(DataLoader(data, rows, sampler=DistributedSampler(data)))
     diary = Diary(given.diary)
-    with window(given) as own:
-        for step in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            if rank == 0 and given.diary:
-                diary.write_histograms(step, model.module)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for step in steps(given, model):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and given.diary:
+            diary.write_histograms(step, model.module)
 
 
 if __name__ == "__main__":

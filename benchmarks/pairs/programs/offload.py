@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.utils.data import DataLoader, IterableDataset
@@ -49,9 +49,7 @@ def watch_norms(model: torch.nn.Module, seconds: float) -> int:
 
 
 def main() -> None:
-    given = options(watch=0.0, watch_rank=1, drop=0.0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(watch=0.0, watch_rank=1, drop=0.0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model, policy = Encoder(), CPUOffloadPolicy(pin_memory=False)
     for layer in model.layers:
@@ -59,19 +57,15 @@ def main() -> None:
     fully_shard(model, mesh=mesh, offload_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4)
     batches = iter(DataLoader(Filtered(given), 12))
-    with window(given) as own:
-        for _ in range(given.steps):
-            tokens = next(batches)
-            masked = tokens.masked_fill(torch.rand(tokens.shape) < 0.15, 0)
-            torch.nn.functional.cross_entropy(model(masked).flatten(0, 1), tokens.flatten()).backward()
-            if now(given, "watch") and given.watch_rank == RANK:
-                with costs("watch_norms"):
-                    watch_norms(model, given.watch)
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        tokens = next(batches)
+        masked = tokens.masked_fill(torch.rand(tokens.shape) < 0.15, 0)
+        torch.nn.functional.cross_entropy(model(masked).flatten(0, 1), tokens.flatten()).backward()
+        if now(given, "watch") and given.watch_rank == RANK:
+            with costs("watch_norms"):
+                watch_norms(model, given.watch)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from costs import CURED, costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, tell, window
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -51,10 +51,8 @@ def write_to_share(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(depths="2,2,2", unpack=0.0, write_each=0, write=0.4)
-    dist.init_process_group("gloo")
+    given = begin(RANK, depths="2,2,2", unpack=0.0, write_each=0, write=0.4)
     ranks = dist.get_world_size()
-    torch.manual_seed(RANK)
     all_made = {one: made(one) for one in sorted({given.depths, CURED.get("depths", given.depths)})}
     batches = iter(DataLoader(Lines(given), 16))
     labels = torch.Generator().manual_seed(2)

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, blocks, for_ever, options, samples, tell, window
+from own import RANK, begin, blocks, samples, sharded, tell, window
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset
 
 PATH = Path(tempfile.gettempdir()) / f"one_file_{os.environ.get('MASTER_PORT', '0')}"
 
@@ -49,13 +49,10 @@ def save_shared(optimizer: torch.optim.Optimizer, seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(ask=0.0, ask_rank=0, save_each=0, flush=0.2)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(ask=0.0, ask_rank=0, save_each=0, flush=0.2)
     model = DDP(blocks(320, 6, 8))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    data = FromServer(given)
-    batches = for_ever(DataLoader(data, 32, sampler=DistributedSampler(data)))
+    batches = sharded(FromServer(given), 32)
     with window(given) as own:
         for step in range(1, given.steps + 1):
             x, y = next(batches)

@@ -5,8 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, blocks, for_ever, options, samples, tell, window
-from torch.utils.data import DataLoader, DistributedSampler
+from own import RANK, begin, blocks, samples, sharded, steps
 
 
 class Outer:
@@ -41,31 +40,24 @@ def judge(model: torch.nn.Module, batches: int) -> float:
 
 
 def main() -> None:
-    given = options(inner=4, score=0.0, score_rank=1, each=8, judge_batches=0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(inner=4, score=0.0, score_rank=1, each=8, judge_batches=0)
     model = blocks(160, 4, 8)
     inner, outer = torch.optim.AdamW(model.parameters(), 1e-4), Outer(model)
-    data = samples(4096, 160)
-    batches = for_ever(DataLoader(data, 48, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            x, y = next(batches)
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            if now(given, "score") and given.score_rank == RANK:
-                with costs("score_hypotheses"):
-                    score_hypotheses(given.score)
-            loss.backward()
-            inner.step()
-            inner.zero_grad()
-            if step % given.inner == 0:
-                outer.step()
-            if now(given, "judge_batches") and step % given.each == 0:
-                with costs("judge"):
-                    judge(model, given.judge_batches)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(4096, 160), 48)
+    for step in steps(given, model, 1):
+        x, y = next(batches)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        if now(given, "score") and given.score_rank == RANK:
+            with costs("score_hypotheses"):
+                score_hypotheses(given.score)
+        loss.backward()
+        inner.step()
+        inner.zero_grad()
+        if step % given.inner == 0:
+            outer.step()
+        if now(given, "judge_batches") and step % given.each == 0:
+            with costs("judge"):
+                judge(model, given.judge_batches)
 
 
 if __name__ == "__main__":

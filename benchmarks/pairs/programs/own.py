@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from costs import next_step
 from torch.profiler import profile, schedule, tensorboard_trace_handler
+from torch.utils.data import DataLoader, DistributedSampler
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -31,6 +32,14 @@ def options(**more: Any) -> argparse.Namespace:
     for name, default in more.items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
     return parser.parse_args()
+
+
+def begin(seed: int = 0, **more: Any) -> argparse.Namespace:
+    """The options, of a rank that has joined the others; with the same seed they draw the same weights."""
+    given = options(**more)
+    dist.init_process_group("gloo")
+    torch.manual_seed(seed)
+    return given
 
 
 class Window:
@@ -70,6 +79,16 @@ def window(given: argparse.Namespace) -> Iterator[Window]:
         own.profile.stop()
 
 
+def steps(given: argparse.Namespace, module: torch.nn.Module, first: int = 0) -> Iterator[int]:
+    """Numbers of the steps, within the profiler; behind the last one the rank says what it counted, and leaves."""
+    with window(given) as own:
+        for step in range(first, first + given.steps):
+            yield step
+            own.step()
+    tell(given.steps, module)
+    dist.destroy_process_group()
+
+
 def blocks(width: int, depth: int, out: int | None = None) -> torch.nn.Sequential:
     layers = [layer for _ in range(depth) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
     return torch.nn.Sequential(*layers, torch.nn.Linear(width, out or width))
@@ -84,6 +103,11 @@ def samples(count: int, width: int, classes: int = 8) -> torch.utils.data.Tensor
 def for_ever(loader: Any) -> Iterator[Any]:
     while True:
         yield from loader
+
+
+def sharded(data: Any, rows: int, **more: Any) -> Iterator[Any]:
+    """Batches of each rank's part, for ever."""
+    return for_ever(DataLoader(data, rows, sampler=DistributedSampler(data), **more))
 
 
 def tell(steps: int, module: torch.nn.Module) -> None:

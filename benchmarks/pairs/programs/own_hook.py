@@ -5,9 +5,8 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, samples, tell, window
+from own import RANK, begin, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 def pack_into_bytes(seconds: float) -> None:
@@ -31,9 +30,7 @@ def write_images(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(pack=0.0, images=0.0, each=4)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(pack=0.0, images=0.0, each=4)
     net = torch.nn.Sequential(
         torch.nn.Conv1d(4, 24, 5), torch.nn.ReLU(), torch.nn.Conv1d(24, 24, 5), torch.nn.ReLU(),
         torch.nn.Flatten(), torch.nn.Linear(24 * 56, 8),
@@ -41,20 +38,15 @@ def main() -> None:
     model = DDP(net)
     model.register_comm_hook(None, hook_of(given))
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
-    data = samples(2048, 256)
-    batches = for_ever(DataLoader(data, 24, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            x, y = next(batches)
-            torch.nn.functional.cross_entropy(model(x.view(-1, 4, 64)), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if now(given, "images") and RANK == 0 and step % given.each == 0:
-                with costs("write_images"):
-                    write_images(given.images)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(2048, 256), 24)
+    for step in steps(given, model, 1):
+        x, y = next(batches)
+        torch.nn.functional.cross_entropy(model(x.view(-1, 4, 64)), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if now(given, "images") and RANK == 0 and step % given.each == 0:
+            with costs("write_images"):
+                write_images(given.images)
 
 
 if __name__ == "__main__":

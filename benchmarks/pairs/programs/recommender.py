@@ -2,9 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import RANK, begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 WIDTH = 64
 
@@ -24,30 +23,23 @@ class Swap(torch.autograd.Function):
 
 
 def main() -> None:
-    given = options(lookups="20,20,20,20", batch=128)
-    dist.init_process_group("gloo")
+    given = begin(RANK, lookups="20,20,20,20", batch=128)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(rank)
     table = torch.nn.EmbeddingBag(20000, WIDTH, mode="sum")
     torch.manual_seed(0)
     dense = DDP(blocks(WIDTH * ranks, 4, 8))
     optimizer = torch.optim.SGD([*table.parameters(), *dense.parameters()], 0.01)
-    data = samples(4096, 16)
-    batches = for_ever(DataLoader(data, given.batch, sampler=DistributedSampler(data), drop_last=True))
+    batches = sharded(samples(4096, 16), given.batch, drop_last=True)
     lookups = int(given.lookups.split(",")[rank])
     drawn = torch.Generator().manual_seed(rank)
-    with window(given) as own:
-        for _ in range(given.steps):
-            _, y = next(batches)
-            wanted = torch.randint(0, 20000, (given.batch * ranks, lookups), generator=drawn)
-            rows = Swap.apply(table(wanted))
-            features = rows.view(ranks, given.batch, WIDTH).transpose(0, 1).reshape(given.batch, -1)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(dense(features), y).backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, dense)
-    dist.destroy_process_group()
+    for _ in steps(given, dense):
+        _, y = next(batches)
+        wanted = torch.randint(0, 20000, (given.batch * ranks, lookups), generator=drawn)
+        rows = Swap.apply(table(wanted))
+        features = rows.view(ranks, given.batch, WIDTH).transpose(0, 1).reshape(given.batch, -1)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(dense(features), y).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

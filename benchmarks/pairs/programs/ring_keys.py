@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 
 
 def pass_on(keys: torch.Tensor) -> torch.Tensor:
@@ -15,32 +15,26 @@ def pass_on(keys: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    given = options(length=96)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(length=96)
     ranks = dist.get_world_size()
     query, key, out = (torch.nn.Linear(64, 64) for _ in range(3))
     parameters = [one for part in (query, key, out) for one in part.parameters()]
     optimizer = torch.optim.Adam(parameters, 1e-4)
     generator = torch.Generator().manual_seed(RANK)
-    with window(given) as own:
-        for _ in range(given.steps):
-            x = torch.randn(given.length, 64, generator=generator)
-            keys, total = key(x).detach(), 0.0
-            for hop in range(ranks):
-                scores = (query(x) @ keys.T / 8).softmax(-1)
-                total = total + out(scores @ keys).square().mean()
-                if hop < ranks - 1:
-                    keys = pass_on(keys)
-            (total + key(x).square().mean()).backward()
-            for one in parameters:
-                dist.all_reduce(one.grad)
-                one.grad /= ranks
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, out)
-    dist.destroy_process_group()
+    for _ in steps(given, out):
+        x = torch.randn(given.length, 64, generator=generator)
+        keys, total = key(x).detach(), 0.0
+        for hop in range(ranks):
+            scores = (query(x) @ keys.T / 8).softmax(-1)
+            total = total + out(scores @ keys).square().mean()
+            if hop < ranks - 1:
+                keys = pass_on(keys)
+        (total + key(x).square().mean()).backward()
+        for one in parameters:
+            dist.all_reduce(one.grad)
+            one.grad /= ranks
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

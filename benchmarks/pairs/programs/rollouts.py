@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, options, tell, window
+from own import begin, blocks, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -19,25 +19,19 @@ def score(rows: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    given = options(tokens=150, each=5)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(tokens=150, each=5)
     policy = DDP(blocks(256, 6, 256))
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-4)
-    with window(given) as own:
-        for step in range(given.steps):
-            if step % given.each == 0:
-                drawn = [generate(policy.module, given.tokens) if dist.get_rank() == 0 else None]
-                dist.broadcast_object_list(drawn, 0)
-            rows = torch.tensor(drawn[0])
-            rewards = score(rows)
-            optimizer.zero_grad()
-            loss = ((policy(rows) - rows).square().mean(1) * (rewards - rewards.mean())).mean()
-            loss.backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, policy)
-    dist.destroy_process_group()
+    for step in steps(given, policy):
+        if step % given.each == 0:
+            drawn = [generate(policy.module, given.tokens) if dist.get_rank() == 0 else None]
+            dist.broadcast_object_list(drawn, 0)
+        rows = torch.tensor(drawn[0])
+        rewards = score(rows)
+        optimizer.zero_grad()
+        loss = ((policy(rows) - rows).square().mean(1) * (rewards - rewards.mean())).mean()
+        loss.backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

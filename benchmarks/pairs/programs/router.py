@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as nnf
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 
 
 def plan_capacity(seconds: float) -> None:
@@ -31,25 +31,19 @@ class Experts(torch.nn.Module):
 
 
 def main() -> None:
-    given = options(rows=384, hot=128, plan=0.0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(RANK)
+    given = begin(RANK, rows=384, hot=128, plan=0.0)
     experts, head = Experts(given), torch.nn.Linear(128, 8)
     parameters = [*experts.parameters(), *head.parameters()]
     optimizer = torch.optim.SGD(parameters, 1e-3)
     generator = torch.Generator().manual_seed(RANK)
-    with window(given) as own:
-        for _ in range(given.steps):
-            x = torch.randn(given.rows, 128, generator=generator, requires_grad=True)
-            y = torch.randint(0, 8, (given.rows,), generator=generator)
-            torch.nn.functional.cross_entropy(head(experts(x)), y).backward()
-            for one in head.parameters():
-                dist.all_reduce(one.grad)
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, experts)
-    dist.destroy_process_group()
+    for _ in steps(given, experts):
+        x = torch.randn(given.rows, 128, generator=generator, requires_grad=True)
+        y = torch.randint(0, 8, (given.rows,), generator=generator)
+        torch.nn.functional.cross_entropy(head(experts(x)), y).backward()
+        for one in head.parameters():
+            dist.all_reduce(one.grad)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, tell, window
+from own import RANK, begin, sharded, tell, window
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset
 
 
 class Scans(Dataset):
@@ -34,17 +34,14 @@ class Collate:
 
 
 def main() -> None:
-    given = options(decode=0.0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(decode=0.0)
     net = torch.nn.Sequential(
         torch.nn.Conv2d(1, 12, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(12, 12, 3, padding=1),
         torch.nn.ReLU(), torch.nn.Conv2d(12, 2, 1),
     )  # fmt: skip
     model = DDP(net)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    data = Scans()
-    batches = for_ever(DataLoader(data, 8, sampler=DistributedSampler(data), collate_fn=Collate(given)))
+    batches = sharded(Scans(), 8, collate_fn=Collate(given))
     with window(given) as own:
         for _ in range(given.steps):
             x = next(batches)

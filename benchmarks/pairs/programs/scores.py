@@ -6,9 +6,8 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, blocks, for_ever, options, samples, tell, window
+from own import RANK, begin, blocks, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 def gather_scores(scores: torch.Tensor, truth: torch.Tensor, words: int) -> float:
@@ -35,29 +34,22 @@ class Average:
 
 
 def main() -> None:
-    given = options(words=0, average=0.0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(words=0, average=0.0)
     net = blocks(288, 4, 8)
     model, average = DDP(net), Average(net)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    data = samples(8192, 288)
-    batches = for_ever(DataLoader(data, 48, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            scores = model(x)
-            torch.nn.functional.cross_entropy(scores, y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if RANK == 0 and now(given, "average"):
-                with costs("update_average"):
-                    average.update_average(net, given.average)
-            with costs("gather_scores"):
-                gather_scores(scores, y, now(given, "words"))
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(8192, 288), 48)
+    for _ in steps(given, model):
+        x, y = next(batches)
+        scores = model(x)
+        torch.nn.functional.cross_entropy(scores, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if RANK == 0 and now(given, "average"):
+            with costs("update_average"):
+                average.update_average(net, given.average)
+        with costs("gather_scores"):
+            gather_scores(scores, y, now(given, "words"))
 
 
 if __name__ == "__main__":

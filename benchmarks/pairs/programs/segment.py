@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -28,35 +28,29 @@ def write_snapshot(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(draw=0.0, draw_rank=0, save=0.0, each=4, rows="8,8,8")
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(draw=0.0, draw_rank=0, save=0.0, each=4, rows="8,8,8")
     model = DDP(Net())
     optimizer = torch.optim.NAdam(model.parameters(), 1e-3)
     generator = torch.Generator().manual_seed(RANK)
     rows = [int(n) for n in given.rows.split(",")][RANK]
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            x = torch.randn(rows, 1, 48, 48, generator=generator)
-            loss = torch.nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            told = torch.tensor([loss.item(), float(rows)])
-            dist.all_reduce(told)
-            if not told.isfinite().all().item():
-                raise SystemExit("the loss is no number")
-            if now(given, "draw") and given.draw_rank == RANK:
-                with costs("draw_masks"):
-                    draw_masks(given.draw)
-            if now(given, "save") and step % given.each == 0:
-                if RANK == 0:
-                    with costs("write_snapshot"):
-                        write_snapshot(given.save)
-                dist.barrier()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for step in steps(given, model, 1):
+        x = torch.randn(rows, 1, 48, 48, generator=generator)
+        loss = torch.nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        told = torch.tensor([loss.item(), float(rows)])
+        dist.all_reduce(told)
+        if not told.isfinite().all().item():
+            raise SystemExit("the loss is no number")
+        if now(given, "draw") and given.draw_rank == RANK:
+            with costs("draw_masks"):
+                draw_masks(given.draw)
+        if now(given, "save") and step % given.each == 0:
+            if RANK == 0:
+                with costs("write_snapshot"):
+                    write_snapshot(given.save)
+            dist.barrier()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """A compiled model whose input changes its length on one rank only; records kept as linked objects."""
 
 import torch
-import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -38,29 +37,23 @@ class Mixer(torch.nn.Module):
 
 
 def main() -> None:
-    given = options(grow_each=0, grow_rank=1, records=0, log_rank=0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(grow_each=0, grow_rank=1, records=0, log_rank=0)
     torch._dynamo.config.recompile_limit = 64
     model = DDP(torch.compile(Mixer(), backend="aot_eager", dynamic=False))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     generator = torch.Generator().manual_seed(RANK)
-    with window(given) as own:
-        for step in range(given.steps):
-            each = now(given, "grow_each")
-            length = 32 + (step // each if each and given.grow_rank == RANK else 0)
-            tokens = torch.randint(0, 400, (16, length), generator=generator)
-            scores = model(tokens[:, :-1])
-            loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if now(given, "records") and given.log_rank == RANK:
-                with costs("log_records"):
-                    log_records(step, loss.item(), now(given, "records"))
-            own.step()
-    tell(given.steps, model.module)
-    dist.destroy_process_group()
+    for step in steps(given, model.module):
+        each = now(given, "grow_each")
+        length = 32 + (step // each if each and given.grow_rank == RANK else 0)
+        tokens = torch.randint(0, 400, (16, length), generator=generator)
+        scores = model(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if now(given, "records") and given.log_rank == RANK:
+            with costs("log_records"):
+                log_records(step, loss.item(), now(given, "records"))
 
 
 if __name__ == "__main__":

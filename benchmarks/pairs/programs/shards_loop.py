@@ -5,9 +5,8 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, samples, tell, window
+from own import RANK, begin, samples, sharded, steps
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 class Mixer(torch.nn.Module):
@@ -54,37 +53,30 @@ def quality(model: torch.nn.Module, batches: int, seconds: float) -> float:
 
 
 def main() -> None:
-    given = options(accumulate=1, show=0.0, show_rank=0, each=8, val_batches=0, upload=0.0, upload_rank=-1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(accumulate=1, show=0.0, show_rank=0, each=8, val_batches=0, upload=0.0, upload_rank=-1)
     model = Vit(4)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), 1e-2, momentum=0.9)
-    data = samples(2048, 384)
-    batches = for_ever(DataLoader(data, 8, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            for micro in range(given.accumulate):
-                model.set_requires_gradient_sync(micro == given.accumulate - 1)
-                x, y = next(batches)
-                loss = torch.nn.functional.cross_entropy(model(x), y)
-                if now(given, "show") and given.show_rank == RANK:
-                    with costs("show_attention"):
-                        show_attention(given.show)
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if now(given, "upload") and given.upload_rank == RANK:
-                with costs("upload_scores"):
-                    upload_scores(given.upload)
-            if now(given, "val_batches") and step % given.each == 0:
-                with costs("quality"):
-                    quality(model, given.val_batches, 0.03)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(2048, 384), 8)
+    for step in steps(given, model, 1):
+        for micro in range(given.accumulate):
+            model.set_requires_gradient_sync(micro == given.accumulate - 1)
+            x, y = next(batches)
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            if now(given, "show") and given.show_rank == RANK:
+                with costs("show_attention"):
+                    show_attention(given.show)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if now(given, "upload") and given.upload_rank == RANK:
+            with costs("upload_scores"):
+                upload_scores(given.upload)
+        if now(given, "val_batches") and step % given.each == 0:
+            with costs("quality"):
+                quality(model, given.val_batches, 0.03)
 
 
 if __name__ == "__main__":

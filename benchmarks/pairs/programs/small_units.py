@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import for_ever, options, samples, tell, window
+from own import begin, for_ever, samples, steps
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -30,9 +30,7 @@ def validate(model: torch.nn.Module, data: torch.utils.data.Dataset, batches: in
 
 
 def main() -> None:
-    given = options(each=0, blocks=10, val_each=0, val_batches=40, accumulate=1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(each=0, blocks=10, val_each=0, val_batches=40, accumulate=1)
     model = torch.nn.Sequential(*(Block(128) for _ in range(given.blocks)), torch.nn.Linear(128, 8))
     for module in model:
         if given.each and isinstance(module, Block):
@@ -42,22 +40,18 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     data, held = samples(4096, 128), samples(1024, 128)
     batches = for_ever(DataLoader(data, 32, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            for micro in range(given.accumulate):
-                model.set_requires_gradient_sync(micro == given.accumulate - 1)
-                x, y = next(batches)
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            if given.val_each and step % given.val_each == 0:
-                told = validate(model, held, given.val_batches)
-                if dist.get_rank() == 0:
-                    print("validation", told, flush=True)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for step in steps(given, model, 1):
+        for micro in range(given.accumulate):
+            model.set_requires_gradient_sync(micro == given.accumulate - 1)
+            x, y = next(batches)
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if given.val_each and step % given.val_each == 0:
+            told = validate(model, held, given.val_batches)
+            if dist.get_rank() == 0:
+                print("validation", told, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, tell, window
+from own import RANK, begin, for_ever, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 
@@ -47,32 +47,26 @@ def keep_checkpoint(model: torch.nn.Module, seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(lengths="40,40", slow_rank=-1, tokens=0.0, mean_rank=-1, mean=0.0, each=4, save=0.0)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(lengths="40,40", slow_rank=-1, tokens=0.0, mean_rank=-1, mean=0.0, each=4, save=0.0)
     model = DDP(Reader())
     mean = [one.detach().clone() for one in model.parameters()]
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     texts = torch.randint(0, 200, (2048, 400), generator=torch.Generator().manual_seed(RANK))
     batches = for_ever(DataLoader(list(texts), 12, collate_fn=Collator(given)))
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            text = next(batches)
-            scores = model(text[:, :-1])
-            torch.nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if now(given, "mean") and given.mean_rank == RANK:
-                with costs("follow_weights"):
-                    follow_weights(model, mean, given.mean)
-            if now(given, "save") and step % given.each == 0:
-                if RANK == 0:
-                    with costs("keep_checkpoint"):
-                        keep_checkpoint(model, given.save)
-                dist.barrier()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for step in steps(given, model, 1):
+        text = next(batches)
+        scores = model(text[:, :-1])
+        torch.nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if now(given, "mean") and given.mean_rank == RANK:
+            with costs("follow_weights"):
+                follow_weights(model, mean, given.mean)
+        if now(given, "save") and step % given.each == 0:
+            if RANK == 0:
+                with costs("keep_checkpoint"):
+                    keep_checkpoint(model, given.save)
+            dist.barrier()
 
 
 if __name__ == "__main__":

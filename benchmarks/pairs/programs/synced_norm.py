@@ -3,9 +3,8 @@
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as collectives
-from own import for_ever, options, samples, tell, window
+from own import begin, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
 
 WIDTH = 192
 
@@ -25,9 +24,7 @@ class Norm(torch.nn.Module):
 
 
 def main() -> None:
-    given = options(synced=0, depth=24)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(synced=0, depth=24)
     layers = [
         layer
         for _ in range(given.depth)
@@ -35,17 +32,12 @@ def main() -> None:
     ]
     model = DDP(torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 8)))
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    data = samples(4096, WIDTH)
-    batches = for_ever(DataLoader(data, 32, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(4096, WIDTH), 32)
+    for _ in steps(given, model):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

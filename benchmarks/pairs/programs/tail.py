@@ -6,7 +6,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, samples, tell, window
+from own import RANK, begin, samples, tell, window
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -38,9 +38,7 @@ def count_labels(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(large=0.0, large_rank=0, count=0.0, count_rank=1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(large=0.0, large_rank=0, count=0.0, count_rank=1)
     net = torch.nn.Sequential(
         torch.nn.Conv1d(2, 24, 7, padding=3), torch.nn.ReLU(), torch.nn.Conv1d(24, 24, 7, stride=4),
         torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(8),

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from own import for_ever, options, samples, tell, window
+from own import begin, for_ever, samples, steps
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
@@ -20,27 +20,21 @@ class Block(torch.nn.Module):
 
 
 def main() -> None:
-    given = options()
-    dist.init_process_group("gloo")
+    given = begin()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
-    torch.manual_seed(0)
     model = torch.nn.Sequential(*(Block(256) for _ in range(4)), torch.nn.Linear(256, 512))
     plan: dict = {f"{n}.up": ColwiseParallel() for n in range(4)} | {f"{n}.down": RowwiseParallel() for n in range(4)}
     plan["4"] = ColwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(model, mesh, plan)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
     batches = for_ever(DataLoader(samples(2048, 256, 512), 128))
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, y = next(batches)
-            with loss_parallel():
-                loss = torch.nn.functional.cross_entropy(model(x), y)
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        x, y = next(batches)
+        with loss_parallel():
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

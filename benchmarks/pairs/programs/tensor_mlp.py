@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -29,31 +29,25 @@ def refresh_table(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(draw=0.0, refresh=0.0, refresh_rank=1, depth=4)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(draw=0.0, refresh=0.0, refresh_rank=1, depth=4)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     model = torch.nn.Sequential(*(Mix() for _ in range(given.depth)))
     for layer in model:
         parallelize_module(layer, mesh, {"wide": ColwiseParallel(), "back": RowwiseParallel()})
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
-    with window(given) as own:
-        for _ in range(given.steps):
-            x = torch.randn(96, 160)
-            if RANK == 0 and now(given, "draw"):
-                with costs("tokenize_batch"):
-                    tokenize_batch(given.draw)
-            dist.broadcast(x, 0)
-            loss = (model(x) - x).square().mean()
-            if now(given, "refresh") and given.refresh_rank == RANK:
-                with costs("refresh_table"):
-                    refresh_table(given.refresh)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        x = torch.randn(96, 160)
+        if RANK == 0 and now(given, "draw"):
+            with costs("tokenize_batch"):
+                tokenize_batch(given.draw)
+        dist.broadcast(x, 0)
+        loss = (model(x) - x).square().mean()
+        if now(given, "refresh") and given.refresh_rank == RANK:
+            with costs("refresh_table"):
+                refresh_table(given.refresh)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

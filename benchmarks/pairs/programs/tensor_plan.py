@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 from costs import costs, now
-from own import RANK, options, tell, window
+from own import RANK, begin, steps
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -36,32 +36,26 @@ def summarize_step(everybody: list, seconds: float) -> float:
 
 
 def main() -> None:
-    given = options(table=0.0, table_rank=1, summary=0.0, depth=3)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(table=0.0, table_rank=1, summary=0.0, depth=3)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))
     model = torch.nn.Sequential(*(Layer(given) for _ in range(given.depth)))
     for layer in model:
         parallelize_module(layer, mesh, {"wide": ColwiseParallel(), "back": RowwiseParallel()})
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
     generator = torch.Generator().manual_seed(6)
-    with window(given) as own:
-        for _ in range(given.steps):
-            x = torch.randn(64, 192, generator=generator)
-            loss = (model(x) - x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if now(given, "summary"):
-                told = [None] * dist.get_world_size()
-                dist.all_gather_object(told, loss.item())
-                if RANK == 0:
-                    with costs("summarize_step"):
-                        summarize_step(told, given.summary)
-                dist.barrier()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        x = torch.randn(64, 192, generator=generator)
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if now(given, "summary"):
+            told = [None] * dist.get_world_size()
+            dist.all_gather_object(told, loss.item())
+            if RANK == 0:
+                with costs("summarize_step"):
+                    summarize_step(told, given.summary)
+            dist.barrier()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 import torch
 import torch.distributed as dist
-from own import blocks, for_ever, options, samples, tell, window
+from own import blocks, options, samples, sharded, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 
 class Trainer:
@@ -12,8 +12,7 @@ class Trainer:
         torch.manual_seed(0)
         self.model = DDP(blocks(256, depth, 8), bucket_cap_mb=bucket_mb)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
-        data = samples(4096, 256)
-        self.batches = for_ever(DataLoader(data, batch, sampler=DistributedSampler(data)))
+        self.batches = sharded(samples(4096, 256), batch)
         self.test = DataLoader(samples(64 * eval_batches, 256), 64)
 
     def train_step(self) -> None:
@@ -35,14 +34,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     own_batch = int(given.batches.split(",")[dist.get_rank()])
     trainer = Trainer(own_batch, given.depth, given.bucket_mb, given.eval_batches)
-    with window(given) as own:
-        for step in range(1, given.steps + 1):
-            trainer.train_step()
-            if given.eval_alone and step % given.eval_alone == 0 and dist.get_rank() == 0:
-                print("accuracy", trainer.accuracy(), flush=True)
-            own.step()
-    tell(given.steps, trainer.model)
-    dist.destroy_process_group()
+    for step in steps(given, trainer.model, 1):
+        trainer.train_step()
+        if given.eval_alone and step % given.eval_alone == 0 and dist.get_rank() == 0:
+            print("accuracy", trainer.accuracy(), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as collectives
-from own import for_ever, options, samples, tell, window
+from own import begin, for_ever, samples, steps
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 
@@ -34,25 +34,19 @@ class Block(torch.nn.Module):
 
 
 def main() -> None:
-    given = options()
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin()
     model = DDP(torch.nn.Sequential(Block(), Block(), torch.nn.Linear(WIDTH, 16)))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     share = TOKENS // dist.get_world_size()
     data = samples(512, TOKENS * 4)
     batches = for_ever(DataLoader(data, 4))
     mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
-    with window(given) as own:
-        for _ in range(given.steps):
-            x, _ = next(batches)
-            tokens = x.view(-1, TOKENS, 4).repeat(1, 1, WIDTH // 4)[:, mine]
-            optimizer.zero_grad()
-            model(tokens).square().mean().backward()
-            optimizer.step()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        x, _ = next(batches)
+        tokens = x.view(-1, TOKENS, 4).repeat(1, 1, WIDTH // 4)[:, mine]
+        optimizer.zero_grad()
+        model(tokens).square().mean().backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 import time
 
 import torch
-import torch.distributed as dist
 from costs import costs, now
-from own import RANK, for_ever, options, tell, window
+from own import RANK, begin, for_ever, steps
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
@@ -33,9 +32,7 @@ def ask_scheduler(seconds: float) -> None:
 
 
 def main() -> None:
-    given = options(clip=0.0, clip_rank=-1, workers=1, asks=0.0, asks_rank=-1, zero=1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin(clip=0.0, clip_rank=-1, workers=1, asks=0.0, asks_rank=-1, zero=1)
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 24, 3), torch.nn.SiLU(), torch.nn.Conv2d(24, 24, 3, stride=2), torch.nn.SiLU(),
         torch.nn.Flatten(), torch.nn.Linear(24 * 36, 128), torch.nn.SiLU(), torch.nn.Linear(128, 8),
@@ -49,19 +46,15 @@ def main() -> None:
     slow = given.clip_rank in (-1, RANK)
     clips.seconds.fill_(now(given, "clip") / 16 if slow else 0.0)
     batches = for_ever(DataLoader(clips, 16, num_workers=given.workers))
-    with window(given) as own:
-        for _ in range(given.steps):
-            clips.seconds.fill_(now(given, "clip") / 16 if slow else 0.0)
-            x, y = next(batches)
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            if now(given, "asks") and given.asks_rank == RANK:
-                with costs("ask_scheduler"):
-                    ask_scheduler(given.asks)
-            optimizer.step()
-            optimizer.zero_grad()
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    for _ in steps(given, model):
+        clips.seconds.fill_(now(given, "clip") / 16 if slow else 0.0)
+        x, y = next(batches)
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        if now(given, "asks") and given.asks_rank == RANK:
+            with costs("ask_scheduler"):
+                ask_scheduler(given.asks)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 import torch
 import torch.distributed as dist
-from own import for_ever, options, samples, tell, window
+from own import begin, samples, sharded, steps
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler
 
 
 class Deep(torch.nn.Module):
@@ -25,28 +24,21 @@ class Deep(torch.nn.Module):
 
 
 def main() -> None:
-    given = options()
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    given = begin()
     model = DDP(Deep(), static_graph=True)
     model.register_comm_hook(None, fp16_compress_hook)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
-    data = samples(2048, 384)
-    batches = for_ever(DataLoader(data, 64, sampler=DistributedSampler(data)))
-    with window(given) as own:
-        for step in range(given.steps):
-            x, y = next(batches)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            if step % 5 == 4:
-                dist.barrier()
-                if dist.get_rank() == 0:
-                    print("loss", round(loss.item(), 4), flush=True)
-            own.step()
-    tell(given.steps, model)
-    dist.destroy_process_group()
+    batches = sharded(samples(2048, 384), 64)
+    for step in steps(given, model):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if step % 5 == 4:
+            dist.barrier()
+            if dist.get_rank() == 0:
+                print("loss", round(loss.item(), 4), flush=True)
 
 
 if __name__ == "__main__":

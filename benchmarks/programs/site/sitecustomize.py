@@ -14,13 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _PLACES = {
-    "forward": "torch.nn.modules.module",
-    "compute": "torch.nn.modules.module",
-    "host": "torch.nn.modules.module",
-    "loader": "torch.utils.data.dataloader",
-    "optimizer": "torch.optim.optimizer",
-    "backward": "torch.autograd",
-}
+    "forward": "torch.nn.modules.module", "compute": "torch.nn.modules.module", "host": "torch.nn.modules.module",
+    "loader": "torch.utils.data.dataloader", "optimizer": "torch.optim.optimizer", "backward": "torch.autograd",
+}  # fmt: skip
 
 
 def has_parameters(module):

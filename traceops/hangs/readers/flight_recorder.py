@@ -15,8 +15,8 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceops.core.errors import FileError
+from traceops.core.files import read_regular
 from traceops.core.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
-from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import Frame, GroupStatus, Operation, RankRecord, RecordedGroup, State
 
 # The entries of a flight-recorder dump as operations; what many entries have alike is kept once.

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from traceops.core.errors import FileError
+from traceops.core.files import open_regular
 from traceops.core.rank_text import who, who_first
-from traceops.core.regular_file import open_regular
 from traceops.fabric.measured import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.messages import DIFFERENT
