@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.rule import Bounds
 from traceops.core.text import pattern
 from traceops.hangs.crash_kinds import TABLE, CrashKind, Kind, Says
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
@@ -69,8 +70,19 @@ _PATTERNS = {
     "reserved": (rf"; {_SIZE} reserved in total",),
     "pools": (rf"with {_SIZE} allocated in private pools",),
 }  # fmt: skip
-_MUCH_ELSE = 0.15  # of the GPU: more than a context, NCCL and the workspaces of libraries take
-_LITTLE = 0.05  # of what the process may have: in pieces, and no more than what a full GPU has lying about
+
+
+class CrashBounds(Bounds, frozen=True):
+    """Of an out-of-memory message: `others` is more than a context, NCCL and the workspaces of libraries take, and
+    less than `pieces` lies about on a full GPU."""
+
+    words = "crashes"
+
+    others: float = 0.15
+    pieces: float = 0.05
+
+
+BOUNDS = CrashBounds()
 
 
 class MemoryMessage(Struct, frozen=True):
@@ -119,18 +131,28 @@ class MemoryMessage(Struct, frozen=True):
             return None
         if self.asked > self.total:
             return "too_large"
-        others, outside, unused, left = self.others or 0, self.outside or 0, self.unallocated, self.left or 0
-        if left >= self.asked:
+        if (self.left or 0) >= self.asked:
             return "refused" if self.allowed is None else None
-        pieces = unused or 0
+        return self._held_elsewhere or self._own_pieces
+
+    @property
+    def _held_elsewhere(self) -> MemoryCause | None:
+        """Whether what others hold, or what is outside of torch, decides."""
+        pieces, others, outside = self.unallocated or 0, self.others or 0, self.outside or 0
         if self._decides(others) and others > pieces:
             return "others"
-        if unused is None:
-            return None
-        if self._decides(outside) and outside > pieces:
+        if self.unallocated is not None and self._decides(outside) and outside > pieces:
             return "outside" if self._own is None else "outside_own"
+        return None
+
+    @property
+    def _own_pieces(self) -> MemoryCause | None:
+        """Whether what torch holds and does not use would have been enough."""
+        if self.unallocated is None or self.asked is None:
+            return None
+        pieces, left = self.unallocated, self.left or 0
         if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
-            return "fragmented" if pieces >= _LITTLE * self._may_have else "full"
+            return "fragmented" if pieces >= BOUNDS.pieces * self._may_have else "full"
         return "too_large" if pieces + left < self.asked else None
 
     @property
@@ -150,7 +172,7 @@ class MemoryMessage(Struct, frozen=True):
         """Whether much is held elsewhere, and would have been enough."""
         if self.total is None or self.free is None or self.asked is None or self.left != self.free:
             return False  # where it has less left than is free, its own limit was in the way
-        return held >= _MUCH_ELSE * self.total and self.free + held >= self.asked
+        return held >= BOUNDS.others * self.total and self.free + held >= self.asked
 
 
 def memory_message(text: str) -> MemoryMessage:
@@ -192,14 +214,16 @@ class Wording(Struct, frozen=True):
         return not self.by_kernel or not before.strip() or before.endswith(_BY_KERNEL)
 
 
+_XID_SAYS = (("Xid (", "): {},"), ("caused by previous Xid", " {}"))
+
+
 def _wordings(kinds: Iterable[Kind]) -> Iterator[Wording]:
     for kind in kinds:
         for says in kind.says:
             told = Says((says,)) if isinstance(says, str) else says
             yield Wording(kind.kind, told.all, told.but, told.by_kernel)
         for xid in kind.xids:
-            yield Wording(kind.kind, ("Xid (", f"): {xid},"), _RECOVERED)
-            yield Wording(kind.kind, ("caused by previous Xid", f" {xid}"), _RECOVERED)
+            yield from (Wording(kind.kind, (says, of.format(xid)), _RECOVERED) for says, of in _XID_SAYS)
         for status in kind.ib_status:
             yield Wording(kind.kind, ("Got completion", f"status={status} "))
             yield Wording(kind.kind, ("Got completion", f"error {status},"))
