@@ -131,16 +131,26 @@ class MemoryMessage(Struct, frozen=True):
             return None
         if self.asked > self.total:
             return "too_large"
-        others, outside, unused, left = self.others or 0, self.outside or 0, self.unallocated, self.left or 0
-        if left >= self.asked:
+        if (self.left or 0) >= self.asked:
             return "refused" if self.allowed is None else None
-        pieces = unused or 0
+        return self._held_elsewhere or self._own_pieces
+
+    @property
+    def _held_elsewhere(self) -> MemoryCause | None:
+        """Whether what others hold, or what is outside of torch, decides."""
+        pieces, others, outside = self.unallocated or 0, self.others or 0, self.outside or 0
         if self._decides(others) and others > pieces:
             return "others"
-        if unused is None:
-            return None
-        if self._decides(outside) and outside > pieces:
+        if self.unallocated is not None and self._decides(outside) and outside > pieces:
             return "outside" if self._own is None else "outside_own"
+        return None
+
+    @property
+    def _own_pieces(self) -> MemoryCause | None:
+        """Whether what torch holds and does not use would have been enough."""
+        if self.unallocated is None or self.asked is None:
+            return None
+        pieces, left = self.unallocated, self.left or 0
         if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
             return "fragmented" if pieces >= BOUNDS.pieces * self._may_have else "full"
         return "too_large" if pieces + left < self.asked else None
@@ -204,14 +214,16 @@ class Wording(Struct, frozen=True):
         return not self.by_kernel or not before.strip() or before.endswith(_BY_KERNEL)
 
 
+_XID_SAYS = (("Xid (", "): {},"), ("caused by previous Xid", " {}"))
+
+
 def _wordings(kinds: Iterable[Kind]) -> Iterator[Wording]:
     for kind in kinds:
         for says in kind.says:
             told = Says((says,)) if isinstance(says, str) else says
             yield Wording(kind.kind, told.all, told.but, told.by_kernel)
         for xid in kind.xids:
-            yield Wording(kind.kind, ("Xid (", f"): {xid},"), _RECOVERED)
-            yield Wording(kind.kind, ("caused by previous Xid", f" {xid}"), _RECOVERED)
+            yield from (Wording(kind.kind, (says, of.format(xid)), _RECOVERED) for says, of in _XID_SAYS)
         for status in kind.ib_status:
             yield Wording(kind.kind, ("Got completion", f"status={status} "))
             yield Wording(kind.kind, ("Got completion", f"error {status},"))
