@@ -196,7 +196,7 @@ def _packed_summary() -> tuple[Any, Any]:
     from traceops.measure.summary import summarize
     from traceops.pipeline.mapping.summary_file import pack
     from traceops.traces.discover import discover
-    from traceops.traces.summary_header import MAGIC, SummaryHeader
+    from traceops.traces.windows import MAGIC, SummaryHeader
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "rank_0.json").write_bytes(written(_small_trace(0)))
@@ -209,7 +209,7 @@ def _packed_summary() -> tuple[Any, Any]:
 
 
 def _summary(given: Path, rng: random.Random) -> list[str]:
-    from traceops.traces.summary_header import MAGIC
+    from traceops.traces.windows import MAGIC
 
     header, body = _packed_summary()
     if rng.random() < 0.3:

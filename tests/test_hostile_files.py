@@ -15,7 +15,7 @@ from started import ROOT, python_path
 from traceops.baseline.store import find, save
 from traceops.cli import main
 from traceops.core.errors import InputError
-from traceops.core.regular_file import TooLargeError, open_regular, read_regular
+from traceops.core.files import TooLargeError, open_regular, read_regular
 from traceops.doctor.document import read_checkup
 from traceops.doctor.settings import read_settings
 from traceops.fabric.read import read_fabric

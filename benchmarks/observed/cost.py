@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from traceops.capture.light.sources import Cupti
+from traceops.capture.light.window import Cupti
 from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import read_progress
 from traceops.capture.schedule import Schedule

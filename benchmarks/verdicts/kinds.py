@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
-from traceops.hangs.crashes import RULE_OF
+from traceops.hangs.crash_kinds import RULE_OF
 from traceops.render.report.card import NothingTimed, WaitForEachOther, without_finding
 from traceops.report.model import Card, Report
 from traceops.rules.registry import BY_ID, RULES

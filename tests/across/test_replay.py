@@ -51,7 +51,7 @@ from traceops.across.replay.what_if import (
     shared_work,
 )
 from traceops.measure.copies import BY_STEP
-from traceops.measure.loader_work import LoaderWork
+from traceops.measure.host_places import LoaderWork
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.traces.discover import discover

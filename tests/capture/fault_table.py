@@ -24,7 +24,7 @@ import torch
 
 import traceops.capture.script as script
 from traceops.capture import guard, session, steps
-from traceops.capture.pipes import LastWords
+from traceops.capture.progress import LastWords
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.threads import DaemonThread, our_threads
 

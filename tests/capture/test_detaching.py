@@ -16,8 +16,7 @@ import pytest
 from traceops.capture import detaching, session, steps, timing
 from traceops.capture.detaching import INJECTED, MARKER, OFF, VARIABLE, Detaching
 from traceops.capture.guard import Guard
-from traceops.capture.light.sources import Cupti
-from traceops.capture.light.window import LightWindow
+from traceops.capture.light.window import Cupti, LightWindow
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Schedule
 from traceops.capture.session import Capture
@@ -228,7 +227,7 @@ DETACH = """
 import ctypes, json, sys
 from traceops.capture.light import _cupti as native
 from traceops.capture.detaching import Detaching
-from traceops.capture.light.sources import Cupti
+from traceops.capture.light.window import Cupti
 class Alone(Detaching):
     in_the_way = lambda self: None
 library = ctypes.CDLL(sys.argv[1])

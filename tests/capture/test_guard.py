@@ -275,7 +275,7 @@ class Gpu:
             call()
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(scope="module")
 def _torch():
     """Loaded only where a test runs: every worker of pytest collects all of them."""
     global torch
@@ -299,6 +299,7 @@ def ran_out(gpu, folder, history=True):
     watch.close()
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_what_is_saved(gpu, tmp_path):
     ran_out(gpu, tmp_path)
@@ -312,12 +313,14 @@ def test_what_is_saved(gpu, tmp_path):
     assert gpu.histories[0][1]["max_entries"] == memory.HISTORY
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_no_history_without_with_memory(gpu, tmp_path):
     ran_out(gpu, tmp_path, history=False)
     assert not gpu.histories and (tmp_path / OUT_OF_MEMORY).exists()
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_a_program_that_tries_again_and_again(gpu, tmp_path):
     done = iter(range(9))
@@ -329,6 +332,7 @@ def test_a_program_that_tries_again_and_again(gpu, tmp_path):
     assert json.loads((tmp_path / RAN_OUT).read_text())["step"] == memory._MOST_SAVED - 1
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_another_rank_ran_out(gpu, tmp_path):
     watch = MemoryWatch(tmp_path / "rank_1", history=True, steps=lambda: 0)
@@ -342,6 +346,7 @@ def test_another_rank_ran_out(gpu, tmp_path):
     assert (tmp_path / "rank_1" / SNAPSHOT).exists()
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_no_call_that_fails_reaches_the_program(gpu, tmp_path):
     """Each call that the watch makes fails in turn; torch hears of none, and the files are whole or not there."""
@@ -366,6 +371,7 @@ def test_no_call_that_fails_reaches_the_program(gpu, tmp_path):
     assert count > 20
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_what_takes_the_memory():
     before = stored_bytes("cpu")
@@ -380,6 +386,7 @@ def test_what_takes_the_memory():
     assert stored_bytes("cuda") == {"parameters": 0, "gradients": 0, "optimizer_state": 0}
 
 
+@pytest.mark.usefixtures("_torch")
 @pytest.mark.torch
 def test_bytes_at_the_end_of_a_step(gpu):
     assert allocator_bytes(0) == (3 * MIB, 8 * MIB, MIB, 9 * MIB, 20 * MIB)

@@ -14,10 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from traceops.capture import detaching
-from traceops.capture.light import sources
+from traceops.capture.light import window as sources
 from traceops.capture.light import window as window_module
-from traceops.capture.light.sources import Cupti, activities_of, loaded_library
-from traceops.capture.light.window import STEPS, LightWindow
+from traceops.capture.light.window import STEPS, Cupti, LightWindow, activities_of, loaded_library
 from traceops.capture.schedule import NEVER
 from traceops.core.rank_files import KERNEL, LIGHT_FILE, LIGHT_LOG_MAGIC, MEMCPY, MEMSET, ROW
 

@@ -99,7 +99,7 @@ def test_the_heartbeat_is_that_of_the_long_way(tmp_path, monkeypatch):
     )
     writer[heartbeat._TAKEN] = other[heartbeat._TAKEN] = 1
     way = armed(filed_ns=10**18)
-    way.tell_in(writer)
+    way.publish_to(writer)
     way.arm(NEVER, NEVER, 10**18, sys.modules, None, NAMES, 0)
     samples = None
     for number, (ended, resumed, unix, _) in enumerate(program()):
@@ -129,7 +129,7 @@ def test_what_is_no_record_is_refused():
     with pytest.raises(ValueError, match="no record"):
         native.ShortWay().append(b"1", False)
     with pytest.raises(ValueError, match="too small"):
-        native.ShortWay().tell_in(bytearray(8))
+        native.ShortWay().publish_to(bytearray(8))
 
 
 def test_it_says_no_until_it_is_armed_and_changes_nothing():
@@ -227,9 +227,9 @@ def test_it_lets_go_of_what_it_holds():
     before = sys.getrefcount(memory), sys.getrefcount(modules)
     for _ in range(3):
         way = armed(modules=modules, compiled=modules)
-        way.tell_in(memory)
-        way.tell_in(None)
-        way.tell_in(memory)
+        way.publish_to(memory)
+        way.publish_to(None)
+        way.publish_to(memory)
     del way
     assert (sys.getrefcount(memory), sys.getrefcount(modules)) == before
 
@@ -239,13 +239,13 @@ def test_memory_that_it_is_told_to_leave_or_cannot_have_stays_as_it_was():
     memory = bytearray(heartbeat._LAST + 1)
     way = native.ShortWay()
     way.append(bytes(RECORD.size), False)
-    way.tell_in(memory)
+    way.publish_to(memory)
     with pytest.raises(BufferError):
-        way.tell_in(bytes(200))
+        way.publish_to(bytes(200))
     way.arm(NEVER, NEVER, 5, sys.modules, None, NAMES, 0)
     assert way.passed() and any(memory), "it has the old one"
     memory[:] = bytes(len(memory))
-    way.tell_in(None)
+    way.publish_to(None)
     way.arm(NEVER, NEVER, 5, sys.modules, None, NAMES, 0)
     assert way.passed() and not any(memory)
 

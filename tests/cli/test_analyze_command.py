@@ -308,7 +308,7 @@ def test_an_empty_path_is_not_the_folder_one_is_in(
         ("diagnose", "pipe.json", "pipe.json is a pipe, a socket or a device"),
         ("diagnose", "s3://bucket/run", "s3://bucket/run is remote; diagnose reads local files"),
         ("doctor --from", "empty.log", "empty.log is empty"),
-        ("doctor --from", "cut.json.gz", "nothing is told before the place where the archive is cut off"),
+        ("doctor --from", "cut.json.gz", "nothing can be read before the place where the archive is cut off"),
         ("view", "pointer.json", "pointer.json: it is a pointer of Git LFS, not the file: git lfs pull"),
         ("view", "torn.json", "torn.json: its list of events is cut off before the first one"),
         ("view", "pipe.json", "pipe.json is a pipe, a socket or a device: give a file or a folder"),

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from plain_words import tics_in
 
+import traceops
 from tests.started import environment
 from traceops.cli import COMMANDS, build_parser, main
 from traceops.cli.parser import HelpFormatter
 from traceops.core.text import broken_at_words, json_for, show_our_signs, width_of
 from traceops.render.printer import Printer, table_lines
 from traceops.rules.registry import RULES
+from traceops.words.catalogue import sections, texts
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "reports" / "example"
 HEADER = ("rank", "caused wait ms", "kernel", "bar")
@@ -274,3 +277,51 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     loaded = loaded_by(tmp_path, "--help")
     assert "traceops.cli.reading_options" in loaded
     assert not {"torch", "pandas", "numpy", "jinja2", "rich", "msgspec", "traceops.capture.session"} & loaded
+
+
+SOURCES = {path: path.read_text() for path in Path(traceops.__file__).parent.rglob("*.py")}
+WORDINGS = [
+    (path, *found.groups())
+    for path, source in SOURCES.items()
+    for found in [re.search(r'^_text = Wording\("(\w+)", "(\w+)"\)', source, re.MULTILINE)]
+    if found
+]
+
+
+def constants(tree: ast.AST) -> set[str]:
+    """Every text that stands in the code."""
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def constants_of(sources: Iterable[str]) -> set[str]:
+    return set[str]().union(*(constants(ast.parse(source)) for source in sources))
+
+
+@pytest.mark.parametrize(("path", "family", "section"), WORDINGS, ids=lambda value: getattr(value, "stem", value))
+def test_sentences_that_code_asks_for_are_in_the_catalogue(path: Path, family: str, section: str) -> None:
+    calls = (node for node in ast.walk(ast.parse(SOURCES[path])) if isinstance(node, ast.Call))
+    asked = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_text"]
+    keys = set[str]().union(*(constants(one) for one in asked))
+    if path.stem != "containment":  # whose keys are its callers'
+        assert asked and keys <= set(sections(family)[section])
+
+
+def test_names_of_chores_are_in_the_catalogue() -> None:
+    asked = {key for source in SOURCES.values() for key in re.findall(r'contain\("(\w+)"\)', source)}
+    assert asked == set(sections("launch")["chores"]) - {"failed"}
+
+
+@pytest.mark.parametrize("family", ["launch", "cli"])
+def test_no_sentence_of_the_catalogue_is_left_over(family: str) -> None:
+    for section, own in sections(family).items():
+        known = constants_of(SOURCES[path] for path, *of in WORDINGS if of == [family, section])
+        parts = set(re.findall(r"\{(\w+):part\}", " ".join(own.values())))
+        left = {key for key in own if "." not in key} - known - parts
+        assert section in ("chores", "errors") or not left, (section, left)
+
+
+def test_what_the_capture_notes_is_in_the_catalogue_and_needed() -> None:
+    sources = [source for path, source in SOURCES.items() if "capture" in path.parts]
+    asked = {key for source in sources for key in re.findall(r'\btext\(\s*"(\w+)"', source)}
+    assert asked <= set(texts("capture"))
+    assert set(texts("capture")) <= constants_of(sources)

@@ -33,8 +33,9 @@ from traceops.core.arrays import (
     union,
     uniques,
 )
-from traceops.measure import hta_tables, nesting, recording
-from traceops.measure.nesting import find_nesting
+from traceops.measure import host_rows as nesting
+from traceops.measure import hta_tables, recording
+from traceops.measure.host_rows import find_nesting
 from traceops.measure.summary import summarize
 from traceops.pipeline.mapping.summary_file import encode
 from traceops.traces.discover import discover

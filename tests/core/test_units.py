@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.across.lateness import CAUSES
-from traceops.core import cause_words
+from traceops.core import words as cause_words
 from traceops.core.findings import MOST_STEPS
 from traceops.core.rank_text import first_steps_text
 from traceops.core.units import (

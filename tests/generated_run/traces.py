@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from traceops.measure.breakdown import Breakdown
 from traceops.measure.flops import NOT_COUNTED
 from traceops.measure.hta_tables import HtaTables
+from traceops.measure.ledger import Breakdown
 from traceops.measure.summary import RankSummary, summarize
 from traceops.traces.discover import discover
 

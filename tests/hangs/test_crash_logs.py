@@ -13,12 +13,10 @@ from quiet import is_quiet
 
 import traceops.hangs
 from traceops.hangs import words
+from traceops.hangs.crash_kinds import ADVICE, DID, RULE_OF
 from traceops.hangs.crashes import (
-    ADVICE,
     ALONE,
-    DID,
     NEEDLES,
-    RULE_OF,
     WORDINGS,
     crash_kind,
     memory_message,
@@ -343,7 +341,7 @@ def test_one_rank_that_ras_tells_behind_is_named(tmp_path: Path) -> None:
     )
     (tmp_path / "ras.txt").write_text(head + said)
     (event,) = diagnose(tmp_path).evidence.log
-    assert "Rank 7 has launched AllReduce 60" in event.text and "4 behind the 7 others (64)" in event.text
+    assert "Rank 7 has launched AllReduce 60" in event.text and "4 fewer than the 7 others (64)" in event.text
 
 
 def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:

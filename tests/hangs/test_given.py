@@ -110,7 +110,7 @@ def xid_text(diagnosis: Diagnosis) -> str:
         (STEPS, "Mon Nov 23 10:05:00 2026", "(the job's log has steps for 9 minutes after it)"),
         (GLOG, DAYS, "(3 days before the job's log begins)"),
         (STEPS, ZONE, "(the same minutes if the two logs have clocks of two time zones; which is unknown)"),
-        (BARE, DAYS, "(nothing says that it is of this job; no times tell)"),
+        (BARE, DAYS, "(nothing says that it is of this job; no times are known)"),
         (STEPS, BOOT, "(nothing says that it is of this job; it counts seconds since the boot: dmesg -T has dates)"),
     ],
 )

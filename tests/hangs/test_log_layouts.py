@@ -272,8 +272,8 @@ def test_logs_of_several_jobs_of_slurm_are_not_mixed(tmp_path: Path) -> None:
     told, other = diagnose(tmp_path), tmp_path / "slurm-77_0.out"
     assert "KeyError" in told.roots[0].message and {Path(e.path).name for e in told.evidence.log} == {"slurm-77_1.out"}
     assert [(Path(file).name, what) for file, what in told.evidence.problems] == [
-        ("slurm-77_0.out", f"it is of another job of Slurm than what is told here (77_1): traceops diagnose {other}"),
-        ("slurm-77_2.out", "it is of a later job of Slurm than 77_1, and tells of no failure"),
+        ("slurm-77_0.out", f"it is of another job of Slurm than the one shown here (77_1): traceops diagnose {other}"),
+        ("slurm-77_2.out", "it is of a later job of Slurm than 77_1, and shows no failure"),
     ]  # fmt: skip
 
 

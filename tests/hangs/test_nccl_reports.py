@@ -57,7 +57,7 @@ def test_a_rank_behind_is_named_in_both_forms_and_nobody_is_accused(tmp_path: Pa
     diagnosis = diagnose(tmp_path)
     assert diagnosis.roots == ()
     assert hang_sentence(diagnosis).startswith(
-        "Rank 5 has launched AllReduce 636 of communicator fa93daea854b060b, 4 behind the 7 others (640)"
+        "Rank 5 has launched AllReduce 636 of communicator fa93daea854b060b, 4 fewer than the 7 others (640)"
     )
 
 

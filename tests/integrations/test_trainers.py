@@ -209,7 +209,7 @@ def test_the_profiler_of_torchtitan_is_built_from_its_config(tmp_path):
     assert recorded(tmp_path / "run") == ("finished", 6, [3, 4], 1)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def eight_ranks(monkeypatch, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("train()")
@@ -227,6 +227,7 @@ def multiplied(args, **options):
     return args.gradient_accumulation_steps
 
 
+@pytest.mark.usefixtures("eight_ranks")
 def test_it_is_multiplied_once_and_the_batches_are_told(capsys):
     args = arguments()
     assert [multiplied(args), multiplied(args)] == [16, 16]
@@ -238,6 +239,7 @@ def test_it_is_multiplied_once_and_the_batches_are_told(capsys):
     )
 
 
+@pytest.mark.usefixtures("eight_ranks")
 def test_a_batch_that_nobody_knows_yet_is_not_made_up():
     assert [line.split() for line in effective_batches(8, 2, None)] == [
         ["ranks", "accumulation", "batches", "a", "step"],
@@ -246,12 +248,14 @@ def test_a_batch_that_nobody_knows_yet_is_not_made_up():
     ]
 
 
+@pytest.mark.usefixtures("eight_ranks")
 def test_nothing_is_done_or_said_where_all_ranks_run(monkeypatch, capsys):
     monkeypatch.delenv("TRACEOPS_FALLBACK_RANKS")
     assert multiplied(arguments(), obstacle="any") == 2
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("eight_ranks")
 def test_a_script_that_reads_the_variable_itself_is_left_alone_unless_asked(eight_ranks, capsys):
     eight_ranks.write_text('ranks = os.environ.get("TRACEOPS_FALLBACK_RANKS", 1)')
     assert multiplied(arguments()) == 2
@@ -261,6 +265,7 @@ def test_a_script_that_reads_the_variable_itself_is_left_alone_unless_asked(eigh
     assert multiplied(arguments(), asked=False) == 2
 
 
+@pytest.mark.usefixtures("eight_ranks")
 @pytest.mark.parametrize("value", ["0", "-2", "two", "1.5"])
 def test_a_variable_that_counts_no_ranks_is_refused(value):
     with pytest.raises(UsageError, match=f"TRACEOPS_FALLBACK_RANKS={value}: give the number of ranks"):
@@ -270,6 +275,7 @@ def test_a_variable_that_counts_no_ranks_is_refused(value):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.usefixtures("_torch")
+@pytest.mark.usefixtures("eight_ranks")
 class TestHuggingFace:
     """With transformers' own callback handler; its Trainer needs accelerate too, and trains in test_trainers.py."""
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from started import environment
 
-from traceops.capture.pipes import make_pipes, print_to_launcher
-from traceops.capture.progress import Progress
+from traceops.capture.progress import Progress, make_pipes, print_to_launcher
 from traceops.launch import display, forward, supervise
 from traceops.launch.conclusion import show_end
 from traceops.launch.display import LineSource, Screen
@@ -540,4 +539,4 @@ def test_a_log_of_a_day_has_one_line_of_progress_a_minute(
     assert told_in_a_log(screen, clock, range(100), "step {}", capfd) == 19, "soon, whether it goes on"
     assert told_in_a_log(screen, clock, range(3_600, 7_200), "step {}", capfd) == 60
     assert told_in_a_log(Screen(), clock, range(7_200, 7_320), "before the first step", capfd) == 2, "5 s, 65 s"
-    assert told_in_a_log(Screen(tells_progress=False), clock, range(100), "step {}", capfd) == 0
+    assert told_in_a_log(Screen(shows_progress=False), clock, range(100), "step {}", capfd) == 0

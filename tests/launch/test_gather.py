@@ -20,8 +20,7 @@ from traceops.core.errors import UsageError
 from traceops.launch import ended
 from traceops.launch.display import Screen
 from traceops.launch.gather import gathering
-from traceops.launch.gather.collector import Collector, Refused, digest_of
-from traceops.launch.gather.gathering import Sender, Unreachable
+from traceops.launch.gather.gathering import Collector, Refused, Sender, Unreachable, digest_of
 from traceops.launch.gather.meeting import Meeting, files_to_send, may_travel, meeting_of
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult

@@ -357,14 +357,14 @@ def test_a_task_on_each_node_is_one_run(node):
     refuse_task_each(environ, WORDS, nodes_too=False)
     assert in_slurm(Cluster(4), environ) == Cluster(4, 2, node, master_addr="gpu07", master_port=20_712)
     assert name_in_slurm("train", environ) == "train-712.3", "the same on all nodes"
-    assert left_out(Cluster(4, 2), environ, WORDS) is None
+    assert left_out(Cluster(4, 2), environ, WORDS) == []
 
 
 @pytest.mark.parametrize("environ", [{}, step(1, 1), {"SLURM_JOB_ID": "712", "SLURM_JOB_NUM_NODES": "1"}])
 def test_one_node_is_as_it_is_without_slurm(environ):
     refuse_task_each(environ, WORDS, nodes_too=True)
     assert in_slurm(Cluster(4), environ) == Cluster(4)
-    assert left_out(Cluster(4), environ, WORDS) is None
+    assert left_out(Cluster(4), environ, WORDS) == []
 
 
 def test_a_task_a_gpu_would_be_a_run_each():
@@ -382,7 +382,7 @@ def test_a_launcher_that_calls_srun_itself_is_started_once():
 def test_the_script_of_a_batch_job_is_told_of_the_nodes_that_it_does_not_use():
     environ = {"SLURM_JOB_ID": "712", "SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
     refuse_task_each(environ, WORDS, nodes_too=False)
-    assert "4 nodes, and the run uses 1" in left_out(Cluster(4), environ, WORDS)
+    assert "4 nodes, and the run uses 1" in left_out(Cluster(4), environ, WORDS)[0]
 
 
 def test_a_requeued_job_gets_a_folder_of_its_own():

@@ -13,7 +13,7 @@ from events_builder import build, kernel, step
 from traceops.core.arrays import spread_before
 from traceops.core.errors import UsageError
 from traceops.measure.activity import COMM, communicates, find_activity
-from traceops.measure.breakdown import _quartiles, measure_beside
+from traceops.measure.ledger import _quartiles, measure_beside
 from traceops.measure.steps import find_steps
 from traceops.measure.summary import CommEvents, summarize
 from traceops.pipeline.analyze import analyze, own_kernels

@@ -20,8 +20,8 @@ from traceops.measure import detail
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.detail import MOST_BARS, measure_detail, unpack_detail
 from traceops.measure.flops import DEVICES, peak_of, precision_of
+from traceops.measure.host_rows import distinct, groups
 from traceops.measure.inventory import measure_inventory
-from traceops.measure.nesting import distinct, groups
 from traceops.measure.steps import find_steps
 from traceops.measure.summary import RankSummary, summarize
 from traceops.pipeline.analyze import analyze

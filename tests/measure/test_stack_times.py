@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 
 from traceops.measure import activity, host_rows
 from traceops.measure.activity import find_activity
-from traceops.measure.host_places import stack_purposes
-from traceops.measure.host_rows import named
+from traceops.measure.host_places import IDLE, stack_purposes, stack_times
+from traceops.measure.host_rows import find_nesting, named
 from traceops.measure.ledger import find_lane
-from traceops.measure.nesting import find_nesting
-from traceops.measure.stack_times import IDLE, stack_times
 from traceops.measure.steps import find_steps
 from traceops.measure.summary import summarize
 from traceops.traces.discover import discover
-from traceops.traces.frames import Frames
+from traceops.traces.model import Frames
 
 DATA = Path(__file__).parents[1] / "data"
 MS = 1_000_000

@@ -14,8 +14,9 @@ import traceops
 from traceops.across.run_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
+from traceops.core.words import KINDS_OF_MEMORY as KINDS
 from traceops.core.words import STEP
-from traceops.measure.step_memory import KINDS, measure_step_memory
+from traceops.measure.step_memory import measure_step_memory
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines
@@ -240,7 +241,7 @@ def test_the_report_and_its_page(run):
 
 def test_nothing_is_read_where_the_manifest_says_that_there_are_none(run, monkeypatch):
     (run / "run.json").write_text(json.dumps({"options": {"profile_memory": False}}))
-    monkeypatch.setattr("traceops.pipeline.observed_run.read_memory_events", None)
+    monkeypatch.setattr("traceops.traces.memory_events.read_memory_events", None)
     assert not isinstance(analyze(run).memory, MemoryRows)
 
 

@@ -26,11 +26,11 @@ import traceops
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
-from traceops.pipeline.mapping import cache, ranks, summary_file
-from traceops.pipeline.mapping import cache as kept
-from traceops.pipeline.mapping.cache import MAP_CODE
+from traceops.pipeline.mapping import ranks, summary_file
+from traceops.pipeline.mapping import summary_file as cache
+from traceops.pipeline.mapping import summary_file as kept
 from traceops.pipeline.mapping.ranks import MapOptions, summarize_all
-from traceops.pipeline.mapping.summary_file import decode, encode
+from traceops.pipeline.mapping.summary_file import MAP_CODE, decode, encode
 from traceops.traces.discover import discover
 
 

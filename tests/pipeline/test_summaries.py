@@ -25,7 +25,7 @@ from traceops.pipeline.mapping import ranks as mapping
 from traceops.pipeline.mapping.ranks import write_summary
 from traceops.pipeline.mapping.summary_file import pack, read_packed, unpack, zipped
 from traceops.traces.discover import discover
-from traceops.traces.summary_header import FORMAT, MAGIC, SummaryHeader, read_header, split, with_header
+from traceops.traces.windows import FORMAT, MAGIC, SummaryHeader, read_header, split, with_header
 
 
 def trace(folder, rank):

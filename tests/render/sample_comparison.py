@@ -20,9 +20,9 @@ from traceops.compare.model import (
     StepPoint,
     Waiver,
 )
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.registry import BY_ID
 

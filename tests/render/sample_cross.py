@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traceops.core.cause_words import CAUSES
+from traceops.core.words import CAUSES
 
 MEGABYTE = 1_000_000
 

@@ -225,9 +225,9 @@ def test_page_fits_and_says_nothing_in_a_browser(browser: Any, tmp_path: Path, w
     assert said == []
 
 
-def printed(diagnosis: Diagnosis) -> list[str]:
+def printed(diagnosis: Diagnosis, *, verbose: bool = True) -> list[str]:
     out = io.StringIO()
-    print_diagnosis(diagnosis, out, Path("reports/x/hang.html"))
+    print_diagnosis(diagnosis, out, Path("reports/x/hang.html"), verbose=verbose)
     return out.getvalue().splitlines()
 
 
@@ -243,6 +243,12 @@ def test_a_few_plain_lines_of_at_most_100_columns(diagnosis: Diagnosis) -> None:
     assert all(len(line) <= 100 for line in lines)
     assert not any("\x1b" in line or "–" in line for line in lines)
     assert lines[-1] == "Report: reports/x/hang.html"
+
+
+@pytest.mark.parametrize("diagnosis", ALL)
+def test_the_card_has_at_most_25_lines_and_the_first_cause_whole(diagnosis: Diagnosis) -> None:
+    card, whole = printed(diagnosis, verbose=False), printed(diagnosis)
+    assert len(card) <= 25 and card[0] == whole[0] and card[-1] == whole[-1]
 
 
 def test_the_path_of_the_report_is_the_one_it_was_written_to() -> None:

@@ -23,8 +23,7 @@ from traceops.core.findings import Evidence
 from traceops.core.units import size_text
 from traceops.core.words import step_words
 from traceops.measure.copies import CopyKind
-from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.measure.loader_work import loader_work
+from traceops.measure.host_places import CodePlace, FunctionTime, loader_work
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.render.report.cross_sections import replay_sentence

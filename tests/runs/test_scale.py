@@ -245,7 +245,11 @@ def test_the_command_reads_runs_and_writes_all_four_files(tmp_path: Path, monkey
     monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
     assert main(["scale", "profile", "--price", "2.5"]) == 0
     said = capsys.readouterr()
-    assert "n8: " in said.err and "Weak scaling" in said.out and "Scaling: reports/scale/scale.html" in said.out
+    assert (
+        "n8 is left out: " in said.err
+        and "Weak scaling" in said.out
+        and "Scaling: reports/scale/scale.html" in said.out
+    )
     document = json.loads(Path("reports/scale/scale.json").read_text())
     jsonschema.Draft202012Validator(json.loads(schema_path("scale").read_text())).validate(document)
     assert sum(part["pct"] for part in document["sizes"][1]["lost"]) == pytest.approx(100.0, abs=1e-6)

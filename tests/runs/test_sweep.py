@@ -166,7 +166,8 @@ def test_steps_without_samples_are_not_told_as_more_of_them() -> None:
 def test_a_sweep_ends_with_the_best_why_and_what_failed(trained: list[str], capsys: Any) -> None:
     assert main(COMMAND) == 0
     assert trained == ["workers=0_1", "workers=2_1", "workers=4_1", "workers=2_2", "workers=0_2"]
-    said = capsys.readouterr().out
+    said, before = capsys.readouterr()
+    assert "% or more will be detected (trainings per side: 2)" in before
     assert "workers=2 is best: 200.0 samples/s, 102.5 % more than workers=0. 1 of 3 combinations failed." in said
     assert "it ended with 1" in said.partition("workers=4: ")[2]  # below the table
     found = json.loads(Path("reports/s/sweep.json").read_text())

@@ -17,11 +17,10 @@ from json_reference import COMM_KEYS, loaded_rows, read_bytes, reference_rows
 from trace_text import document, event
 
 from traceops.core.errors import InputError
-from traceops.traces.collective import parse_ranks
 from traceops.traces.event_columns import native_columns
 from traceops.traces.kineto import load_trace
-from traceops.traces.packed import AT_LEAST
-from traceops.traces.source import filesystem
+from traceops.traces.model import parse_ranks
+from traceops.traces.source import AT_LEAST, filesystem
 
 pytestmark = pytest.mark.usefixtures("either_scanner")
 

@@ -10,8 +10,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.measure.summary import summarize
 from traceops.traces.discover import discover
-from traceops.traces.foreign import why_foreign
-from traceops.traces.kineto import load_trace
+from traceops.traces.kineto import load_trace, why_foreign
 
 
 def trace(rank=None, world=2, ts=100.0, base=None):

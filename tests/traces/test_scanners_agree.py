@@ -12,7 +12,7 @@ from json_reference import read_bytes
 from trace_text import document, event
 
 from traceops.traces.event_columns import NARROW, WIDE, native_columns
-from traceops.traces.frames import LEAST_FRAME_NS
+from traceops.traces.model import LEAST_FRAME_NS
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TRACES = sorted(DATA.rglob("*.json.gz"))

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from traceops.hangs.readers.messages import WORDS
-from traceops.traces.packed import AT_LEAST, MOST_TIMES
-from traceops.traces.source import Damaged, read_ahead
+from traceops.traces.source import AT_LEAST, MOST_TIMES, Damaged, read_ahead
 from traceops.traces.text_index import Words, backwards, blocks_with, edge_blocks, holds, indexed, spread_blocks
 from traceops.traces.text_lines import WordSearch, blocks, damage, holds_any
 

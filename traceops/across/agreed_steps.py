@@ -18,11 +18,11 @@ from traceops.core.arrays import Int, median, nanmedian, uniques
 from traceops.measure.copies import CopyKind, RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.host import AnomalyChecks, HeldLaunches
+from traceops.measure.host_places import StackTime
 from traceops.measure.inventory import RankInventory
 from traceops.measure.ledger import RankLedger
 from traceops.measure.phases import BackwardSync
 from traceops.measure.program import PAINTED, RankProgram
-from traceops.measure.stack_times import StackTime
 from traceops.measure.steps import FAR, NO_STEP, far_beyond, typical_steps
 from traceops.measure.summary import RankSummary, numbered_steps
 

@@ -12,11 +12,9 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.stragglers import Straggler
 from traceops.core.arrays import median
-from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.measure.stack_times import LEAST_PCT
+from traceops.measure.host_places import LEAST_PCT, CodePlace, FunctionTime
 from traceops.measure.summary import RankSummary
-from traceops.traces.collective import is_annotation
-from traceops.traces.frames import LEAST_FRAME_NS
+from traceops.traces.model import LEAST_FRAME_NS, is_annotation
 
 _LEAST_PCT = 5.0  # of the typical step
 _LEAST_LOOKS = 8

@@ -12,7 +12,7 @@ from msgspec import Struct
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms
-from traceops.measure.loader_work import LoaderWork
+from traceops.measure.host_places import LoaderWork
 from traceops.measure.summary import RankSummary
 
 _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")

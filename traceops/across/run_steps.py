@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import median, nanmedian
 from traceops.core.rank_files import EVENT, RECORDED, SPAN
-from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.measure.loader_work import LoaderWork
+from traceops.measure.host_places import CodePlace, FunctionTime, LoaderWork
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -15,9 +15,11 @@ from traceops.core.arrays import median
 from traceops.core.rank_files import CORE_WAIT_NS, RECORDED
 from traceops.measure.steps import step_ends_ns
 from traceops.measure.summary import RankSummary
-from traceops.traces.memory_snapshot import Held
 from traceops.traces.observed import GpuFacts, MachineLog, Observed
 from traceops.traces.run_manifest import ManifestRank
+
+if TYPE_CHECKING:
+    from traceops.traces.memory_snapshot import Held
 
 # NVML's bits, as far as they are a reason of the machine's and not of the program's.
 REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "too_hot", 0x40: "too_hot", 0x80: "power_brake"}

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness, least_share
 from traceops.across.replay.graph import WORK, StepGraph, Steps
-from traceops.across.replay.late_places import LatePlaces, late_places
+from traceops.across.replay.programs import LatePlaces, late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.work import far_beyond, host_ns, loads_longer, own_steps, own_time
 from traceops.core.arrays import median
+from traceops.measure.inventory import KernelStats
 from traceops.measure.summary import RankSummary
 
 # How likely it is that ranks which are alike look as late as one does.
@@ -352,6 +353,25 @@ _CONSTANT = 1.1  # times the time of another rank's: a kernel of as many blocks 
 _MOST_CONSTANT = 0.15  # of the computation: more, and not all of it is shared
 
 
+def _shares_of_work(
+    known: Sequence[Mapping[str, KernelStats]], steps: Sequence[int]
+) -> tuple[list[NDArray[np.float64]], list[float], float]:
+    """Each rank's share by kernels whose grid follows the work, what these take, and what others take on all alike."""
+    shares, weights, constant = [], [], 0.0
+    for name in set.intersection(*map(set, known)):
+        of_rank = [own[name] for own in known]
+        if len({k.count / n for k, n in zip(of_rank, steps, strict=True)}) > 1 or min(k.blocks for k in of_rank) <= 0:
+            continue
+        blocks = np.array([k.blocks / k.count for k in of_rank])
+        us = np.array([k.total_us / n for k, n in zip(of_rank, steps, strict=True)])
+        if blocks.max() >= _DIFFERS * blocks.min():
+            shares.append(blocks / blocks.mean())
+            weights.append(float(us.mean()))
+        elif blocks.max() == blocks.min() and us.max() < _CONSTANT * us.min():
+            constant += float(us.mean())
+    return shares, weights, constant
+
+
 def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float:
     """Time of all ranks' work at the best pace of any of them, over what it takes; 1 where the kernels do not tell.
 
@@ -364,18 +384,7 @@ def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float
     known = [{k.name: k for k in summary.kernels if k.kind == "compute" and k.count} for summary in ranks]
     if len(ranks) < 2 or not all(known):
         return 1.0
-    shares, weights, constant = [], [], 0.0
-    for name in set.intersection(*(set(own) for own in known)):
-        of_rank = [own[name] for own in known]
-        if len({k.count / n for k, n in zip(of_rank, steps, strict=True)}) > 1 or min(k.blocks for k in of_rank) <= 0:
-            continue
-        blocks = np.array([k.blocks / k.count for k in of_rank])
-        us = np.array([k.total_us / n for k, n in zip(of_rank, steps, strict=True)])
-        if blocks.max() >= _DIFFERS * blocks.min():
-            shares.append(blocks / blocks.mean())
-            weights.append(float(us.mean()))
-        elif blocks.max() == blocks.min() and us.max() < _CONSTANT * us.min():
-            constant += float(us.mean())
+    shares, weights, constant = _shares_of_work(known, steps)
     whole = np.array([sum(k.total_us for k in own.values()) / n for own, n in zip(known, steps, strict=True)])
     whole -= np.array(slowed_us)
     if not shares or constant > _MOST_CONSTANT * whole.mean():

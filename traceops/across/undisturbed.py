@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -15,10 +16,12 @@ from traceops.across.groups import Ranks, group_of, only_group
 from traceops.across.plain_step import PlainStep, StepsBefore
 from traceops.core.arrays import Intervals, median, merge, subtract, union, uniques
 from traceops.core.claims import reason
-from traceops.measure.light import LightActivity
 from traceops.measure.recording import SLOWED
 from traceops.measure.steps import usual_steps
 from traceops.measure.summary import RankSummary
+
+if TYPE_CHECKING:
+    from traceops.measure.light import LightActivity
 
 _MESSAGES = ("send", "recv")
 

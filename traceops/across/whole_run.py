@@ -32,6 +32,8 @@ from traceops.measure.host_places import (
     Purpose,
     Unit,
     host_times,
+    loader_work,
+    loads_itself,
     own_overhead,
     own_place,
     place_of,
@@ -40,7 +42,6 @@ from traceops.measure.host_places import (
     waits,
     with_waits,
 )
-from traceops.measure.loader_work import loader_work, loads_itself
 from traceops.measure.steps import FAR, spells
 from traceops.traces.observed import Observed
 

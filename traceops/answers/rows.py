@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
-from traceops.core.cause_words import BUCKETS as WORDS
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
+from traceops.core.words import BUCKETS as WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.report.inventory import KernelUse
 from traceops.report.model import Report

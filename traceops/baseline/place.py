@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 from msgspec import Struct
 
 from traceops.core.errors import FileError, InputError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.traces.source import filesystem, is_remote
 
 _AT_ONCE = 64  # objects of a remote store asked for together

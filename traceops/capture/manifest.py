@@ -302,7 +302,7 @@ def merge(
     **own: Any,
 ) -> RunManifest:
     """run.json's content from the manifests of the ranks and what only the caller knows; own: fields as they are."""
-    facts, training = (ranks[0].facts, ranks[0].training) if ranks else ({}, {})
+    facts = ranks[0].facts if ranks else {}
     world = max([world_size or 1, *(rank.world_size for rank in ranks)])
     hosts = sorted({rank.host for rank in ranks})
     failed = {failure.rank: failure for failure in failures}
@@ -317,24 +317,36 @@ def merge(
     }  # fmt: skip
     return RunManifest(
         **{**values, **own},
-        strategy=training.get("strategy"),
-        training=training,
-        schedule=ranks[0].schedule if ranks else None,
-        options=ranks[0].options if ranks else {},
+        **_shared(ranks),
+        **_measured(ranks),
         world_size=world,
         nnodes=max(nnodes or 1, len(hosts)),
         hosts=hosts,
-        device=ranks[0].device["type"] if ranks else None,
         started_ns=started_ns or min((r.started_ns for r in ranks if r.started_ns), default=None),
-        steps=max((rank.steps for rank in ranks), default=None),
-        profiled_steps=sorted({step for rank in ranks for step in rank.profiled_steps}),
-        unprofiled_step_ms=_median(value for rank in ranks for value in rank.unprofiled_step_ms),
-        profiled_step_ms=_median(value for rank in ranks for value in rank.profiled_step_ms),
         ranks=[_rank_entry(rank) for rank in ranks],
         ranks_missing=sorted(set(range(world)) - {rank.rank for rank in ranks}),
         notes=sorted({*said, *notes, *_failure_notes(failed.values())}),
         failures=[failed[rank].as_dict() for rank in sorted(failed)],
     )
+
+
+def _shared(ranks: list[RankManifest]) -> dict[str, Any]:
+    """What all ranks have alike, as the first has it."""
+    if not ranks:
+        return {"strategy": None, "training": {}, "schedule": None, "options": {}, "device": None}
+    first = ranks[0]
+    shared = {"training": first.training, "schedule": first.schedule, "options": first.options}
+    return {"strategy": first.training.get("strategy"), "device": first.device["type"], **shared}
+
+
+def _measured(ranks: list[RankManifest]) -> dict[str, Any]:
+    """Steps of all ranks, and the medians of their durations."""
+    return {
+        "steps": max((rank.steps for rank in ranks), default=None),
+        "profiled_steps": sorted({step for rank in ranks for step in rank.profiled_steps}),
+        "unprofiled_step_ms": _median(value for rank in ranks for value in rank.unprofiled_step_ms),
+        "profiled_step_ms": _median(value for rank in ranks for value in rank.profiled_step_ms),
+    }
 
 
 def _rank_entry(rank: RankManifest) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from traceops.capture.folder import record_exit
 from traceops.capture.guard import contained, describe, is_peer_failure, say
-from traceops.capture.pipes import print_to_launcher
+from traceops.capture.progress import print_to_launcher
 from traceops.capture.responder import responder_of
 from traceops.capture.run_as_main import run_as_main
 from traceops.capture.session import Capture

@@ -18,8 +18,7 @@ from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, describe, say, text
 from traceops.capture.observing.observer import Observer
 from traceops.capture.open_manifest import OpenManifest, in_the_way, shortfall
-from traceops.capture.pipes import report
-from traceops.capture.progress import ProgressWriter
+from traceops.capture.progress import ProgressWriter, report
 from traceops.capture.recorder import FirstWindow, Recorder, may_have_gpu
 from traceops.capture.schedule import AskedWindows, Phase, Schedule, StepEnds
 from traceops.capture.script_profiler import ScriptProfiler
@@ -111,7 +110,7 @@ class Capture:
         if self.settings.progress is not None:
             self._doing(CaptureOperation.HEARTBEAT)
             self._progress = ProgressWriter(Path(self.settings.progress), place.rank)
-            self._way.tell_in(self._progress.memory)
+            self._way.publish_to(self._progress.memory)
             self._windows.asked = AskedWindows(Path(self.settings.progress))
         self._doing(CaptureOperation.PREPARE)
         terminated = partial(self.guard.run, CaptureOperation.STOP, self._close, "terminated")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from traceops.core.claims import Wording
-from traceops.core.close_names import meant, near_path
 from traceops.core.errors import UsageError
+from traceops.core.text import meant, near_path
 from traceops.launch.launchers import PROGRAMS, python_program, starts_ranks
 from traceops.launch.plan import python_path
 
@@ -103,16 +103,7 @@ def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
 
 def _of_python(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
     """`python [OPTIONS] SCRIPT`, `-m MODULE` or `-c CODE`: one process as it stands, ranks where --nproc asks."""
-    environment: dict[str, str] = {}
-    at, plain = 1, True
-    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
-        if words[at] in _AS_ENVIRONMENT:
-            environment[_AS_ENVIRONMENT[words[at]]] = "1"
-        elif words[at] == "-W" and at + 1 < len(words):
-            environment["PYTHONWARNINGS"] = words[at + 1]
-        else:
-            plain = False
-        at += 2 if words[at] in _TAKES_A_VALUE else 1
+    at, environment, plain = _python_options(words)
     rest = list(words[at:])
     if not rest:
         raise UsageError(f"{shlex.join(words)}: name the script after {words[0]}: traceops run -- {words[0]} train.py")
@@ -131,6 +122,21 @@ def _of_python(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
     ranks = nproc or 1
     note = _started(rest, ranks, words[0])
     return Command(tuple(rest), options={"nproc": ranks}, environment=environment, note=note)
+
+
+def _python_options(words: Sequence[str]) -> tuple[int, dict[str, str], bool]:
+    """Where Python's own options end, the variables that stand for them, and whether there are variables for all."""
+    environment: dict[str, str] = {}
+    at, plain = 1, True
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
+        if words[at] in _AS_ENVIRONMENT:
+            environment[_AS_ENVIRONMENT[words[at]]] = "1"
+        elif words[at] == "-W" and at + 1 < len(words):
+            environment["PYTHONWARNINGS"] = words[at + 1]
+        else:
+            plain = False
+        at += 2 if words[at] in _TAKES_A_VALUE else 1
+    return at, environment, plain
 
 
 def _of_module(command: Sequence[str], module: str, rest: Sequence[str], nproc: int | None) -> Command | None:

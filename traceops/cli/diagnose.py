@@ -50,7 +50,7 @@ def _report(args: argparse.Namespace, path: str, formats: tuple[str, ...]) -> in
         print(printable(str(written[0])))
     else:
         beside = [*diagnosis.machine, *beside_the_roots(diagnosis, verdicts)]
-        print_diagnosis(diagnosis, sys.stdout, written[0], beside)
+        print_diagnosis(diagnosis, sys.stdout, written[0], beside, verbose=args.verbose)
     found = [finding for verdict in verdicts for finding in verdict.findings]
     return fails([*diagnosis.machine, *found], args.fail_on)
 

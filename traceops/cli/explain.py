@@ -7,10 +7,9 @@ import sys
 from collections.abc import Iterator
 
 from traceops.core.claims import Wording
-from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
 from traceops.core.rule import JudgedBy, Rule
-from traceops.core.text import broken_at_words, width_of
+from traceops.core.text import broken_at_words, meant, width_of
 from traceops.rules.registry import RULES
 
 _text = Wording("cli", "explain")

@@ -23,9 +23,9 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--windows {args.windows}: must be 0 or more")
     address = None if args.metrics is None else address_of(args.metrics)
     webhook = None if args.webhook is None else Webhook(args.webhook)
-    tell = (lambda _: None) if webhook is None else webhook.tell
+    post = (lambda _: None) if webhook is None else webhook.post
     follows = has_monitor(out)
-    monitor = Follower(out, _say, tell) if follows else Monitor(out, _say, windows=args.windows, tell=tell)
+    monitor = Follower(out, _say, post) if follows else Monitor(out, _say, windows=args.windows, post=post)
     metrics = None if address is None else Metrics(address, lambda: monitor.state)
     if metrics is not None:
         print(f"metrics: {metrics.url}", file=sys.stderr)

@@ -22,6 +22,7 @@ from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows
 from traceops.report.write import json_bytes
 from traceops.traces.memory_snapshot import read_snapshot
+from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
 
@@ -29,12 +30,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the estimate; write it with --json. The exit code is 0 whether it fits or not."""
     words = [word for at, word in enumerate(args.words) if at or word != "--"]
     if words and not is_script(words):
-        paths = [Path(word) for word in words]
-        of_run = len(paths) == 1 and paths[0].is_dir()
-        _refuse_estimating(args, of_run)
-        if of_run and args.json:
-            _check_json(args.json)
-        return _run(paths[0], args.json) if of_run else _snapshots(paths)
+        return _read(args, [Path(word) for word in words])
     if args.json:
         _check_json(args.json)
     config = replace(config_from(args), device="cuda" if args.device == "auto" else args.device)
@@ -46,7 +42,20 @@ def main(args: argparse.Namespace) -> int:
         args.gpu = hardware.gpu
         args.nproc = args.nproc if args.nproc > 1 else hardware.count or 1
     if words:
-        return _shown(estimate_script(_asked_script(args, words, capacity)), args.json, quiet=args.quiet)
+        found = estimate_script(_asked_script(args, words, capacity))
+    else:
+        found = _estimate_strategy(args, config, capacity)
+    if args.quiet:
+        print(headline(found))
+    else:
+        write_terminal(describe_estimate(found), sys.stdout, captions=True)
+    if args.json:
+        write_whole(args.json, json_bytes(found))
+    return 0
+
+
+def _estimate_strategy(args: argparse.Namespace, config: TrainConfig, capacity: int | None) -> MemoryEstimate:
+    """Of a built-in training. Raises UsageError for options that cannot work."""
     if args.rank is not None:
         raise UsageError(
             "--rank is for scripts; of a built-in strategy all ranks that differ are estimated: leave it out"
@@ -58,21 +67,9 @@ def main(args: argparse.Namespace) -> int:
     if args.params is not None:
         if not 0 < args.params < 1e15:
             raise UsageError(f"--params {args.params}: the number of parameters, such as 8.36e9")
-        found = from_formula(args.params, asked)
-    else:
-        with worker() as helper:
-            found = estimate(asked, helper, changes=not args.no_changes)
-    return _shown(found, args.json, quiet=args.quiet)
-
-
-def _shown(found: MemoryEstimate, path: Path | None, *, quiet: bool) -> int:
-    if quiet:
-        print(headline(found))
-    else:
-        write_terminal(describe_estimate(found), sys.stdout, captions=True)
-    if path:
-        write_whole(path, json_bytes(found))
-    return 0
+        return from_formula(args.params, asked)
+    with worker() as helper:
+        return estimate(asked, helper, changes=not args.no_changes)
 
 
 def is_script(words: Sequence[str]) -> bool:
@@ -105,8 +102,9 @@ def _check_json(path: Path) -> None:
         raise UsageError(f"--json {path}: this is a folder; give a file")
 
 
-def _refuse_estimating(args: argparse.Namespace, of_run: bool) -> None:
-    """Raises UsageError for an option of estimates, beside a snapshot or a run."""
+def _read(args: argparse.Namespace, paths: Sequence[Path]) -> int:
+    """A run folder, or snapshots. Raises UsageError for an option of estimates."""
+    of_run = len(paths) == 1 and paths[0].is_dir()
     given = {
         "--json": None if of_run else args.json,
         "--nproc": args.nproc != 1, "--capacity": args.capacity, "--gpu": args.gpu,
@@ -117,6 +115,9 @@ def _refuse_estimating(args: argparse.Namespace, of_run: bool) -> None:
     found += [word for word in to_argv(config_from(args)) if word.startswith("--")]
     if found:
         raise UsageError(f"{found[0]} is for estimates, not for a snapshot or a run; leave it out")
+    if of_run and args.json:
+        _check_json(args.json)
+    return _run(paths[0], args.json) if of_run else _snapshots(paths)
 
 
 def _run(folder: Path, path: Path | None) -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from traceops.cli.arguments import output_folder
-from traceops.core.close_names import near_path
 from traceops.core.errors import InputError, UsageError
+from traceops.core.text import near_path
 
 _PAGES = ("summary.html", "compare.html", "hang.html", "runs.html", "doctor.html", "index.html", "timeline.pftrace.gz")
 _OVER_SSH = "On your own machine: ssh -N -L {port}:127.0.0.1:{port} {user}@{host}"

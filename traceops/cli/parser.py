@@ -14,8 +14,7 @@ from stat import S_ISFIFO, S_ISSOCK
 from typing import Any, NoReturn, TextIO
 
 from traceops.cli.declared import Command
-from traceops.core.close_names import meant
-from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, width_of
+from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, meant, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
 _MORE = "{} more options: {} --help-all"

@@ -24,8 +24,8 @@ from traceops.cli.command_words import name_of, understand
 from traceops.cli.training_options import RECORDING, STEPS
 from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
+from traceops.core.files import read_regular
 from traceops.core.installation import bundled
-from traceops.core.regular_file import read_regular
 from traceops.core.run_lock import Launcher, RunLock, hold, in_use
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import schedulers
@@ -44,7 +44,7 @@ from traceops.launch.launchers import (
     starts_ranks,
     wraps_in_data_parallel,
 )
-from traceops.launch.plan import Cluster, Fallback, Plan, alone, parse_assignments, read_applied, stands_for
+from traceops.launch.plan import Applied, Cluster, Fallback, Plan, alone, parse_assignments, read_applied, stands_for
 from traceops.launch.schedulers import BatchJob, batch_script, submit, write_script
 from traceops.launch.session import launch
 from traceops.train.config import TrainConfig
@@ -61,12 +61,12 @@ _OF_TORCHRUN = (
 class Decided(Struct, frozen=True):
     """What the options of `traceops run` come to, before anything is started or written.
 
-    series: of --against. told: lines to say before it starts.
+    series: of --against. notes: lines to report before it starts.
     """
 
     plan: Plan
     series: Series | None = None
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     overwrite: bool = False
 
 
@@ -81,8 +81,9 @@ def main(args: argparse.Namespace) -> int:
         return _write_batch_script(args)
     decided = decide(args)
     plan, series = decided.plan, decided.series
-    told = () if args.quiet else (*decided.told, *([] if series is None else [_power_of(series)]))
-    for line in (*told, *([(series or plan).shell(os.environ)] if args.verbose and not args.dry_run else [])):
+    power = [] if series is None else [power_text(series.repeat, bool(series.plan.gpus))]
+    notes = () if args.quiet else (*decided.notes, *power)
+    for line in (*notes, *([(series or plan).shell(os.environ)] if args.verbose and not args.dry_run else [])):
         Screen().say(line)
     if args.dry_run:
         print((series or plan).shell(os.environ))
@@ -112,14 +113,13 @@ def stop_run(out: Path) -> int:
     return 0
 
 
-def _power_of(series: Series) -> str:
-    """What size of change the trainings of a series can show, before they begin."""
+def power_text(repeat: int, on_gpus: bool) -> str:
+    """What size of change so many trainings per side can show, before they begin."""
     from traceops.compare.judge import LAUNCH_NOISE_PCT  # NumPy and what reads reports: of --against alone
     from traceops.compare.statistics import detectable_pct
 
-    noise = LAUNCH_NOISE_PCT["cuda" if series.plan.gpus else "cpu"]
-    found = detectable_pct(series.repeat, noise)
-    return _text("power", percent=found, repeat=series.repeat, noise=noise)
+    noise = LAUNCH_NOISE_PCT["cuda" if on_gpus else "cpu"]
+    return _text("power", percent=detectable_pct(repeat, noise), repeat=repeat, noise=noise)
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:
@@ -175,51 +175,38 @@ def make_room(decided: Decided) -> None:
 
 def decide(args: argparse.Namespace) -> Decided:
     """The plan of a run, from its options. Raises UsageError for everything that cannot work."""
-    defaults, given = run_defaults(), _schedule_options(args)
-    repeat = None if args.against is None else given.pop("repeat", DEFAULT_REPEAT)
-    given = {name: n for name, n in defaults.schedule.items() if repeat is None or name != "repeat"} | given
+    defaults = run_defaults()
+    given, repeat = _schedule_options(args, defaults.schedule)
     schedule = replace(Schedule(), **given)
     config = config_from(args)
     trains = _words(args)
     extra_env = parse_assignments(args.env)
-    told: list[str] = []
+    notes: list[str] = []
     if trains and args.launcher == "torchrun":
-        args, trains = _understood(args, trains, extra_env, told)
-    applied, ranks_told = None, None
+        args, trains = _understood(args, trains, extra_env, notes)
+    applied, replaced = None, None
     if args.settings is not None:
-        applied, ranks_told = read_applied(args.settings, extra_env, fallback=args.fallback)
+        applied, replaced = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     own = args.launcher != "torchrun"  # the command starts the ranks, not we
     schedulers.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
-    if own:
-        _check_alone(args, trains, schedule)
-    elif trains:
-        check_script(trains)
-        told += _doubts(trains)
-    if own or trains:
-        refuse_training_options(config)
-    ours = {**(applied.set if applied else {}), **extra_env}
-    gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
+    notes += _check_trains(args, trains, schedule, config)
+    gpus = _gpus_shown(config, applied, extra_env)
     fallback, cluster = None, Cluster(1)
     if args.fallback is not None:
-        ranks = stands_for(args.nproc, args.nnodes, args.node_rank, ranks_told, gpus or 2)
+        ranks = stands_for(args.nproc, args.nnodes, args.node_rank, replaced, gpus or 2)
         config, fallback = (config, Fallback(ranks)) if trains else alone(config, ranks)
-    elif own:  # the command decides how many ranks there are
-        if args.launcher != "none":
-            trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
-    else:
+    elif args.launcher == "torchrun":
         cluster = _cluster(args, gpus)
-        if (unused := schedulers.left_out(cluster, os.environ, sys.argv[1:])) is not None:
-            told.append(unused)
-    name = args.name or _default_name(trains, config) + ("" if fallback is None else "-single")
+        notes += schedulers.left_out(cluster, os.environ, sys.argv[1:])
+    elif args.launcher != "none":  # the command decides how many ranks there are
+        trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
+    name = args.name or _default_name(trains, config, fallback)
     name = schedulers.name_in_slurm(name, os.environ, given=args.name is not None)
-    settings = _capture_settings(args, given)
+    settings = _capture_settings(args, given, trains)
     if args.global_batch_size is not None and fallback is not None:
-        raise UsageError("--global-batch-size: not with --fallback, which keeps the samples a step itself")
-    if trains and args.global_batch_size is not None:
-        settings["samples_per_step"] = args.global_batch_size
+        raise UsageError("--global-batch-size: not with --fallback, which keeps the samples per step itself")
     if not trains:
-        settings["first_window"] = False  # its number of steps is known
         trains = _strategy(args, config, schedule, cluster.world_size, "cuda" if gpus else "cpu")
     out = _run_folder(args, name, defaults.folder, cluster)
     plan = Plan(
@@ -228,14 +215,37 @@ def decide(args: argparse.Namespace) -> Decided:
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
         beside=schedulers.first_node_reports(cluster, os.environ), quiet=args.quiet,
-        stop_at=None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light),
+        stop_at=_stop_at(args, schedule, gpus),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
         refuse(out, overwrite=args.overwrite)
-    told += [part.line() for part in (applied, fallback) if part is not None]
-    told += [] if fallback is None else fallback.table()
-    return Decided(plan, series, tuple(told), args.overwrite)
+    return Decided(plan, series, (*notes, *_lines_of(applied, fallback)), args.overwrite)
+
+
+def _lines_of(applied: Applied | None, fallback: Fallback | None) -> list[str]:
+    lines = [] if applied is None else [applied.line()]
+    return lines if fallback is None else [*lines, fallback.line(), *fallback.table()]
+
+
+def _gpus_shown(config: TrainConfig, applied: Applied | None, extra_env: dict[str, str]) -> int:
+    """GPUs that the ranks will see: those of --settings and --env, not all of the machine."""
+    if config.device == "cpu":
+        return 0
+    ours = {**(applied.set if applied else {}), **extra_env}
+    return gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _check_trains(args: argparse.Namespace, trains: list[str], schedule: Schedule, config: TrainConfig) -> list[str]:
+    """What is doubtful about the command. Raises UsageError where it cannot work, and for options of strategies."""
+    if args.launcher != "torchrun":
+        _check_alone(args, trains, schedule)
+    elif not trains:
+        return []
+    else:
+        check_script(trains)
+    refuse_training_options(config)
+    return _doubts(trains) if args.launcher == "torchrun" else []
 
 
 def _run_folder(args: argparse.Namespace, name: str, below: Path, cluster: Cluster) -> Path:
@@ -254,6 +264,11 @@ def _limits(args: argparse.Namespace, own: bool) -> HangTimeouts | None:
     return HangTimeouts(args.hang_timeout, 0.0 if own else args.init_timeout, kills=args.kill_on_hang)
 
 
+def _stop_at(args: argparse.Namespace, schedule: Schedule, gpus: int) -> int | None:
+    """Steps after which --stop ends the training."""
+    return None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light)
+
+
 def _last_step(schedule: Schedule, *, light: bool) -> int:
     """Steps after which a capture is complete."""
     return schedule.total_steps + (NEEDED if light else 0)
@@ -265,9 +280,9 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 
 def _understood(
-    args: argparse.Namespace, words: list[str], extra_env: dict[str, str], told: list[str]
+    args: argparse.Namespace, words: list[str], extra_env: dict[str, str], notes: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """The options with what the command asks for, and what it trains; adds to its variables and to what is said."""
+    """The options with what the command asks for, and what it trains; adds to its variables and to the notes."""
     ours = args.gather or args.nnodes != 1 or any(getattr(args, name) is not None for name in _OF_TORCHRUN)
     command = understand(words, args.nproc, ours=ours)
     args = copy(args)
@@ -276,21 +291,31 @@ def _understood(
         setattr(args, name, value)
     for name, value in command.environment.items():
         extra_env.setdefault(name, value)
-    told += [command.note] if command.note else []
+    notes += [command.note] if command.note else []
     return args, list(command.trains)
 
 
-def _schedule_options(args: argparse.Namespace) -> dict[str, int]:
-    """The options of the schedule that were given, by name; those that --quick stands for among them."""
+def _schedule_options(args: argparse.Namespace, usual: dict[str, int]) -> tuple[dict[str, int], int | None]:
+    """The options of the schedule, by name, with those that --quick stands for; and trainings per side of --against.
+
+    usual: of traceops.toml, where neither is given.
+    """
     given = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
-    if not args.quick:
-        return given
-    return {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | given
+    if args.quick:
+        given = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | given
+    if args.against is None:
+        return usual | given, None
+    repeat = given.pop("repeat", DEFAULT_REPEAT)
+    return {name: n for name, n in usual.items() if name != "repeat"} | given, repeat
 
 
-def _capture_settings(args: argparse.Namespace, schedule: dict[str, int]) -> dict[str, Any]:
+def _capture_settings(args: argparse.Namespace, schedule: dict[str, int], trains: list[str]) -> dict[str, Any]:
     """What the options ask of the capture in each rank, beyond its defaults."""
     settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
+    if not trains:
+        settings["first_window"] = False  # the number of steps of a built-in strategy is known
+    elif args.global_batch_size is not None:
+        settings["samples_per_step"] = args.global_batch_size
     if schedule:
         settings["schedule"] = schedule
     if args.overwrite:
@@ -372,5 +397,5 @@ def _strategy(
     return [str(bundled("runners", "train.py")), *to_argv(config)]
 
 
-def _default_name(trains: list[str], config: TrainConfig) -> str:
-    return name_of(trains) if trains else config.strategy
+def _default_name(trains: list[str], config: TrainConfig, fallback: Fallback | None = None) -> str:
+    return (name_of(trains) if trains else config.strategy) + ("" if fallback is None else "-single")

@@ -13,11 +13,10 @@ from pathlib import Path
 from traceops.across.replay.what_if import predicted_share
 from traceops.cli.arguments import make_writable, report_folder
 from traceops.cli.run import Decided
-from traceops.cli.sweep import prepare, train
-from traceops.cli.trainings import Trainings
+from traceops.cli.sweep import Trainings, prepare, train
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError, UsageError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.core.run_lock import held
 from traceops.core.text import printable
 from traceops.launch.folder import short_path
@@ -102,7 +101,7 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
 
 def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[FoundRun]:
     """Train each size in turn; the runs that finished."""
-    trainings.train = _telling_samples(trainings.train)
+    trainings.train = _reporting_samples(trainings.train)
     with held(trainings.folder):
         trainings.open(overwrite=overwrite, again=True)
         found = train(trainings, repeat, None)
@@ -113,7 +112,7 @@ def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[Foun
     return [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done]
 
 
-def _telling_samples(train_once: Callable[[Decided], int]) -> Callable[[Decided], int]:
+def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decided], int]:
     """A training, refused where it does not tell its samples: all others would be trained for nothing."""
 
     def trained(decided: Decided) -> int:

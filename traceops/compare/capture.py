@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from traceops.compare.model import CaptureInfo
 from traceops.compare.statistics import Float
 from traceops.core.errors import FileError, InputError
+from traceops.core.files import read_regular
 from traceops.core.findings import Finding
 from traceops.core.redaction import redact_text, redact_value
-from traceops.core.regular_file import read_regular
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument

@@ -13,15 +13,14 @@ from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.model import Change, ChangeKind, Explanation, MetricChange
-from traceops.core.cause_words import BUCKETS
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.text import short_name
 from traceops.core.units import count_text, gib_text, ms_change_text, size_text
+from traceops.core.words import BUCKETS, NO_STACK
 from traceops.report.inventory import CollectiveUse, ComputeRows, Inventory, OperatorRow
 from traceops.report.memory import MemoryRank, MemoryRows
-from traceops.traces.snapshot_rows import NO_STACK
 
 said = partial(reason, "compare")
 """A text of words/compare.ini, with its facts."""

@@ -24,10 +24,10 @@ from traceops.compare.changes import (
 )
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
-from traceops.core.cause_words import CAUSES
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.units import count_text, ms_change_text, size_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules import stragglers
 from traceops.rules.overlap import LATE_START, SMALL_COLLECTIVES

@@ -13,7 +13,7 @@ from traceops.across.links import bus_factor
 from traceops.compare.capture import ComparedCapture, step_series, unprofiled_series
 from traceops.compare.model import MetricFamily
 from traceops.compare.statistics import Float, Location, harmonic_mean
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
 
 MIN_STEPS = 6  # a side; below it nothing is claimed of times [docs/metrics.md]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache
 
-from traceops.core.cause_words import BUCKETS
+from traceops.core.words import BUCKETS
 from traceops.words.catalogue import texts
 
 

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, one or a set of them."""
+"""Writes files whole or not at all, one or a set of them, and reads none that is a pipe or a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import functools
 import os
 import pwd
 import re
-import socket
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -284,7 +283,7 @@ def _taken(path: Path) -> int | None:
         return None
     with suppress(OSError):  # a full disk: then nobody learns who holds it
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        os.write(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode())
     return descriptor
 
 
@@ -303,3 +302,46 @@ def _holder(path: Path) -> str:
     except OSError:
         said = ""
     return said if said.isprintable() and said else "another process"
+
+
+LARGEST_DOCUMENT = 1 << 28  # bytes of a file that is read whole; Python objects of it take ten times as much
+
+
+class NotRegularError(OSError):
+    """What lies there is no regular file."""
+
+
+class TooLargeError(OSError):
+    """The file has more bytes than are read at once."""
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a regular file for reading, and wait for no pipe. Raises OSError with an `strerror` that says what it is."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise NotRegularError(errno.EINVAL, f"it is {_kind(mode)}, not a regular file", str(path))
+        os.set_blocking(file, True)  # some file systems would give a part, or nothing, now
+        return os.fdopen(file, "rb")
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str], most: int = LARGEST_DOCUMENT) -> bytes:
+    """The bytes of a regular file. Raises OSError as `open_regular`, and TooLargeError beyond `most` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most + 1) if size <= most else b""
+    if size > most or len(data) > most:
+        what = f"it has {max(size, len(data)):,} bytes, more than the {most:,} that are read"
+        raise TooLargeError(errno.EFBIG, what, str(path))
+    return data
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"))
+    return next((name for is_kind, name in kinds if is_kind(mode)), "something else")

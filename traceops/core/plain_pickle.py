@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from traceops.core.regular_file import open_regular
+from traceops.core.files import open_regular
 
 # What reading damaged or hostile bytes may raise, besides UnpicklingError.
 _DAMAGE = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import UsageError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 
 FILE = "traceops.toml"
 TABLES = ("analyze", "compare", "baselines", "run")

@@ -1,4 +1,4 @@
-"""Text from a trace, a path or a store, before it reaches a terminal, a table or a page."""
+"""Text from a trace, a path or a store, before it is shown; whose code a path is, and which name a wrong one meant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import io
 import os
 import re
 import textwrap
+from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 # Signs that a spreadsheet takes for the begin of a formula, also in their full-width form. Our CSV files put ' before.
@@ -183,3 +185,82 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(_ERRORS, _in_ascii)
+
+
+# torch/_inductor/codecache.py: `code_hash` is "c" and 51 letters of a hash in base 32, two of which name its folder.
+# That may lie anywhere; by itself it is in torchinductor_USER, as a folder of a program's own may be called too.
+_WRITTEN = re.compile(r"/torchinductor_[^/]+/[a-z2-7]{2}/[^/]+$|(?:^|[/\\])c[a-z2-7]{51}\.py$")
+
+
+def is_compiled_code(file: str) -> bool:
+    """Whether torch.compile has written this file of Python."""
+    return _WRITTEN.search(file) is not None
+
+
+# Packages that are no program's own, by the first part of a path that is relative to a folder of sys.path.
+
+
+# Known wherever stacks are read. Both readers add names of their own: what a hang's stack stands in is told also of
+# packages that people train from a checkout (Megatron-LM, torchtitan), whose time is no function of the program's.
+LIBRARIES = frozenset(
+    {
+        "torch", "torchvision", "torchdata", "traceops", "numpy", "transformers", "accelerate", "deepspeed", "datasets",
+        "lightning", "lightning_fabric", "pytorch_lightning", "safetensors", "huggingface_hub", "triton", "wandb",
+        "webdataset", "peft", "trl", "composer", "ray",
+    }
+)  # fmt: skip
+
+
+_MOST_ENTRIES = 10_000
+# What other tools call it.
+_ALSO = {
+    "diff": "compare", "profile": "run", "record": "run", "trace": "run", "launch": "run", "start": "run",
+    "report": "analyze", "stats": "analyze", "timeline": "view", "export": "view", "ui": "open", "serve": "open",
+    "debug": "diagnose", "hang": "diagnose", "check": "doctor", "add": "save", "push": "save", "ls": "list",
+    "rm": "prune", "delete": "prune", "--gpus": "--nproc", "-n": "--nproc", "-np": "--nproc", "--np": "--nproc",
+    "--nproc-per-node": "--nproc", "--nproc_per_node": "--nproc", "--ranks": "--nproc", "--world-size": "--nproc",
+    "--steps": "--active", "--output": "--out", "-o": "--out", "--out": "--output",
+}  # fmt: skip
+
+
+def meant(word: str, there: Iterable[str]) -> str:
+    """'; did you mean analyze?', or nothing where nothing is like it."""
+    names = list(there)
+    if (also := _ALSO.get(word)) in names:
+        return f"; did you mean {also}?"
+    close = _get_close_matches(word.casefold(), names, n=1, cutoff=0.6)
+    close = close or sorted((name for name in names if len(word) > 2 and word.casefold() in name.casefold()), key=len)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _get_close_matches(word: str, there: list[str], n: int, cutoff: float) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(word, there, n, cutoff)
+
+
+def near_path(path: str) -> str:
+    """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing."""
+    if "://" in path:
+        return ""
+    given = Path(path)
+    whole = [*reversed(given.parents), given]
+    at = next((at for at, part in enumerate(whole) if not part.exists()), None)
+    if not at:
+        return ""
+    parent, wrong = whole[at].parent, whole[at].name
+    try:
+        names = [entry.name for _, entry in zip(range(_MOST_ENTRIES), parent.iterdir(), strict=False)]
+    except OSError:
+        return ""
+    by_case = {name.casefold(): name for name in names}
+    close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
+    if not close:
+        runs = [run for name in names if (run := parent / name / "run.json").is_file()]
+        newest = max(runs, key=lambda run: run.stat().st_mtime, default=None)
+        return "" if newest is None else f"; did you mean {newest.parent}, the newest run there?"
+    found = parent / by_case[close[0]]
+    rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None
+    if rest is not None and not (found / rest).exists():
+        rest = None
+    return f"; did you mean {found if rest is None else found / rest}?"

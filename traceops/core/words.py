@@ -1,15 +1,17 @@
 """Words for what every report speaks of: how steps were found, what memory, groups and schedules are. Literal maps.
 
 Reports, rules and comparisons take their words from here, so a thing is called the same wherever it is named. Causes
-and the buckets of a step have theirs in `cause_words.py`.
+and the buckets of a step have theirs in words/causes.ini.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from msgspec import Struct
+
+from traceops.words.catalogue import sections
 
 # What said where the steps of a trace begin: the profiler's own marks, others that were found, or nothing, so that
 # the numbers are of the whole window. cut_off: a capture of ours ended before a step was whole.
@@ -19,6 +21,8 @@ StepsBy = Literal[
 
 # Why the steps of a run are not replayed.
 NoReplay = Literal["one_rank", "other_ranks_missing", "no_collectives", "nothing_matched", "no_common_step"]
+
+NO_STACK = "no stack: made before the recording began, or without stacks"  # in place of an allocation's line
 
 # What is known of an allocation in a recorded window, by the phases in which it was made and freed.
 MemoryKind = Literal[
@@ -32,6 +36,7 @@ MemoryKind = Literal[
     "optimizer_temporary",
     "unknown",
 ]
+KINDS_OF_MEMORY: tuple[MemoryKind, ...] = get_args(MemoryKind)
 MEMORY_KINDS: Mapping[MemoryKind, str] = {
     "before": "held from before the recording",
     "for_backward": "made before backward, freed while it ran",
@@ -148,3 +153,45 @@ WINDOW = StepWords(noun="window", a="the window", each="the window", per="in the
 def step_words(unit: Unit) -> StepWords:
     """The words for a unit; of a run without a whole step those of steps."""
     return WINDOW if unit == "window" else STEP
+
+
+class CauseWords(Struct, frozen=True):
+    """One cause of a rank's lateness.
+
+    label: its name in a table. clause: what the rank does. changed: the same of a rank that was not late before;
+    changed_several: of several ranks. What is said of a late rank itself lies in words/late.ini.
+    """
+
+    label: str
+    clause: str
+    changed: str
+    changed_several: str = ""
+
+
+class BucketWords(Struct, frozen=True):
+    """One bucket of the step ledger.
+
+    label: in a table or legend. metric: as a metric of a comparison, inside a sentence. definition: one line.
+    longer, shorter: what more and less of it means; {device} stands for CPU or GPU. of_rank, of_several: on the
+    critical path, behind "rank 3's" and before "on ranks 2, 3"; empty where that time is no rank's own.
+    """
+
+    label: str
+    metric: str
+    definition: str
+    longer: str
+    shorter: str
+    of_rank: str = ""
+    of_several: str = ""
+
+
+W = TypeVar("W", CauseWords, BucketWords)
+
+
+def _read(kind: str, words: type[W]) -> Mapping[str, W]:
+    known = sections("causes").items()
+    return {name.removeprefix(kind): words(**own) for name, own in known if name.startswith(kind)}
+
+
+CAUSES = _read("cause.", CauseWords)
+BUCKETS = _read("bucket.", BucketWords)

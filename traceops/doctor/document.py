@@ -13,8 +13,8 @@ from traceops.core.claims import reason
 from traceops.core.documents import READABLE_VERSIONS, SCHEMA_VERSION, FileProblem, SchemaVersion, Tool, file_problems
 from traceops.core.errors import InputError
 from traceops.core.facts import Fact
+from traceops.core.files import NotRegularError, TooLargeError, read_regular
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.regular_file import NotRegularError, TooLargeError, read_regular
 from traceops.core.rule import Verdict
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson, ReferenceJson

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from traceops.core.errors import InputError
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 

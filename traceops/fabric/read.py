@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
-from traceops.core.regular_file import open_regular
+from traceops.core.files import open_regular
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Nic, Pcie, Reference, normal_bus_id, same_host, short_host, with_numa
@@ -26,7 +26,7 @@ from traceops.fabric.readers.topo_matrix import (
     read_topo_matrices,
 )
 from traceops.fabric.reference import references_in
-from traceops.traces.packed import GIT_LFS
+from traceops.traces.source import GIT_LFS
 from traceops.traces.text_lines import is_dressed, text_head
 
 # The matrix that `traceops run` saved of a host: nvidia-smi counted there as NVML does in the ranks beside it.

@@ -17,8 +17,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.core.errors import FileError, InputError
-from traceops.core.files import Locked, cache_folder, locked_folder, make_own_folder, open_own, write_own
-from traceops.core.regular_file import TooLargeError, read_regular
+from traceops.core.files import (
+    Locked,
+    TooLargeError,
+    cache_folder,
+    locked_folder,
+    make_own_folder,
+    open_own,
+    read_regular,
+    write_own,
+)
 from traceops.fabric.model import Gpu, Machine, Measured, Path, PathKind, Reference, is_rdma
 
 # A short name for a machine's GPUs and how they are joined, so that numbers measured on it go to its like only.

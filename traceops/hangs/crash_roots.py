@@ -8,21 +8,13 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.errors import KILLED_BY
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who, who_first
-from traceops.hangs.crashes import (
-    FROM_OUTSIDE,
-    LATER,
-    OF_MACHINE,
-    RULE_OF,
-    Crash,
-    CrashKind,
-    by_machine,
-    find_crashes,
-    kind_of,
-)
-from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, RankProcess
+from traceops.hangs.crash_kinds import RULE_OF, CrashKind
+from traceops.hangs.crashes import FROM_OUTSIDE, LATER, OF_MACHINE, Crash, by_machine, find_crashes, kind_of
+from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, LogKind, RankProcess
 from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import Call
 from traceops.hangs.roots import DIED, HOST, NETWORK
@@ -91,14 +83,8 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
-    if crash is None and alone and not crashes[0].ranks and _may_be_why(root, crashes[0]):
-        return _perhaps_of(root, crashes[0], _ONLY_ERROR)
-    if crash is None and alone and root.rule in (HOST, NETWORK) and root.confidence == "low":
-        first = crashes[0]  # all wait, for one or for the network, and what the machine did to some process
-        if not first.ranks and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
-            return _perhaps_of(root, first, _UNKNOWN_RANK)
     if crash is None:
-        return root
+        return _of_unknown_rank(root, crashes[0]) if alone and not crashes[0].ranks else root
     if root.rule == DIED:
         alike = () if root.op is not None else _alike(crash, root.ranks)
         return _died_alike(root, crash.of(alike)) if alike else _died_of(root, crash.of(root.ranks))
@@ -108,6 +94,17 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
         return replace(
             told, waiting=waiting, group=root.group, group_ranks=root.group_ranks, op=root.op, sequence=root.sequence
         )
+    return root
+
+
+def _of_unknown_rank(root: Root, first: Crash) -> Root:
+    """The root with the only failure, where that may be why though no line names its rank."""
+    if _may_be_why(root, first):
+        return _perhaps_of(root, first, _ONLY_ERROR)
+    # All wait, for one or for the network, and the machine did something to some process.
+    all_wait = root.rule in (HOST, NETWORK) and root.confidence == "low"
+    if all_wait and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
+        return _perhaps_of(root, first, _UNKNOWN_RANK)
     return root
 
 
@@ -146,7 +143,7 @@ def _died_alike(root: Root, crash: Crash) -> Root:
         waiting=tuple(rank for rank in root.waiting if rank not in crash.ranks),
         where=own_line(crash),
         crash=crash,
-        evidence=(("seen to end first", who(root.ranks)), *_exit_code(root), *_proof(crash)),
+        evidence=((reason("hangs", "ended_first"), who(root.ranks)), *_exit_code(root), *_proof(crash)),
     )
 
 
@@ -325,15 +322,7 @@ def _own_words(process: RankProcess) -> str | None:
 
 def _failed(evidence: HangEvidence) -> dict[int, Death]:
     exits = {rank: event for event in evidence.log if event.kind == "exit" for rank in event.accused}
-    roots = [rank for event in evidence.log if event.kind == "exit" and event.root_cause for rank in event.accused]
-    if evidence.failed_rank is not None:
-        roots = [evidence.failed_rank]
-    first_told = bool(roots)
-    if not roots:  # no launcher says who was first: all that did not merely obey it
-        ended = _ended_by_slurm(evidence)
-        roots = [rank for rank, event in exits.items() if event.exit_code not in _OBEYED and event not in ended]
-    if not roots:  # nor who ended at all, but peers of theirs do
-        roots = [event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None]
+    roots, first_told = _ended_first(evidence, exits)
     found: dict[int, Death] = {}
     for rank in _first_causes(evidence, roots, exits, first_told):
         process, event = evidence.processes.get(rank), exits.get(rank)
@@ -349,6 +338,20 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
             for rank, death in found.items()
         }
     return found
+
+
+def _ended_first(evidence: HangEvidence, exits: dict[int, LogEvent]) -> tuple[list[int], bool]:
+    """The ranks that a launcher saw end first, and True; else all that may have been first."""
+    roots = [rank for event in evidence.log if event.kind == "exit" and event.root_cause for rank in event.accused]
+    if evidence.failed_rank is not None:
+        roots = [evidence.failed_rank]
+    if roots:
+        return roots, True
+    ended = _ended_by_slurm(evidence)  # no launcher says who was first: all that did not merely obey it
+    roots = [rank for rank, event in exits.items() if event.exit_code not in _OBEYED and event not in ended]
+    if not roots:  # nor who ended at all, but other ranks do
+        roots = [event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None]
+    return roots, False
 
 
 def _may_end(crash: Crash, ended: LogEvent | None) -> bool:
@@ -395,12 +398,8 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
 
     first_told: it does; else `roots` are all that ended, and those that only lost a peer which failed are none.
     """
-    said: dict[int | None, set[str]] = {}
-    for event in evidence.log:
-        said.setdefault(event.rank, set()).add(event.kind)
-    own = {rank for rank, kinds in said.items() if rank is not None and kinds & set(_OWN)}
-    own |= {event.rank for event in evidence.log if event.rank is not None and _is_its_own(event)}
-    reached = {rank for rank, kinds in said.items() if kinds & set(_REACHED)} - own
+    own = {event.rank for event in evidence.log if event.rank is not None and _is_its_own(event)}
+    reached = {event.rank for event in evidence.log if event.kind in _REACHED} - own
     if not first_told and own.intersection(roots):
         return [rank for rank in roots if rank not in reached]
     if not roots or not set(roots) <= reached:
@@ -425,24 +424,24 @@ def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: Collection[
 
 
 def _is_its_own(event: LogEvent) -> bool:
-    """An error of NCCL that no other rank's end brings about."""
+    """A failure of the rank's own: one of NCCL only where no other rank's end brings it about."""
     kind = kind_of(event) if event.kind == "nccl" else None
-    return kind is not None and kind not in LATER
+    return event.kind in _OWN or (kind is not None and kind not in LATER)
 
 
 def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | None, *, gone: bool) -> Death:
-    own = [event for event in evidence.log if event.rank == rank]
-    memory = next((event for event in own if event.kind == "memory"), None)
-    if memory is None and code == 128 + signal.SIGKILL:
-        memory = _oom_kill(evidence, rank)
-    cuda = next((event for event in own if event.kind == "cuda"), None)
-    said = error or next((event.text for event in own if event.kind == "error"), None)
-    if memory is None:
-        memory = next(iter(_ended_for_memory(evidence, rank)), None)
-    cause = "memory" if memory is not None else "gpu" if cuda is not None else None
+    first: dict[LogKind, LogEvent] = {}  # of each kind
+    for event in evidence.log:
+        if event.rank == rank:
+            first.setdefault(event.kind, event)
+    killed = _oom_kill(evidence, rank) if code == 128 + signal.SIGKILL else None
+    memory = first.get("memory") or killed or next(iter(_ended_for_memory(evidence, rank)), None)
+    told = memory or first.get("cuda")
+    cause = None if told is None else "gpu" if memory is None else "memory"
     if memory is not None and (_is_oom_kill(memory) or _SLURM_MEMORY in memory.text):
         cause = "host_memory"  # as the kernel or Slurm says
-    detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
+    raised = first["error"].text if "error" in first else None
+    detail = error or raised or (None if told is None else told.text)
     death = Death(rank, gone, code, detail, cause, sure=code is not None or evidence.stall is not None)
     return replace(death, sure=False) if death.was_aborted else death
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.rule import Bounds
 from traceops.core.text import pattern
+from traceops.hangs.crash_kinds import TABLE, CrashKind, Kind, Says
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.stack_activity import is_own
 
@@ -69,8 +70,19 @@ _PATTERNS = {
     "reserved": (rf"; {_SIZE} reserved in total",),
     "pools": (rf"with {_SIZE} allocated in private pools",),
 }  # fmt: skip
-_MUCH_ELSE = 0.15  # of the GPU: more than a context, NCCL and the workspaces of libraries take
-_LITTLE = 0.05  # of what the process may have: in pieces, and no more than what a full GPU has lying about
+
+
+class CrashBounds(Bounds, frozen=True):
+    """Of an out-of-memory message: `others` is more than a context, NCCL and the workspaces of libraries take, and
+    less than `pieces` lies about on a full GPU."""
+
+    words = "crashes"
+
+    others: float = 0.15
+    pieces: float = 0.05
+
+
+BOUNDS = CrashBounds()
 
 
 class MemoryMessage(Struct, frozen=True):
@@ -119,18 +131,28 @@ class MemoryMessage(Struct, frozen=True):
             return None
         if self.asked > self.total:
             return "too_large"
-        others, outside, unused, left = self.others or 0, self.outside or 0, self.unallocated, self.left or 0
-        if left >= self.asked:
+        if (self.left or 0) >= self.asked:
             return "refused" if self.allowed is None else None
-        pieces = unused or 0
+        return self._held_elsewhere or self._own_pieces
+
+    @property
+    def _held_elsewhere(self) -> MemoryCause | None:
+        """Whether what others hold, or what is outside of torch, decides."""
+        pieces, others, outside = self.unallocated or 0, self.others or 0, self.outside or 0
         if self._decides(others) and others > pieces:
             return "others"
-        if unused is None:
-            return None
-        if self._decides(outside) and outside > pieces:
+        if self.unallocated is not None and self._decides(outside) and outside > pieces:
             return "outside" if self._own is None else "outside_own"
+        return None
+
+    @property
+    def _own_pieces(self) -> MemoryCause | None:
+        """Whether what torch holds and does not use would have been enough."""
+        if self.unallocated is None or self.asked is None:
+            return None
+        pieces, left = self.unallocated, self.left or 0
         if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
-            return "fragmented" if pieces >= _LITTLE * self._may_have else "full"
+            return "fragmented" if pieces >= BOUNDS.pieces * self._may_have else "full"
         return "too_large" if pieces + left < self.asked else None
 
     @property
@@ -150,7 +172,7 @@ class MemoryMessage(Struct, frozen=True):
         """Whether much is held elsewhere, and would have been enough."""
         if self.total is None or self.free is None or self.asked is None or self.left != self.free:
             return False  # where it has less left than is free, its own limit was in the way
-        return held >= _MUCH_ELSE * self.total and self.free + held >= self.asked
+        return held >= BOUNDS.others * self.total and self.free + held >= self.asked
 
 
 def memory_message(text: str) -> MemoryMessage:
@@ -169,43 +191,9 @@ def _size(patterns: tuple[str, ...], text: str) -> int | None:
     return None
 
 
-CrashKind: TypeAlias = str  # 'gpu_memory', … as crashes.json lists them
-
 # What stands before the kernel's words: a time, a tag, a key of JSON.
 _BY_KERNEL = ("] ", "kernel: ", "> ", '": "', '":"', "Z ", *(f"{digit} " for digit in range(10)))
 _RECOVERED = ("Nonfatal", "Non-fatal", "nonfatal", "non-fatal")  # of an Xid: the link goes on
-
-
-class _Says(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    all: tuple[str, ...]
-    but: tuple[str, ...] = ()
-    by_kernel: bool = False
-
-
-class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: str
-    rule: str
-    did: str
-    flags: tuple[Literal["alone", "later", "anyway", "outside", "quoted"], ...] = msgspec.field(default=(), name="is")
-    says: tuple[str | _Says, ...] = ()
-    xids: tuple[int, ...] = ()
-    ib_status: tuple[int, ...] = ()
-    advice: str = ""
-    advice_in: dict[str, str] = {}
-
-
-class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: LogKind
-    has: str
-    but: tuple[str, ...] = ()
-
-
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    about: str
-    kinds: tuple[_Kind, ...]
-    memory: dict[str, str]
-    ib_status: dict[int, str]
-    lines: tuple[_Line, ...]
 
 
 class Wording(Struct, frozen=True):
@@ -226,41 +214,37 @@ class Wording(Struct, frozen=True):
         return not self.by_kernel or not before.strip() or before.endswith(_BY_KERNEL)
 
 
-def _wordings(kinds: Iterable[_Kind]) -> Iterator[Wording]:
+_XID_SAYS = (("Xid (", "): {},"), ("caused by previous Xid", " {}"))
+
+
+def _wordings(kinds: Iterable[Kind]) -> Iterator[Wording]:
     for kind in kinds:
         for says in kind.says:
-            told = _Says((says,)) if isinstance(says, str) else says
+            told = Says((says,)) if isinstance(says, str) else says
             yield Wording(kind.kind, told.all, told.but, told.by_kernel)
         for xid in kind.xids:
-            yield Wording(kind.kind, ("Xid (", f"): {xid},"), _RECOVERED)
-            yield Wording(kind.kind, ("caused by previous Xid", f" {xid}"), _RECOVERED)
+            yield from (Wording(kind.kind, (says, of.format(xid)), _RECOVERED) for says, of in _XID_SAYS)
         for status in kind.ib_status:
             yield Wording(kind.kind, ("Got completion", f"status={status} "))
             yield Wording(kind.kind, ("Got completion", f"error {status},"))
 
 
-_TABLE = msgspec.json.decode(Path(__file__).with_name("crashes.json").read_bytes(), type=_Table, strict=False)
 # In this order: the first that fits says what a message is.
-WORDINGS: tuple[Wording, ...] = tuple(_wordings(_TABLE.kinds))
+WORDINGS: tuple[Wording, ...] = tuple(_wordings(TABLE.kinds))
 _BY_FIRST_WORD = tuple((wording.words[0], wording) for wording in WORDINGS)  # `in` is a tenth of a call's cost
-RULE_OF = {kind.kind: kind.rule for kind in _TABLE.kinds}
-DID = {kind.kind: kind.did for kind in _TABLE.kinds}
-ADVICE = {**{kind.kind: kind.advice for kind in _TABLE.kinds if kind.advice}, **_TABLE.memory}
-ADVICE_IN = {kind.kind: kind.advice_in for kind in _TABLE.kinds if kind.advice_in}
-MEMORY_CAUSES = tuple(_TABLE.memory)
 # One-line messages that the log's other rules do not know, and that are a crash without a traceback too.
-ALONE = frozenset(kind.kind for kind in _TABLE.kinds if "alone" in kind.flags)
+ALONE = frozenset(kind.kind for kind in TABLE.kinds if "alone" in kind.flags)
 # What follows from another's failure as often as it is one: told only where nothing else failed.
-LATER = frozenset(kind.kind for kind in _TABLE.kinds if "later" in kind.flags)
+LATER = frozenset(kind.kind for kind in TABLE.kinds if "later" in kind.flags)
 # Findings though their words are those of echoes.
-ANYWAY = frozenset(kind.kind for kind in _TABLE.kinds if "anyway" in kind.flags)
+ANYWAY = frozenset(kind.kind for kind in TABLE.kinds if "anyway" in kind.flags)
 # What no program says of itself: whoever ended it.
-FROM_OUTSIDE = frozenset(kind.kind for kind in _TABLE.kinds if "outside" in kind.flags)
+FROM_OUTSIDE = frozenset(kind.kind for kind in TABLE.kinds if "outside" in kind.flags)
 # The kinds whose message is the news.
-QUOTED = frozenset(kind.kind for kind in _TABLE.kinds if "quoted" in kind.flags)
+QUOTED = frozenset(kind.kind for kind in TABLE.kinds if "quoted" in kind.flags)
 # Lines of logs: kind, text, what it must not hold.
 LINES: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = tuple(
-    (line.kind, line.has, line.but) for line in _TABLE.lines
+    (msgspec.convert(line.kind, LogKind), line.has, line.but) for line in TABLE.lines
 )
 
 # What the name of the exception that ended a program says, where its message is of no kind above.
@@ -294,7 +278,7 @@ def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
 def ib_status_text(text: str) -> str | None:
     """'status 12: retries exceeded', of a completion that InfiniBand verbs gave back; None without one."""
     told = _IB_STATUS.search(text)
-    meaning = None if told is None else _TABLE.ib_status.get(int(told[1]))
+    meaning = None if told is None else TABLE.ib_status.get(int(told[1]))
     return None if told is None or meaning is None else f"status {told[1]}: {meaning}"
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.findings import CONFIDENCES
-from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
 from traceops.hangs.crash_roots import (
@@ -23,9 +23,9 @@ from traceops.hangs.crash_roots import (
     with_outlived,
     without_own_end,
 )
-from traceops.hangs.crashes import find_crashes
+from traceops.hangs.crashes import Crash, find_crashes
 from traceops.hangs.discover import find_evidence
-from traceops.hangs.evidence import HangEvidence, LogEvent
+from traceops.hangs.evidence import HangEvidence, LogEvent, LogKind
 from traceops.hangs.job import can_blame
 from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.model import Diagnosis, Root
@@ -112,23 +112,48 @@ def _roots(
     dead: Mapping[int, Death],
     activities: Mapping[int, StackActivity],
 ) -> list[Root]:
-    steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
-    # A library that notices a mismatch ends the process: an echo of somebody's call.
-    noticed = {event.rank for event in evidence.log if event.kind == "mismatch" and event.rank is not None} & set(dead)
-    missed = {event.rank for event in evidence.log if event.kind == "missing" and event.accused} & set(
-        dead
-    )  # it raised because another did not come
-    dead = {rank: death for rank, death in dead.items() if rank not in noticed | missed}
-    reported = without_record.from_log(evidence.log)
-    told = [root for root in reported if root.rule == found_in_records.MISMATCH]
-    roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
-    if missed and not roots:
-        roots = [root for root in reported if root.rule == found_in_records.HOST]
     crashes = find_crashes(without_own_end(evidence))
+    reported = without_record.from_log(evidence.log)
+    roots = _in_records(evidence, ranks, waits, dead, activities, crashes, reported)
+    stuck = [position.head for position in ranks.values() if position.head is not None]
+    roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes, stuck)]
+    if not roots and not crashes:
+        late = find_crashes(without_own_end(evidence), late=True)
+        roots = [replace(root, confidence="low") for root in with_crashes([], late, stuck)]
+    roots = roots or without_record.from_stacks(evidence, activities)
+    errors = without_record.gpu_errors(evidence.log)
+    init = evidence.stall is not None and evidence.stall.kind == "init"
+    on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
+    found = []
+    for root in roots:
+        root = _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities)
+        root = with_carried(root, evidence, ranks)
+        found.append(over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric))
+    return found
+
+
+def _in_records(
+    evidence: HangEvidence,
+    ranks: Mapping[int, RankPosition],
+    waits: Waits,
+    dead: Mapping[int, Death],
+    activities: Mapping[int, StackActivity],
+    crashes: Sequence[Crash],
+    reported: Sequence[Root],
+) -> list[Root]:
+    """The causes that the ranks' records and their ends show, each for ranks whose waiting has none yet."""
+    steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
+    # A library that notices a mismatch ends the process, as does a rank that another did not join: echoes.
+    noticed = {rank for rank in dead if _reports(evidence, rank, "mismatch")}
+    missed = {rank for rank in dead if _reports(evidence, rank, "missing")}
+    dead = {rank: death for rank, death in dead.items() if rank not in noticed | missed}
+    told: dict[str, list[Root]] = {root.rule: [root] for root in reported}  # one of a rule at most
+    roots = mismatches(ranks, waits, steps) or told.get(found_in_records.MISMATCH, [])
+    roots = roots or noticed_mismatch(evidence, noticed, ranks, waits)
+    if missed and not roots:
+        roots = told.get(found_in_records.HOST, [])
     roots += without_record.died(dead, waits, _known(evidence), crashes)
-    perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
-    inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
-    away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
+    inside, away = _inside_and_away(activities)
     ended = evidence.stall is None and bool(dead or noticed)  # by who died: others were on their way, not stuck
     if not ended:
         roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
@@ -137,22 +162,20 @@ def _roots(
         explained = _explained(roots, waits) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     unseen = set(evidence.everybody) - set(ranks)
-    roots += stuck_together(ranks, waits, _explained(roots, waits), unseen)
-    stuck = [position.head for position in ranks.values() if position.head is not None]
-    roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes, stuck)]
-    if not roots and not crashes:
-        late = find_crashes(without_own_end(evidence), late=True)
-        roots = [replace(root, confidence="low") for root in with_crashes([], late, stuck)]
-    if not roots:
-        roots = without_record.from_stacks(evidence, activities)
-    errors = without_record.gpu_errors(evidence.log)
-    init = evidence.stall is not None and evidence.stall.kind == "init"
-    roots = [
-        _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities) for root in roots
-    ]
-    on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
-    roots = [with_carried(root, evidence, ranks) for root in roots]
-    return [over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric) for root in roots]
+    return roots + stuck_together(ranks, waits, _explained(roots, waits), unseen)
+
+
+def _reports(evidence: HangEvidence, rank: int, kind: LogKind) -> bool:
+    """Whether the rank itself reports a call that differs, or ranks that did not come."""
+    reports = (event for event in evidence.log if event.rank == rank and event.kind == kind)
+    return any(event.accused or kind == "mismatch" for event in reports)
+
+
+def _inside_and_away(activities: Mapping[int, StackActivity]) -> tuple[set[int], set[int]]:
+    """Ranks whose stack shows them waiting for others, and those whose stack shows that they do not."""
+    perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
+    inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
+    return inside, {rank for rank, seen in activities.items() if seen.kind not in perhaps}
 
 
 def _known(evidence: HangEvidence) -> list[int]:
@@ -234,19 +257,25 @@ def _states(
 ) -> dict[int, RankState]:
     """The state of each rank: the first that applies."""
     log, processes = evidence.log, evidence.processes
-    waiting = {rank for event in log if event.kind == "missing" for rank in ready_ranks(event.text)}
-    waiting |= {rank for rank, position in ranks.items() if position.head is not None or _is_behind(position)}
-    waiting |= {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
     tiers: tuple[tuple[RankState, Container[int]], ...] = (
         ("dead", {*dead, *(rank for root in roots if root.rule == found_in_records.DIED for rank in root.ranks)}),
         ("stopped", stopped(evidence)),
         ("root", {rank for root in roots for rank in root.ranks}),
-        ("waiting", waiting),
+        ("waiting", _waiting(evidence, ranks, activities)),
         ("dead", ended_too(evidence)),
         ("idle", {*ranks, *activities, *(rank for rank, process in processes.items() if process.state is not None)}),
         ("unclear", {event.rank for event in log if event.rank is not None}),
     )
     return {rank: next((state for state, those in tiers if rank in those), "absent") for rank in evidence.everybody}
+
+
+def _waiting(
+    evidence: HangEvidence, ranks: Mapping[int, RankPosition], activities: Mapping[int, StackActivity]
+) -> set[int]:
+    """Ranks that wait, by a message of another, their record or their stack."""
+    waiting = {rank for event in evidence.log if event.kind == "missing" for rank in ready_ranks(event.text)}
+    waiting |= {rank for rank, position in ranks.items() if position.head is not None or _is_behind(position)}
+    return waiting | {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
 
 
 def _status(
@@ -299,41 +328,27 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
     """Rules that this evidence cannot decide, with the reason."""
     reasons: dict[str, str] = {}
     recorded = [position for position in ranks.values() if position.record.source == "flight recorder"]
+    ended = any(call.op.state == "completed" for position in recorded for call in position.calls.values())
     if not ranks:
-        why = "no flight-recorder dump, and no log shows which collectives the ranks are in"
-        reasons |= dict.fromkeys((found_in_records.MISMATCH, found_in_records.GPU, found_in_records.NETWORK), why)
-        if not evidence.stacks:
-            reasons[found_in_records.HOST] = why
-    elif not any(position.record.timed for position in recorded) and not any(
-        call.op.state == "completed" for position in recorded for call in position.calls.values()
-    ):
-        reasons[found_in_records.GPU] = "the dumps hold no started or finished collective (TORCH_NCCL_ENABLE_TIMING=1)"
+        undecided = [found_in_records.MISMATCH, found_in_records.GPU, found_in_records.NETWORK]
+        undecided += [] if evidence.stacks else [found_in_records.HOST]
+        reasons |= dict.fromkeys(undecided, reason("hangs", "no_collectives"))
+    elif not ended and not any(position.record.timed for position in recorded):
+        reasons[found_in_records.GPU] = reason("hangs", "no_starts")
     if not evidence.processes and not any(event.kind == "exit" for event in evidence.log):
-        reasons[found_in_records.DIED] = "which processes were alive is unknown: no exit codes, no launcher's log"
+        reasons[found_in_records.DIED] = reason("hangs", "no_exits")
     if evidence.stall is None:
         failed = evidence.failed_rank is not None
-        why = "a rank failed, and there was no stall" if failed else "whether a step was finished is unknown"
-        reasons[found_in_records.START] = why
+        reasons[found_in_records.START] = reason("hangs", "no_stall" if failed else "steps_unknown")
     return reasons
 
 
 def _notes(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> tuple[str, ...]:
-    notes = [] if evidence.stall is None else list(evidence.stall.notes)
-    if with_it := in_data_parallel(evidence):
-        notes.append(
-            f"{who_first(with_it)} {'is' if len(with_it) == 1 else 'are'} in nn.DataParallel, which drives several "
-            "GPUs from one process: use DistributedDataParallel, one process a GPU."
-        )
-    missing = [rank for rank in evidence.everybody if rank not in evidence.records]
-    if missing and evidence.records:
-        notes.append(f"{who_first(missing)} left no record of collectives.")
+    missing = [rank for rank in evidence.everybody if rank not in evidence.records] if evidence.records else []
     wrapped = [
         rank for rank, position in ranks.items()
         if position.record.source == "flight recorder" and not position.record.whole and not position.record.active_only
     ]  # fmt: skip
-    if wrapped:
-        notes.append(
-            f"The flight recorder of {who(wrapped)} no longer holds the first operations "
-            "(TORCH_FR_BUFFER_SIZE sets how many it keeps); what was forgotten counts as finished."
-        )
-    return tuple(notes)
+    told = (("data_parallel", in_data_parallel(evidence)), ("without_record", missing), ("wrapped", wrapped))
+    notes = () if evidence.stall is None else evidence.stall.notes
+    return (*notes, *(f"{reason('hangs', key, ranks=those)}." for key, those in told if those))

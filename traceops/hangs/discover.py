@@ -10,13 +10,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from traceops.core.close_names import near_path
+from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
+from traceops.core.files import open_regular
 from traceops.core.redacted_fields import redact_fields
-from traceops.core.regular_file import open_regular
+from traceops.core.text import near_path
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.measured import is_inspector
-from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
+from traceops.hangs.evidence import HangEvidence, LogEvent, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.given import (
     Found,
     opened,
@@ -49,8 +50,7 @@ from traceops.hangs.readers.steps import read_progress, waits_since
 from traceops.hangs.readers.went_on import how_it_ends, idle_training
 from traceops.hangs.readers.whole_lines import NEWEST_FIRST, is_newest_first
 from traceops.traces.archives import is_archive
-from traceops.traces.packed import is_tar, other_file, packing_of
-from traceops.traces.source import is_remote
+from traceops.traces.source import is_remote, is_tar, other_file, packing_of
 from traceops.traces.text_lines import damage, is_dressed, text_head
 
 _HEAD = 1 << 16
@@ -103,18 +103,12 @@ class _NothingFound(InputError):
 
 def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.exists():
-        near = near_path(str(root)) or "; give a run folder, a folder of dumps or logs, or one of those files"
+        near = near_path(str(root)) or reason("hangs", "give_what")
         raise InputError(f"{root} does not exist{near}")
-    found = Found()
     if not root.is_file() and not root.is_dir():
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
-    run_folder = run_folder_of(root)
-    manifest: dict[str, Any] = {}
-    if root.is_dir():
-        manifest = read_run(run_folder, found)
-    for file in _candidates(root, run_folder):
-        _read(file, found, alone=root.is_file())
-    _read_all_dumps(found, jobs, alone=root.is_file())
+    found, run_folder = Found(), run_folder_of(root)
+    manifest = _read_files(root, run_folder, found, jobs)
     records, dropped = one_job(found.dumps)
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
@@ -125,15 +119,47 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
     world, log = _world(found, records), tuple(found.log)
-    problems = [*found.problems, *dropped, *others]
+    found.problems += [*dropped, *others]
     if world is not None:
         log, strange = within_world(log, world.size)
-        problems += strange
-    nothing = not (records or found.stacks or found.lone or found.log or found.stalls or inspector is not None)
-    nothing = nothing and manifest.get("failed_rank") is None
-    unread = {path for path, _ in problems}
-    ends = tuple(how_it_ends(text) for text in found.logs if str(text) not in unread) if nothing else ()
-    evidence = HangEvidence(
+        found.problems += strange
+    evidence = _evidence(root, run_folder, found, records, world, log, fabric, manifest)
+    read = records or found.stacks or found.lone or found.log or found.stalls or inspector is not None
+    if not read and manifest.get("failed_rank") is None:
+        raise _nothing(root, found, evidence)
+    return evidence
+
+
+def _read_files(root: Path, run_folder: Path, found: Found, jobs: int | None) -> dict[str, Any]:
+    """Read all files below the root, and return the run's manifest, empty without."""
+    manifest = read_run(run_folder, found) if root.is_dir() else {}
+    for file in _candidates(root, run_folder):
+        _read(file, found, alone=root.is_file())
+    _read_all_dumps(found, jobs, alone=root.is_file())
+    return manifest
+
+
+def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
+    unread = {path for path, _ in found.problems}
+    ends = (how_it_ends(text) for text in found.logs if str(text) not in unread)
+    quiet = replace(evidence, ends=redact_fields(tuple(end for end in ends if end.lines)))
+    listed = "".join(f"\n  {file}: {what}" for file, what in found.problems[:20])
+    why = reason("hangs", "nothing_read", path=root)
+    return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
+
+
+def _evidence(
+    root: Path,
+    run_folder: Path,
+    found: Found,
+    records: dict[int, RankRecord],
+    world: World | None,
+    log: tuple[LogEvent, ...],
+    fabric: Fabric | None,
+    manifest: dict[str, Any],
+) -> HangEvidence:
+    """What was found, in order and without secrets."""
+    return HangEvidence(
         root=str(root),
         name=run_folder.resolve().name if root.is_dir() else root.stem,
         world_size=None if world is None else world.size,
@@ -146,7 +172,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         log=tuple(redact_fields(event, "text") for event in log),
         stall=redact_fields(max(found.stalls, key=lambda stall: stall.stalled_s, default=None)),
         files=tuple(found.files),
-        problems=redact_fields(tuple(problems)),
+        problems=redact_fields(tuple(found.problems)),
         failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
         fabric=fabric,
         progress=tuple(found.progress),
@@ -155,16 +181,8 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         since=redact_fields(tuple(waits_since(found.log))),
         lone=tuple(found.lone),
         setting=setting_of(found.logs) if log else None,
-        ends=redact_fields(tuple(end for end in ends if end.lines)),
         last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
     )
-    if nothing:
-        listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
-        raise _NothingFound(
-            f"{root} holds nothing that can be read: no log, no flight-recorder dump, no stacks{listed}",
-            evidence if evidence.ends else None,
-        )
-    return evidence
 
 
 def _fabric(found: Found) -> Fabric | None:
@@ -231,7 +249,7 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         with open_regular(path) as file:
             head = file.read(_HEAD)
     except OSError as error:
-        found.problems.append((str(path), f"it cannot be read ({error.strerror or error})"))
+        found.problems.append((str(path), reason("hangs", "unreadable", error=error.strerror or error)))
         return
     if not head:
         if path.suffix not in _TEXTS or alone:  # a program that printed nothing is no problem
@@ -243,11 +261,11 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
     try:
         packing = packing_of(head, path.name)
         if not alone and (packing is not None or is_tar(head)) and is_archive(str(path)):
-            found.problems.append((str(path), f"it is an archive: traceops diagnose {path}"))
+            found.problems.append((str(path), reason("hangs", "archive", path=path)))
             return
         _read_kind(path, head, packing, found, alone=alone)
         if packing is not None and (what := damage(str(path))) is not None:
-            found.problems.append((str(path), f"{what}: what comes before that is used"))
+            found.problems.append((str(path), reason("hangs", "damaged", what=what)))
     except InputError as error:
         if alone:
             raise
@@ -261,7 +279,11 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
     if path.suffix == ".json" and read_run_file(path, found):
         found.files.append(str(path))
     elif is_ras(head):
-        _read_ras(path, found)
+        found.texts.append(path)
+        events = read_ras(str(path))
+        if events:
+            found.log += events
+            found.files.append(str(path))
         if head.lstrip()[:1] == b"{":
             found.logs.append(path)
         else:  # a log of the job may hold it too
@@ -270,25 +292,13 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
     elif head[:2] == b'{"' and is_inspector(head):
         found.texts.append(path)
     elif packing is None and is_dump(head):
-        _read_dump(path, found)
+        # Note the dump and its rank: all are read together.
+        rank = rank_in_name(path)
+        if rank is None:
+            raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
+        found.dump_files.append((path, rank))
     else:
         _read_text(path, head, found, alone=alone)
-
-
-def _read_ras(path: Path, found: Found) -> None:
-    found.texts.append(path)
-    events = read_ras(str(path))
-    if events:
-        found.log += events
-        found.files.append(str(path))
-
-
-def _read_dump(path: Path, found: Found) -> None:
-    """Note the dump and its rank: all are read together."""
-    rank = rank_in_name(path)
-    if rank is None:
-        raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
-    found.dump_files.append((path, rank))
 
 
 def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
@@ -313,7 +323,7 @@ def _read_text(path: Path, head: bytes, found: Found, *, alone: bool) -> None:
         rank = rank_of_process(head) if rank is None else rank
         _add_stacks(read_stacks(str(path), rank), found)
     elif kind is None and alone and head.strip():
-        found.problems.append((str(path), "it is no text and no flight recorder's dump"))
+        found.problems.append((str(path), reason("hangs", "no_text")))
     elif kind == "log" and _OURS.match(head) is None:  # our own quotes what it was made of
         if is_newest_first(head):
             raise FileError(path, NEWEST_FIRST)

@@ -12,25 +12,9 @@ from traceops.traces.run_manifest import MOST_RANKS
 
 State = Literal["scheduled", "started", "completed"]
 LogKind = Literal[
-    "timeout",
-    "status",
-    "mismatch",
-    "missing",
-    "error",
-    "cuda",
-    "nccl",
-    "memory",
-    "exit",
-    "connection",
-    "monitor",
-    "trouble",
-    "outlived",
-    "passed",
-    "ras",
-    "inspector",
-    "said",
-    "idle",
-]
+    "timeout", "status", "mismatch", "missing", "error", "cuda", "nccl", "memory", "exit", "connection", "monitor",
+    "trouble", "outlived", "passed", "ras", "inspector", "said", "idle",
+]  # fmt: skip
 
 FEW_RANKS = 512  # so many are gone through whatever is known of them
 RANKS_A_KNOWN = 16  # and so many for each rank of which something is known

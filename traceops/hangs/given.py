@@ -21,8 +21,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.hangs.evidence import (
     HangEvidence,
     LogEvent,
@@ -126,7 +127,7 @@ def _unpacked(archives: Sequence[Path], skipped: tuple[str, ...], called: str | 
             problems += [(f"{called or archive}:{member}".rstrip(":"), what) for member, what in done.problems]
         root = _root(own) if len(archives) == 1 else Path(folder)
         whole = called or str(archives[0])
-        first = [(f"--from {root}", "--from FOLDER, once it is unpacked"), (f"{root} holds ", f"{whole} holds ")]
+        first = [(f"--from {root}", reason("hangs", "unpacked")), (f"{root} holds ", f"{whole} holds ")]
         yield Given(root, (*first, *names), whole, called or stem_of(whole), tuple(problems))
 
 

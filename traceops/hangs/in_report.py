@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceops.core.claims import reason
 from traceops.core.errors import InputError
-from traceops.core.regular_file import open_regular
+from traceops.core.files import open_regular
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import is_remote
 
@@ -26,34 +27,31 @@ _DUMPS = (*_OURS, "nccl_trace_rank_*", "comm_lib_trace_rank_*", "fr_*")
 def diagnosis_of_run(root: str) -> tuple[Diagnosis | None, str]:
     """The diagnosis of a run folder; None and why not where there is none."""
     if is_remote(root):
-        return None, "evidence of a hang is read from local folders only"
-    if not _has_evidence(root):
-        return None, "the run folder holds no evidence of a hang"  # which is not the same as no hang
+        return None, reason("hangs", "remote")
+    # Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most.
+    if not (_has_any(Path(root, "evidence"), _OURS) or _rank_failed(root, ("failed", "hung"))):
+        return None, reason("hangs", "no_evidence")  # which is not the same as no hang
     from traceops.hangs.diagnose import diagnose  # half of what analyze imports, and most runs do not hang
 
     try:
         diagnosis = diagnose(root)
-        return (None, "the run folder holds no evidence of a hang") if diagnosis.evidence.ends else (diagnosis, "")
+        return (None, reason("hangs", "no_evidence")) if diagnosis.evidence.ends else (diagnosis, "")
     except InputError as error:
-        return None, f"the evidence of a hang could not be used: {error}"
+        return None, reason("hangs", "unusable", error=error)
 
 
 def evidence_hint(path: str) -> str:
     """What to say where `path` has no traces but evidence of a hang, or of a rank that failed; empty without."""
-    if is_remote(path):
-        return ""
+    key = "" if is_remote(path) else _hint(path)
+    return "\n" + reason("hangs", key, path=path) if key else ""
+
+
+def _hint(path: str) -> str:
     if _rank_failed(path):
-        return f"\nA rank failed before anything was recorded: traceops diagnose {path} says which and why"
+        return "rank_failed"
     if _has_any(Path(path, "evidence"), _OURS) or _has_any(Path(path), _DUMPS):
-        return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
-    if _has_dump(Path(path)):
-        return f"\nIt holds a dump of the flight recorder, though: traceops diagnose {path}"
-    return ""
-
-
-def _has_evidence(path: str) -> bool:
-    """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
-    return _has_any(Path(path, "evidence"), _OURS) or _rank_failed(path, ("failed", "hung"))
+        return "has_evidence"
+    return "has_dump" if _has_dump(Path(path)) else ""
 
 
 def _rank_failed(path: str, statuses: tuple[str, ...] = ("failed",)) -> bool:

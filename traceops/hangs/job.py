@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.errors import InputError
 from traceops.hangs.evidence import HangEvidence, LogEvent, LogKind, RankRecord, is_borne_out
 from traceops.hangs.readers.steps import LogTimes, Moment, moment_of, read_times, seconds_of
@@ -91,10 +92,8 @@ def _why(record: RankRecord, kept: Sequence[RankRecord]) -> str:
     worlds = Counter(_world(other) for other in kept)
     world, usual = _world(record), worlds.most_common(1)[0][0]
     if world != usual and world and usual:
-        return f"it is of another job, with {len(world)} ranks where the others have {len(usual)}; left out"
-    if usual and not _members(record) <= set(usual):
-        return "it is of another job, with ranks that the others do not know; left out"
-    return "it is of another job, over an hour before or after the others; left out"
+        return reason("hangs", "other_world", ranks=len(world), usual=len(usual))
+    return reason("hangs", "other_ranks" if usual and not _members(record) <= set(usual) else "other_time")
 
 
 def _one_a_rank(records: Sequence[RankRecord]) -> tuple[dict[int, RankRecord], list[Dropped]]:
@@ -107,7 +106,8 @@ def _one_a_rank(records: Sequence[RankRecord]) -> tuple[dict[int, RankRecord], l
         if claims[record.rank] > 1 and record.rank not in _possible(record):
             doubtful.append(record)
         elif record.rank in ranks:
-            dropped.append((record.path, f"{ranks[record.rank].path} is a later dump of rank {record.rank}"))
+            later = reason("hangs", "later_dump", path=ranks[record.rank].path, rank=record.rank)
+            dropped.append((record.path, later))
         else:
             ranks[record.rank] = record
     for record in doubtful:
@@ -115,9 +115,7 @@ def _one_a_rank(records: Sequence[RankRecord]) -> tuple[dict[int, RankRecord], l
         if len(free) == 1:
             ranks[free[0]] = replace(record, rank=free[0])
         else:
-            dropped.append(
-                (record.path, f"its name says rank {record.rank}, its groups do not; name it …_rank_<number>")
-            )
+            dropped.append((record.path, reason("hangs", "wrong_rank", rank=record.rank)))
     return dict(sorted(ranks.items())), dropped
 
 
@@ -151,14 +149,9 @@ def one_slurm_job(log: Sequence[LogEvent], texts: Sequence[Path]) -> tuple[list[
         return list(log), []
     kept = max(telling)
     left_out = dict.fromkeys(event.path for event in log if slurm_job(event.path) not in (kept, None))
-    problems = [
-        (path, f"it is of another job of Slurm than what is told here ({_named(kept)}): traceops diagnose {path}")
-        for path in left_out
-    ]
+    problems = [(path, reason("hangs", "slurm_other", job=_named(kept), path=path)) for path in left_out]
     later = sorted(str(text) for text in texts if (job := slurm_job(text)) is not None and job > kept)
-    problems += [
-        (path, f"it is of a later job of Slurm than {_named(kept)}, and tells of no failure") for path in later
-    ]
+    problems += [(path, reason("hangs", "slurm_later", job=_named(kept))) for path in later]
     return [event for event in log if event.path not in left_out], problems
 
 
@@ -318,8 +311,9 @@ def within_world(events: Sequence[LogEvent], world: int) -> tuple[tuple[LogEvent
 
 def _left_out(line: int, ranks: Sequence[int], world: int) -> str:
     listed = ", ".join(map(str, ranks[:_SHOWN])) + (f" … ({len(ranks)} in all)" if len(ranks) > _SHOWN else "")
-    which = f"rank {listed}, which is not one" if len(ranks) == 1 else f"ranks {listed}, which are not"
-    return f"it names {which} of the job's {world} ranks (from line {line}); that is left out"
+    if len(ranks) == 1:
+        return reason("hangs", "strange_rank", one=listed, world=world, line=line)
+    return reason("hangs", "strange_ranks", listed=listed, world=world, line=line)
 
 
 class _Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -438,7 +432,11 @@ def _apart(event: LogEvent, job: _Job) -> str | None:
     told = [(one, _when(event, one.last)) for one in job.times.values() if one.last is not None]
     whys = [_by_clock(own, one) for one, own in told if own is not None]
     if not whys:
-        return _without_time(event, job)
+        # Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause.
+        kinds = {failure.kind for failure in job.failures}
+        if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):
+            return None
+        return reason("hangs", "since_boot" if _SINCE_BOOT.match(event.text) else "no_times")
     return None if None in whys else whys[0]
 
 
@@ -449,12 +447,12 @@ def _by_clock(when: int, job: LogTimes) -> str | None:
     step = job.last_step[1] if job.last_step is not None and job.last_step[0] == job.last[0] else None
     if when > end + _BEHIND_S or when < begin:
         if _may_be_zone(when, end if step is None else step, end):
-            return "the same minutes if the two logs have clocks of two time zones; which is unknown"
+            return reason("hangs", "time_zone")
         if when > end:
-            return f"{_long(when - end)} after the job's log ends"
-        return f"{_long(begin - when)} before the job's log begins"
+            return reason("hangs", "after_end", time=_long(when - end))
+        return reason("hangs", "before_begin", time=_long(begin - when))
     if step is not None and step > when + _STEP_S:
-        return f"the job's log has steps for {_long(step - when)} after it"
+        return reason("hangs", "steps_after", time=_long(step - when))
     return None
 
 
@@ -462,15 +460,6 @@ def _may_be_zone(when: int, step: int, end: int) -> bool:
     """Whether the line is of the job's last minutes in another zone's time."""
     shift = round((end - when) / _ZONE_S) * _ZONE_S
     return 0 < abs(shift) <= _ZONES_S and step - _STEP_S <= when + shift <= end + _STEP_S
-
-
-def _without_time(event: LogEvent, job: _Job) -> str | None:
-    """Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause."""
-    kinds = {failure.kind for failure in job.failures}
-    if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):
-        return None
-    since = "it counts seconds since the boot: dmesg -T has dates" if _SINCE_BOOT.match(event.text) else "no times tell"
-    return f"nothing says that it is of this job; {since}"
 
 
 def _when(event: LogEvent, like: Moment) -> int | None:

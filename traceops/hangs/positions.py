@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -162,40 +162,28 @@ def _position(
     record: RankRecord, named: Mapping[str, ProcessGroup], with_p2p: set[ProcessGroup], done: Mapping[ProcessGroup, int]
 ) -> RankPosition:
     calls = [Call(record.rank, named[op.group], op) for op in record.operations]
-    last_finished: dict[ProcessGroup, int] = {}
+    counted: dict[ProcessGroup, int] = {}
     for name, status in record.status.items():
         if name in named and status.completed is not None and not _unclear(status, named[name], with_p2p, done):
-            last_finished[named[name]] = status.completed
-    counted = dict(last_finished) if record.source == "log" else {}
-    for call in calls:  # a group's collectives finish in order: one before a finished one is finished
-        if not call.op.is_p2p and call.op.state == "completed":
-            last_finished[call.group] = max(last_finished.get(call.group, 0), call.op.sequence)
+            counted[named[name]] = status.completed
+    # A group's collectives finish in order: one before a finished one is finished.
+    last_finished = _latest((call for call in calls if call.op.state == "completed"), counted)
     pending = tuple(
         call
         for call in calls
         if call.op.state != "completed" and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
-    last_called: dict[ProcessGroup, int] = {}
-    for call in calls:
-        if not call.op.is_p2p:
-            last_called[call.group] = max(last_called.get(call.group, 0), call.op.sequence)
+    last_called = _latest(calls, {})
     enqueued: dict[ProcessGroup, int | None] = {}
     messages: dict[ProcessGroup, int | None] = {}
     latest: dict[ProcessGroup, int | None] = {}
     for name, group in named.items():
         status = record.status.get(name, GroupStatus())
-        known = [last_called[group]] if group in last_called else []
-        if status.enqueued is not None and not _unclear(status, group, with_p2p, done):
-            known.append(status.enqueued)
-        if not known and record.whole:
-            known = [0]
-        enqueued[group] = max(known, default=None)
+        unclear = _unclear(status, group, with_p2p, done)
+        known = (last_called.get(group), None if unclear else status.enqueued)
+        enqueued[group] = max((last for last in known if last is not None), default=0 if record.whole else None)
         messages[group] = status.messages
         latest[group] = status.latest
-    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.op.is_p2p:
-            sends[call.group, call.op.peer, call.op.op].append(call)
     return RankPosition(
         record.rank,
         record,
@@ -204,9 +192,26 @@ def _position(
         enqueued,
         messages,
         latest,
-        {key: tuple(same) for key, same in sends.items()},
-        counted,
+        _sends(calls),
+        counted if record.source == "log" else {},
     )
+
+
+def _sends(calls: Sequence[Call]) -> dict[tuple[ProcessGroup, int | None, str], tuple[Call, ...]]:
+    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.op.is_p2p:
+            sends[call.group, call.op.peer, call.op.op].append(call)
+    return {key: tuple(same) for key, same in sends.items()}
+
+
+def _latest(calls: Iterable[Call], known: Mapping[ProcessGroup, int]) -> dict[ProcessGroup, int]:
+    """The highest number of a collective in each group, of these calls and of what is known."""
+    latest = dict(known)
+    for call in calls:
+        if not call.op.is_p2p:
+            latest[call.group] = max(latest.get(call.group, 0), call.op.sequence)
+    return latest
 
 
 def _unclear(
@@ -225,29 +230,12 @@ def _unclear(
 
 # Sizes that may differ between the ranks of a correct call.
 _ANY_INPUT = (
-    "all_to_all",
-    "alltoall",
-    "scatter",
-    "broadcast",
-    "all_gather",
-    "coalesced",
-    "gather",
-    "send",
-    "recv",
+    "all_to_all", "alltoall", "scatter", "broadcast", "all_gather", "coalesced", "gather", "send", "recv",
     "_broadcast_oop",
-)
+)  # fmt: skip
 _ANY_OUTPUT = (
-    "all_to_all",
-    "alltoall",
-    "gather",
-    "scatter",
-    "reduce",
-    "all_gather",
-    "coalesced",
-    "send",
-    "recv",
-    "_reduce_oop",
-)
+    "all_to_all", "alltoall", "gather", "scatter", "reduce", "all_gather", "coalesced", "send", "recv", "_reduce_oop",
+)  # fmt: skip
 # One rank of a correct barrier or broadcast may go by another name of the same thing.
 _ALIKE = {"all_reduce_barrier": "barrier", "allreduce": "all_reduce", "all_gather_base": "_all_gather_base"}
 _BYTES = {

@@ -10,6 +10,7 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs import words
@@ -53,37 +54,45 @@ def not_called(
         if elsewhere and head is not None and wait.reason in ("not_called", "not_recorded"):
             wanted[wait.on].append(head)
             sure |= {wait.on} if wait.reason == "not_called" else set()
-    alike: dict[tuple[ProcessGroup, int, str], list[int]] = defaultdict(list)
+    by_call: dict[tuple[ProcessGroup, int, str], list[int]] = defaultdict(list)
     for root, calls in wanted.items():
         most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
-        alike[most].append(root)
+        by_call[most].append(root)
     roots = []
-    for (group, sequence, op), found in alike.items():
-        key = (group, sequence, op)
+    for key, found in by_call.items():
         members = [rank for rank in found if rank not in inside] if set(found) & set(away) else found
-        hidden = [rank for rank in members if ranks[rank].record.hides_messages and rank not in away]
         call = next(c for c in wanted[members[0]] if (c.group, c.op.sequence, c.op.op) == key)
-        waiting = waits.waiting_for(members)
-        roots.append(
-            about(
-                call,
-                Root(
-                    rule=HOST,
-                    kind=RootKind.NEVER_CALLED,
-                    ranks=tuple(sorted(members)),
-                    confidence=how_sure(group, ranks) if sure >= set(members) and not hidden else "low",
-                    facts=RootFacts(perhaps=not sure >= set(members), hidden=tuple(hidden)),
-                    waiting=waiting,
-                    cause="host",
-                    evidence=tuple(
-                        (f"last collective of {group.label} on rank {rank}", str(ranks[rank].enqueued.get(group)))
-                        for rank in sorted(members)[:8]
-                        if not call.op.is_p2p and ranks[rank].enqueued.get(group) is not None
-                    ),
-                ),
-            )
-        )
+        roots.append(_not_called_by(members, call, sure, away, ranks, waits))
     return roots
+
+
+def _not_called_by(
+    members: Sequence[int],
+    call: Call,
+    sure: Collection[int],
+    away: Collection[int],
+    ranks: Mapping[int, RankPosition],
+    waits: Waits,
+) -> Root:
+    hidden = tuple(rank for rank in members if ranks[rank].record.hides_messages and rank not in away)
+    certain = set(sure) >= set(members)
+    return about(
+        call,
+        Root(
+            rule=HOST,
+            kind=RootKind.NEVER_CALLED,
+            ranks=tuple(sorted(members)),
+            confidence=how_sure(call.group, ranks) if certain and not hidden else "low",
+            facts=RootFacts(perhaps=not certain, hidden=hidden),
+            waiting=waits.waiting_for(members),
+            cause="host",
+            evidence=tuple(
+                (reason("hangs", "last_enqueued", group=call.group.label, rank=rank), str(last))
+                for rank in sorted(members)[:8]
+                if not call.op.is_p2p and (last := ranks[rank].enqueued.get(call.group)) is not None
+            ),
+        ),
+    )
 
 
 def how_sure(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> Confidence:
@@ -120,7 +129,7 @@ def circles(
                     waiting=waits.waiting_for(named),
                     cause="host" if culprits else None,
                     evidence=tuple(
-                        (f"rank {wait.rank} waits for rank {wait.on}", words.waited_operation(wait))
+                        (reason("hangs", "waits_for", rank=wait.rank, on=wait.on), words.waited_operation(wait))
                         for wait in inside[:12]
                     ),
                 ),
@@ -198,12 +207,7 @@ def noticed_mismatch(
         return []
     ended = tuple(sorted(noticed))
     others = [rank for rank in range(evidence.counted) if rank not in noticed]
-    # The last call of a survivor is the one that broke off, finished with an error or not.
-    last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
-    expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
-    usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
-    odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
-    all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    odd, all_agree = _out_of_line(others, ranks)
     alone = not odd and all_agree and len(ended) == 1
     blamed = odd or ended
     return [
@@ -221,6 +225,16 @@ def noticed_mismatch(
             )[:4],
         )
     ]
+
+
+def _out_of_line(others: Sequence[int], ranks: Mapping[int, RankPosition]) -> tuple[tuple[int, ...], bool]:
+    """The survivors whose last call breaks the pattern of the steps before, and whether all of them agree."""
+    # The last call of a survivor is the one that broke off, finished with an error or not.
+    last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
+    expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
+    usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
+    agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    return tuple(sorted(rank for rank, in_line in usual.items() if not in_line)), agree
 
 
 def _first_difference(

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from traceops.core.code_places import LIBRARIES, is_compiled_code
+from traceops.core.text import LIBRARIES, is_compiled_code
 from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
 
 ActivityKind = Literal[
@@ -106,10 +106,10 @@ def stack_activity(stack: ThreadStack) -> StackActivity:
         if matching:
             function = None if kind in _WITHOUT_FUNCTION else _short(_telling(matching))
             return StackActivity(kind, function, called_from=caller, where=where)
-    if where is not None and own < len(frames) and any(_kind(frame) == "input" for frame in frames[own:]):
-        return StackActivity("input", at=caller, where=where)
     if not frames:
         return StackActivity("unknown")
+    if "input" in map(_kind, frames[own:]):
+        return StackActivity("input", at=caller, where=where)
     named = next((frame for frame in above if frame.file), None)
     if named is not None:
         called_from = None if named is where else caller

@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.rank_text import ranks_text, who
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Quote
@@ -35,27 +36,31 @@ def stuck_together(
 
     unseen: ranks without a record; where logs alone tell of an operation, one of them may not have come to it.
     """
-    roots = []
-    for operation in _joined_operations(ranks, waits):
-        here = [call for call in operation.calls if call.rank not in explained]
-        if not here or _is_one_log(operation, ranks) or (unseen and _is_of_logs(operation, ranks)):
-            continue
-        finished = _finished_elsewhere(operation, ranks, waits)
-        started = [call for call in operation.calls if call.op.state == "started"]
-        scheduled = [
-            call for call in operation.calls if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])
-        ]
-        if any(ranks[call.rank].record.backend == "gloo" for call in operation.calls):
-            roots.append(_network(operation, ranks, waits, finished))  # no GPU is in it
-        elif operation.group.ranks is not None and len(operation.group.ranks) == 1:
-            roots.append(_alone(operation.calls[0], ranks, waits))
-        elif finished and len(finished) >= len(operation.calls):
-            roots.append(_gpu(operation, here, finished, "finished", ranks, waits))
-        elif started and scheduled:
-            roots.append(_gpu(operation, scheduled, [call.rank for call in started], "started", ranks, waits))
-        else:
-            roots.append(_network(operation, ranks, waits, finished))
-    return roots
+    return [
+        _stuck(operation, explained, ranks, waits)
+        for operation in _joined_operations(ranks, waits)
+        if any(call.rank not in explained for call in operation.calls)
+        and not _is_one_log(operation, ranks)
+        and not (unseen and _is_of_logs(operation, ranks))
+    ]
+
+
+def _stuck(
+    operation: JoinedOperation, explained: Collection[int], ranks: Mapping[int, RankPosition], waits: Waits
+) -> Root:
+    calls = operation.calls
+    finished = _finished_elsewhere(operation, ranks, waits)
+    started = [call.rank for call in calls if call.op.state == "started"]
+    scheduled = [call for call in calls if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])]
+    over_gloo = any(ranks[call.rank].record.backend == "gloo" for call in calls)  # no GPU is in it
+    if not over_gloo and operation.group.ranks is not None and len(operation.group.ranks) == 1:
+        return _alone(calls[0], ranks, waits)
+    if not over_gloo and finished and len(finished) >= len(calls):
+        here = [call for call in calls if call.rank not in explained]
+        return _gpu(operation, here, finished, "finished", ranks, waits)
+    if not over_gloo and started and scheduled:
+        return _gpu(operation, scheduled, started, "started", ranks, waits)
+    return _network(operation, ranks, waits, finished)
 
 
 def _is_of_logs(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -> bool:
@@ -120,14 +125,16 @@ def _finished_elsewhere(operation: JoinedOperation, ranks: Mapping[int, RankPosi
     if first.op.is_p2p:
         peers = {call.op.peer for head in operation.calls for call in launch(ranks[head.rank])}
         return sorted(peer for peer in peers if peer is not None and peer in ranks and peer not in here)
-    others = [rank for rank in operation.group.ranks or ranks if rank in ranks and rank not in here]
-    unknown = [rank for rank in others if ranks[rank].entered(*first.key) is None]
     behind = set(waits.waiting_for(here))
-    beyond = {
-        rank for rank in unknown
-        if rank in behind or any(is_beyond(ranks[rank], ranks[call.rank]) for call in operation.calls)
-    }  # fmt: skip
-    return [rank for rank in others if ranks[rank].finished(*first.key) or rank in beyond]
+
+    def is_through(rank: int) -> bool:
+        if ranks[rank].finished(*first.key):
+            return True
+        later = rank in behind or any(is_beyond(ranks[rank], ranks[own]) for own in here)
+        return later and ranks[rank].entered(*first.key) is None
+
+    others = [rank for rank in operation.group.ranks or ranks if rank in ranks and rank not in here]
+    return [rank for rank in others if is_through(rank)]
 
 
 def _gpu(
@@ -155,7 +162,7 @@ def _gpu(
             evidence=(
                 (f"{did} on", ranks_text(sorted(others), 16)),
                 (f"state on {who(members)}", stuck[0].op.state),
-                ("operations pending behind it", str(len(ranks[members[0]].pending) - 1)),
+                (_PENDING_AFTER, str(len(ranks[members[0]].pending) - 1)),
             ),
         ),
     )
@@ -220,6 +227,7 @@ def _network(
 
 # The causes that this gives, by which the rule has its advice.
 P2P, WAY_KNOWN, GLOO = "p2p", "way_known", "gloo"
+_CAME_BEFORE, _PENDING_AFTER = "came over it before", "operations pending behind it"  # names of proofs
 _MEMBERS: Mapping[int, Literal["one", "two", "many"]] = {1: "one", 2: "two", 3: "many"}
 _LINKS = ("NV", "XGMI", "C2C")  # made for P2P; over PCIe and between processors it is what often breaks
 _ACROSS = "SYS"
@@ -242,21 +250,25 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
         return root
     proof = [*root.evidence, ("NCCL goes by", ", ".join(sorted({talk.way for talk in between})))]
     proof += _quotes("NCCL", [talk.connection.quote for talk in between])
-    over_pcie = [talk for talk in between if _is_over_pcie(talk)]
     if root.sequence is not None and root.sequence > _EARLY:
-        proof.append(("came over it before", f"the operations of the group up to #{root.sequence - 1}"))
-        over_pcie = []
-    if not over_pcie or any(talk.connection.transport not in _INSIDE for talk in between):
+        proof.append((_CAME_BEFORE, reason("hangs", "earlier_way", last=root.sequence - 1)))
+    inside_only = all(talk.connection.transport in _INSIDE for talk in between)
+    over_pcie = [talk for talk in between if _is_over_pcie(talk)]
+    if not over_pcie or not inside_only or (root.sequence or 0) > _EARLY:
         return replace(root, cause=WAY_KNOWN, evidence=tuple(proof))
+    return _by_p2p(root, over_pcie, proof)
+
+
+def _by_p2p(root: Root, over_pcie: Sequence[Talk], proof: Sequence[tuple[str, str]]) -> Root:
     across = [talk for talk in over_pcie if talk.path is not None and talk.path.kind == _ACROSS]
     shown = across or over_pcie
     paths = [talk.path for talk in shown if talk.path is not None]
-    proof += _quotes("topology", [path.quote for path in paths if path.quote is not None])
+    quotes = _quotes("topology", [path.quote for path in paths if path.quote is not None])
     return replace(
         root,
         cause=P2P,
         confidence="medium" if across and root.confidence == "low" else root.confidence,
-        evidence=tuple(proof),
+        evidence=(*proof, *quotes),
     ).with_facts(way=shown[0].way, between=_pair(shown[0]), path=paths[0].kind, across=paths[0].kind == _ACROSS)
 
 

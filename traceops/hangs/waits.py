@@ -152,7 +152,11 @@ def _came_all(head: Call, ranks: Mapping[int, RankPosition]) -> bool:
 def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> WaitReason | None:
     """Why a member has not come to this collective yet; None if it is there or beyond."""
     if group not in member.enqueued:
-        return _unheard_of(member, group)
+        # A dump lists the groups that the rank has used: one of its own that is not there it has not.
+        if group.ranks is None:
+            return None
+        alike = any(other.ranks == group.ranks for other in member.enqueued)
+        return "not_called" if member.record.whole and not alike else "not_recorded"
     entered = member.entered(group, sequence)
     if not entered:
         return "not_recorded" if entered is None else "not_called"
@@ -161,14 +165,6 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
     if member.head is None:  # records that contradict each other: entered, not finished, and nothing is pending
         return "not_recorded"
     return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else "earlier"
-
-
-def _unheard_of(member: RankPosition, group: ProcessGroup) -> WaitReason | None:
-    """A dump lists the groups that the rank has used: one of its own that is not there it has not."""
-    if group.ranks is None:
-        return None
-    alike = any(other.ranks == group.ranks for other in member.enqueued)
-    return "not_called" if member.record.whole and not alike else "not_recorded"
 
 
 def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPosition]) -> list[Wait]:

@@ -16,7 +16,7 @@ from traceops.hangs.crash_roots import Death
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.job import can_blame
-from traceops.hangs.model import HOW_IT_ENDED, Root, RootFacts, RootKind
+from traceops.hangs.model import HOW_IT_ENDED, Root, RootFacts, RootKind, Wait
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
@@ -45,38 +45,37 @@ def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int], crashes
 
     crashes: what the logs tell of; that of a rank says more than how its process ended.
     """
-    roots = []
     failed = {rank for crash in crashes for rank in crash.ranks}
+    roots = []
     for rank, death in dead.items():
-        waiting = waits.waiting_for([rank])
-        first = next((wait for wait in waits.edges if wait.on == rank), None)
-        how = words.ending(death.exit_code, gone=death.gone, detail=death.detail)
-        end = words.ending(death.exit_code, gone=death.gone, detail=None, part="short")
-        proof = [(HOW_IT_ENDED, how)]
-        crash = _crash_of(rank, death, crashes)
-        if crash is not None:
-            how, end = words.crash_clause(crash, "it"), words.crash_clause(crash, "it", part="short")
-        left = death.exit_code == 0 and crash is None and not death.detail
-        if death.exit_code is not None:
-            proof.append(("exit code", str(death.exit_code)))
-        roots.append(
-            Root(
-                rule=DIED,
-                kind=RootKind.LEFT if left else RootKind.DIED,
-                ranks=(rank,),
-                confidence="high" if death.sure and (death.exit_code is not None or first is not None) else "medium",
-                facts=RootFacts(how=how, end=end),
-                waiting=waiting or tuple(other for other in others if other not in dead and other not in failed),
-                cause=death.cause
-                or ("ended_early" if left else None)
-                or (None if death.detail or not death.sure else _BY_CODE.get(death.exit_code)),
-                group=first.group if first else None,
-                op=first.op if first else None,
-                sequence=first.sequence if first else None,
-                evidence=tuple(proof),
-            )
-        )
+        root = _died(death, _crash_of(rank, death, crashes), next((w for w in waits.edges if w.on == rank), None))
+        waiting = waits.waiting_for([rank]) or tuple(one for one in others if one not in dead and one not in failed)
+        roots.append(replace(root, waiting=waiting))
     return _alike(roots, failed)
+
+
+def _died(death: Death, crash: Crash | None, first: Wait | None) -> Root:
+    """first: a rank that waits for it, None without."""
+    code = death.exit_code
+    how = words.ending(code, gone=death.gone, detail=death.detail)
+    proof = [(HOW_IT_ENDED, how)] + ([] if code is None else [("exit code", str(code))])
+    end = words.ending(code, gone=death.gone, detail=None, part="short")
+    if crash is not None:
+        how, end = words.crash_clause(crash, "it"), words.crash_clause(crash, "it", part="short")
+    left = code == 0 and crash is None and not death.detail
+    by_code = None if death.detail or not death.sure else _BY_CODE.get(code)
+    return Root(
+        rule=DIED,
+        kind=RootKind.LEFT if left else RootKind.DIED,
+        ranks=(death.rank,),
+        confidence="high" if death.sure and (code is not None or first is not None) else "medium",
+        facts=RootFacts(how=how, end=end),
+        cause=death.cause or ("ended_early" if left else by_code),
+        group=first.group if first else None,
+        op=first.op if first else None,
+        sequence=first.sequence if first else None,
+        evidence=tuple(proof),
+    )
 
 
 def _alike(roots: Sequence[Root], failed: Collection[int]) -> list[Root]:
@@ -117,52 +116,51 @@ def silent(
 ) -> list[Root]:
     """Ranks without a record that others wait for: stopped, seen elsewhere by their stack, or not seen at all."""
     absent = {wait.on: wait for wait in waits.edges if wait.reason == "no_record" and wait.on not in explained}
-    inside = {
-        rank
-        for rank in absent
-        if rank in activities and activities[rank].kind in (*WAITING, *PERHAPS_WAITING) and rank not in halted
-    }
     kinds: dict[RootKind, list[int]] = defaultdict(list)
     for rank in absent:
         if rank in halted:
             kinds[RootKind.STOPPED].append(rank)
-        elif rank in activities and rank not in inside:
-            kinds[RootKind.UNRECORDED].append(rank)
-        elif rank not in inside:
+        elif rank not in activities:
             kinds[RootKind.UNSEEN].append(rank)
+        elif activities[rank].kind not in (*WAITING, *PERHAPS_WAITING):
+            kinds[RootKind.UNRECORDED].append(rank)
     if len(kinds) > 1:  # who was seen elsewhere explains the waiting; of the others nothing is known
         kinds.pop(RootKind.UNSEEN, None)
-    roots = []
-    for kind, members in kinds.items():
-        wait = absent[members[0]]
-        waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
-        head = ranks[wait.rank].head
-        here = [rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)]
-        told = [event for event in log if {event.rank, *event.accused} & set(members)]
-        said = told if kind is RootKind.UNSEEN else []
-        speak = {rank for event in said for rank in (event.rank, *event.accused)}
-        quiet = tuple(sorted(set(members) - speak)) if said else ()
-        roots.append(
-            Root(
-                rule=HOST,
-                kind=RootKind.MENTIONED if said else kind,
-                ranks=tuple(sorted(members)),
-                confidence=_SURE.get(kind, "low"),
-                facts=RootFacts(here=tuple(here) or waiting, quiet=quiet),
-                waiting=waiting,
-                cause="host" if kind is not RootKind.UNSEEN else None,
-                group=wait.group,
-                group_ranks=head.group.ranks if head is not None else None,
-                op=wait.op,
-                sequence=wait.sequence,
-                evidence=(
-                    (f"waits of {who(here or waiting)}", words.waited_operation(wait)),
-                    ("record", "none"),
-                    *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
-                ),
-            )
-        )
-    return roots
+    return [_silent(kind, members, absent[members[0]], ranks, waits, log) for kind, members in kinds.items()]
+
+
+def _silent(
+    kind: RootKind,
+    members: Sequence[int],
+    wait: Wait,
+    ranks: Mapping[int, RankPosition],
+    waits: Waits,
+    log: Sequence[LogEvent],
+) -> Root:
+    waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
+    head = ranks[wait.rank].head
+    here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
+    unseen = kind is RootKind.UNSEEN
+    said = [event for event in log if unseen and {event.rank, *event.accused} & set(members)]
+    speak = {rank for event in said for rank in (event.rank, *event.accused)}
+    return Root(
+        rule=HOST,
+        kind=RootKind.MENTIONED if said else kind,
+        ranks=tuple(sorted(members)),
+        confidence=_SURE.get(kind, "low"),
+        facts=RootFacts(here=here, quiet=tuple(sorted(set(members) - speak)) if said else ()),
+        waiting=waiting,
+        cause=None if unseen else "host",
+        group=wait.group,
+        group_ranks=head.group.ranks if head is not None else None,
+        op=wait.op,
+        sequence=wait.sequence,
+        evidence=(
+            (f"waits of {who(here)}", words.waited_operation(wait)),
+            ("record", "none"),
+            *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
+        ),
+    )
 
 
 def _is_in(position: RankPosition, call: Call | None) -> bool:

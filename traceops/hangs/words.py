@@ -13,7 +13,8 @@ from msgspec import structs
 from traceops.core.claims import first_phrase
 from traceops.core.rank_text import who_first
 from traceops.core.units import gib_text
-from traceops.hangs.crashes import DID, QUOTED, Crash, MemoryMessage, find_crashes, ib_status_text, what_is_not_finite
+from traceops.hangs.crash_kinds import DID
+from traceops.hangs.crashes import QUOTED, Crash, MemoryMessage, find_crashes, ib_status_text, what_is_not_finite
 from traceops.hangs.evidence import LogEvent, LoggedProgress, Since
 from traceops.hangs.model import Carried, Wait
 from traceops.hangs.positions import Call, code_place, describe, shape_text

@@ -48,7 +48,7 @@ def events_frame(events: Events) -> pd.DataFrame:
 def column_meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
     """What the fields of a row mean, those that its type describes."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: said for name in kind.__struct_fields__ if (said := _said(hints[name]))}
+    return {name: said for name in kind.__struct_fields__ if (said := _meaning(hints[name]))}
 
 
 def _dtype(hint: Any) -> Literal["Int64", "float64"] | None:
@@ -57,8 +57,8 @@ def _dtype(hint: Any) -> Literal["Int64", "float64"] | None:
     return "Int64" if parts == {int} else "float64" if parts and parts <= {int, float} else None
 
 
-def _said(hint: Any) -> str:
+def _meaning(hint: Any) -> str:
     if get_origin(hint) is not Annotated:
         return ""
     inner, *notes = get_args(hint)
-    return next((note.description for note in notes if isinstance(note, Meta) and note.description), _said(inner))
+    return next((note.description for note in notes if isinstance(note, Meta) and note.description), _meaning(inner))

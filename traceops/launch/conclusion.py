@@ -23,8 +23,7 @@ from traceops.core.errors import TraceopsError
 from traceops.core.rank_files import seldom as seldom_in
 from traceops.core.rank_files import usual_ends
 from traceops.core.rank_text import unrecorded_sentences, who
-from traceops.launch.containment import Containment
-from traceops.launch.display import LineSource, Screen, without_chatter
+from traceops.launch.display import Containment, LineSource, Screen, without_chatter
 from traceops.launch.ended import EndedRun, early_ends, unrecorded_here
 from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
@@ -177,7 +176,7 @@ def _report_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
         screen.say(note)
     for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
         screen.say(sentence)
-    for numbers, early in by_cause(early_ends(run.ranks, run.told)):
+    for numbers, early in by_cause(early_ends(run.ranks, run.early)):
         screen.say(_text("capture_ended", ranks=who(numbers), cause=cause_text(early)))
         screen.say(_text("next_time", advice=advice_text(early)))
 

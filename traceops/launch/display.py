@@ -1,4 +1,4 @@
-"""The training's output and one line of progress, on a terminal or in a log."""
+"""The training's output and one line of progress, on a terminal or in a log, and errors of our own that stay there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TextIO
 
 from msgspec import Struct
 
+from traceops.core.claims import Wording
 from traceops.core.redaction import redact_text
 from traceops.core.text import printable
 
@@ -57,11 +58,11 @@ class Screen:
 
     On a terminal the last lines are those that change: a progress bar of the ranks and our own progress. Elsewhere both
     are written now and then. Nobody may be there to read: then the output is lost, and the run goes on.
-    tells_progress: whether our own progress is shown at all.
+    shows_progress: whether our own progress is shown at all.
     """
 
-    def __init__(self, *, tells_progress: bool = True) -> None:
-        self._tells_progress = tells_progress
+    def __init__(self, *, shows_progress: bool = True) -> None:
+        self._shows_progress = shows_progress
         self._terminal = sys.stderr.isatty()
         self._one_terminal = self._terminal and _same_file(sys.stdout, sys.stderr)
         self._lock = threading.Lock()
@@ -111,7 +112,7 @@ class Screen:
     def progress(self, line: str) -> None:
         """Show `line`: at once on a terminal, now and then in a log. Not while others write."""
         now = time.monotonic()
-        if not self._tells_progress or now - self._last < self._pause_s(now, line):
+        if not self._shows_progress or now - self._last < self._pause_s(now, line):
             return
         if not self._lock.acquire(blocking=False):
             return
@@ -226,3 +227,35 @@ def _same_file(one: TextIO, other: TextIO) -> bool:
         return os.path.sameopenfile(one.fileno(), other.fileno())
     except (OSError, ValueError, AttributeError):
         return False
+
+
+_text = Wording("launch", "chores")
+
+
+class Containment:
+    """Runs what the training does not need, and says once of each that it failed.
+
+    failed: what failed so far, with why.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.failed: dict[str, str] = {}
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        """Let no error out of the block; `what` it does, by its key in [chores] of words/launch.ini."""
+        try:
+            yield
+        except Exception as error:  # MemoryError too; a signal that ends us goes through
+            with suppress(Exception):  # of reporting it: the screen may be what fails
+                if what not in self.failed:
+                    self.failed[what] = reason(error)
+                    self._screen.say(_text("failed", chore=_text(what), why=self.failed[what]))
+
+
+def reason(error: Exception) -> str:
+    """The error in the system's words, with the file where it names one."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -32,12 +32,12 @@ _text = Wording("launch", "end")
 class EndedRun(Struct, frozen=True):
     """How a run ended, as far as that could be read.
 
-    ended: what torchrun did. told: captures that ended early. code: the run's exit code. ranks: manifests as they are
+    ended: what torchrun did. early: captures that ended early. code: the run's exit code. ranks: manifests as they are
     to be kept. failure: the rank that failed first.
     """
 
     ended: TorchrunResult
-    told: Sequence[CaptureFailure]
+    early: Sequence[CaptureFailure]
     code: int
     ranks: Sequence[RankManifest] = ()
     failure: Failure | None = None
@@ -70,7 +70,7 @@ def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | 
         status="running" if run is None else run.status,
         exit_code=None if run is None else run.code,
         failed_rank=None if run is None or run.failure is None else run.failure.rank,
-        failures=() if run is None else run.told,
+        failures=() if run is None else run.early,
         settings=None if plan.settings is None else msgspec.to_builtins(plan.settings),
         fallback=None if plan.fallback is None else msgspec.to_builtins(plan.fallback),
         signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,
@@ -89,7 +89,7 @@ HUNG = 124  # as timeout(1) has it
 
 
 def how_it_ended(
-    plan: Plan, ended: TorchrunResult, told: Sequence[CaptureFailure], last: list[Progress], screen: Screen
+    plan: Plan, ended: TorchrunResult, early: Sequence[CaptureFailure], last: list[Progress], screen: Screen
 ) -> EndedRun:
     """`last`: what the ranks' records said when torchrun had ended."""
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
@@ -98,7 +98,7 @@ def how_it_ended(
     readable, unreadable = readable_ranks(plan.out)
     for problem in unreadable:
         screen.say(problem)
-    known = with_last_steps(with_failures(readable, told), last)
+    known = with_last_steps(with_failures(readable, early), last)
     ranks = with_exit_codes(known, reported, default=silent)
     ranks = gone_unseen(known, ranks, {one.rank for one in unrecorded_here(plan, known) if one.restarted})
     own_end = ended.returncode != 0 and not by_us
@@ -110,7 +110,7 @@ def how_it_ended(
         failure, echo = leaver, failure
         screen.say(_text("failed_after", rank=echo.rank, code=code, gone=leaver.rank))
         ranks = with_exit_codes(ranks, {leaver.rank: 0}, default=None)
-    return EndedRun(ended, told, code, ranks, failure)
+    return EndedRun(ended, early, code, ranks, failure)
 
 
 def _own_code(plan: Plan, ended: TorchrunResult, ranks: Sequence[RankManifest], otherwise: int) -> int:
@@ -169,13 +169,13 @@ def with_last_steps(ranks: Sequence[RankManifest], records: Sequence[Progress]) 
     ]
 
 
-def with_failures(ranks: Sequence[RankManifest], told: Sequence[CaptureFailure]) -> list[RankManifest]:
+def with_failures(ranks: Sequence[RankManifest], early: Sequence[CaptureFailure]) -> list[RankManifest]:
     """The manifests, with what the ranks could not write there themselves."""
-    known = {failure.rank: failure for failure in told}
+    known = {failure.rank: failure for failure in early}
     return [replace(rank, failure=rank.failure or known.get(rank.rank)) for rank in ranks]
 
 
-def early_ends(ranks: Sequence[RankManifest], told: Sequence[CaptureFailure]) -> list[CaptureFailure]:
+def early_ends(ranks: Sequence[RankManifest], early: Sequence[CaptureFailure]) -> list[CaptureFailure]:
     """One for each rank whose capture ended early; what its manifest says comes first."""
-    known = {failure.rank: failure for failure in told}
+    known = {failure.rank: failure for failure in early}
     return list((known | {rank.rank: rank.failure for rank in ranks if rank.failure is not None}).values())

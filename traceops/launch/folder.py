@@ -20,7 +20,7 @@ from traceops.capture.settings import holds_traces
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, held, in_use
 from traceops.core.settings_file import only, read_settings
-from traceops.launch.containment import reason
+from traceops.launch.display import reason
 
 STALLS = "stalls"  # what ranks did that seemed to hang and went on
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from traceops.capture.environment import host
-from traceops.capture.pipes import LastWords
-from traceops.capture.progress import Progress
+from traceops.capture.progress import LastWords, Progress
 from traceops.capture.responder import DUMP, ask
 from traceops.core.capture_failure import steps_unseen
 from traceops.core.claims import Wording
@@ -182,21 +181,28 @@ class _Stillness:
         pairs = [(sample, before[rank]) for rank, sample in self._samples.items() if rank in before]
         if any(sample.collectives_since(earlier) for sample, earlier in pairs):
             self.collectives = now
-        saving = [record.rank for record in alive if record.phase == "profiler"]
         moving = [sample for sample, earlier in pairs if sample.moved_since(earlier)]
         moving += [s for s in self._samples.values() if s.rank in self._still and s.woken_since(self._still[s.rank])]
-        if saving:
-            self.what = _text("profiling", rank=saving[0])
-        elif moving and moving[0].rank == STARTING:
-            self.what = _text("starting")
-        elif moving:
-            rank, where = max(((sample.rank, sample.where()) for sample in moving), key=lambda found: bool(found[1]))
-            self.what = _text("working", rank=rank, where=where)
-        if saving or moving:
+        moves = _what_moves(alive, moving)
+        if moves:
+            self.what = moves
             self.since, self.looks, self._still = now, 0, self._samples
             self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
         else:
             self.looks += 1
+
+
+def _what_moves(alive: Sequence[Progress], moving: Sequence[ProcessSample]) -> str:
+    """What is going on, for people; '' where nothing is. moving: ranks that did something since they were looked at."""
+    for record in alive:
+        if record.phase == "profiler":
+            return _text("profiling", rank=record.rank)
+    if not moving:
+        return ""
+    if moving[0].rank == STARTING:
+        return _text("starting")
+    rank, where = max(((sample.rank, sample.where()) for sample in moving), key=lambda found: bool(found[1]))
+    return _text("working", rank=rank, where=where)
 
 
 def _kind(records: Sequence[Progress]) -> Literal["step", "init"]:

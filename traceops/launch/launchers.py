@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceops.core.close_names import near_path
 from traceops.core.errors import UsageError
+from traceops.core.text import near_path
 
 
 @dataclass(frozen=True)

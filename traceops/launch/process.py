@@ -15,15 +15,13 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec import Struct
 
-from traceops.capture.pipes import make_pipes
-from traceops.capture.progress import Progress, read_progress
+from traceops.capture.progress import Progress, make_pipes, read_progress
 from traceops.capture.schedule import Phase
 from traceops.capture.settings import ENV
 from traceops.core.claims import Wording
 from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
-from traceops.launch.containment import Containment
-from traceops.launch.display import Screen
+from traceops.launch.display import Containment, Screen
 from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
 from traceops.launch.on_demand import OnDemand

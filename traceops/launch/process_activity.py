@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from traceops.capture.progress import Progress
 from traceops.capture.responder import PULSE, STACKS, STACKS_SIGNAL, ask, read_pulse, stacks_path
-from traceops.core.code_places import is_compiled_code
 from traceops.core.installation import stat_fields
+from traceops.core.text import is_compiled_code
 
 STARTING = -1
 _ANSWER_S = 1.0

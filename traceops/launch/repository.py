@@ -16,8 +16,8 @@ from types import FrameType
 from msgspec import Struct
 
 from traceops.core.claims import Wording
-from traceops.core.close_names import meant
 from traceops.core.errors import UsageError
+from traceops.core.text import meant
 from traceops.launch.signals import held_signals
 
 # Set inside git's own hooks, where they would point every command at the repository and index of the hook.

@@ -75,12 +75,12 @@ def name_in_slurm(name: str, environ: Mapping[str, str], *, given: bool = True) 
     return own if again == "0" else f"{own}-{again}"
 
 
-def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str]) -> str | None:
-    """What to say where the job has nodes that the run does not use; None where it uses all."""
+def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """A note where the job has nodes that the run does not use."""
     nodes = nodes_of_job(environ)
     if _IN_STEP in environ or nodes <= cluster.nnodes:
-        return None
-    return _text("left_out", nodes=nodes, used=cluster.nnodes, command=f"traceops {shlex.join(words)}")
+        return []
+    return [_text("left_out", nodes=nodes, used=cluster.nnodes, command=f"traceops {shlex.join(words)}")]
 
 
 def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:

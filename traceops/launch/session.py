@@ -17,15 +17,13 @@ from msgspec import Struct
 
 from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, readable_ranks, write_rank
-from traceops.capture.pipes import LastWords
-from traceops.capture.progress import Progress, read_progress
+from traceops.capture.progress import LastWords, Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure
 from traceops.core.claims import Wording
 from traceops.core.run_lock import RunLock, hold
 from traceops.launch import outcome
 from traceops.launch.conclusion import report_run
-from traceops.launch.containment import Containment
-from traceops.launch.display import Screen
+from traceops.launch.display import Containment, Screen
 from traceops.launch.ended import EndedRun, cut_short, exit_code, how_it_ended, write_run
 from traceops.launch.evidence import hang_variables, nccl_log_variables, tidy
 from traceops.launch.folder import (
@@ -45,7 +43,7 @@ from traceops.launch.on_demand import OnDemand
 from traceops.launch.plan import Plan, python_path, rank_of
 from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.signals import Received, held_signals
-from traceops.traces.summary_header import SUFFIX
+from traceops.traces.windows import SUFFIX
 
 _MONITOR_ENDS_S = 3.0
 _text = Wording("launch", "run")
@@ -122,7 +120,7 @@ def _expected(plan: Plan) -> int | None:
 
 
 def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None], advise: bool) -> int:
-    screen = Screen(tells_progress=not (plan.beside or plan.quiet))
+    screen = Screen(shows_progress=not (plan.beside or plan.quiet))
     contain = Containment(screen)
     started = time.time_ns()
     with writable(plan.out):
@@ -183,13 +181,13 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         with contain("watch_machine"):
             if machine is not None:
                 machine.finish()
-        told: list[CaptureFailure] = []
+        early: list[CaptureFailure] = []
         last: list[Progress] = []
         with contain("listen_ranks"):
             last = list(read_progress(Path(progress)))
-            told = cut_short(last, readable_ranks(plan.out)[0], ended, plan.launcher != "none")
+            early = cut_short(last, readable_ranks(plan.out)[0], ended, plan.launcher != "none")
             if words is not None:
-                told += words.heard()
+                early += words.heard()
                 words.close()
     reserve.release()
     counted = len(received)
@@ -200,7 +198,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             signal.raise_signal(received[-1])
 
     launched = _Launched(plan, screen, contain, env, started, fabric, gathering)
-    return _record(launched, EndedRun(ended, told, exit_code(ended, None)), last, let_through, advise)
+    return _record(launched, EndedRun(ended, early, exit_code(ended, None)), last, let_through, advise)
 
 
 def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Callable[[], None], advise: bool) -> int:
@@ -220,7 +218,7 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
         if gathering is not None:
             gathering.ended(by_signal=ended.signal is not None)
     with contain("read_ends"):
-        run = how_it_ended(plan, ended, run.told, last, screen)
+        run = how_it_ended(plan, ended, run.early, last, screen)
         here = [rank for rank in run.ranks if _is_here(plan, rank)]
     with contain("write_run"):
         write_run(plan, launched.env, launched.started, run)

@@ -297,22 +297,24 @@ def _is_more_work(ranks: Sequence[RankEvidence], excess: float) -> bool:
     if min(fmean(own), fmean(backward)) < 0.1 * excess or min(factors) < _EVERYONE * max(factors):
         return False
     for one, grew, waits in zip(ranks, own, backward, strict=True):
-        before = one.before_kinds_ms
-        if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
-            return False
-        if one.ran_ms is not None and one.ran_ms < 0.5 * grew - _noise(one, _OWN):
-            return False
-        if not before.get("own") or not before.get("backward"):
-            return False
         # Each rank grows as all do, but for chance.
         if grew + _noise(one, _OWN) < _EVERYONE * fmean(own):
             return False
-        if waits + _noise(one, _WAITING) < _EVERYONE * fmean(backward):
-            return False
-        usual = one.now_ms / one.before_ms
-        if any(
-            line.ms > max(0.2 * excess, 2 * _noise(one, _OWN)) and line.ms > _ALIKE * usual * max(line.before_ms, 0.1)
-            for line in one.lines[:1]
-        ):
+        if waits + _noise(one, _WAITING) < _EVERYONE * fmean(backward) or _has_own_cause(one, grew, excess):
             return False
     return bool(ranks)
+
+
+def _has_own_cause(one: RankEvidence, grew: float, excess: float) -> bool:
+    """Whether something else than more work makes a rank's steps longer, or may. grew: its own work, ms."""
+    if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
+        return True
+    if one.ran_ms is not None and one.ran_ms < 0.5 * grew - _noise(one, _OWN):
+        return True
+    if not one.before_kinds_ms.get("own") or not one.before_kinds_ms.get("backward"):
+        return True
+    usual = one.now_ms / one.before_ms
+    return any(
+        line.ms > max(0.2 * excess, 2 * _noise(one, _OWN)) and line.ms > _ALIKE * usual * max(line.before_ms, 0.1)
+        for line in one.lines[:1]
+    )

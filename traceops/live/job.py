@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -235,13 +235,7 @@ class Job:
     def _causes(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[Detection]:
         """What makes the steps longer, once enough is known, and later what does so too."""
         waited = (now_ns - episode.seen_ns) / 1e9
-        if not episode.reported:
-            looks = self._looks_since(episode.step)
-            if looks < _LOOKS:
-                self._sources.closer()
-            if waited < _SOON_S or (waited < _LATE_S and looks < _LOOKS) or (waited < _UNKNOWN_S and looks < _FEW):
-                return []
-        elif not self._is_due_again(episode, now_ns):
+        if not (self._is_due_again(episode, now_ns) if episode.reported else self._is_due(episode, waited)):
             return []
         if median(change.now_ms / change.before_ms for change in changes.values()) < _LEAST:
             return []
@@ -260,6 +254,15 @@ class Job:
             episode.again_ns = now_ns + int(episode.pause_s * 1e9)
             episode.pause_s, episode.closely = min(2 * episode.pause_s, _MOST_AGAIN_S), False
         return found
+
+    def _is_due(self, episode: _Episode, waited: float) -> bool:
+        """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""
+        looks = self._looks_since(episode.step)
+        if looks < _LOOKS:
+            self._sources.closer()
+        if looks >= _LOOKS:
+            return waited >= _SOON_S
+        return waited >= (_LATE_S if looks >= _FEW else _UNKNOWN_S)
 
     def _is_due_again(self, episode: _Episode, now_ns: int) -> bool:
         """Whether to see if something else makes steps longer too: by closer looks at all hosts from just before on."""
@@ -301,37 +304,15 @@ class Job:
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
-        begin_ms, onset_ms, end_ms = (ns / 1e6 for ns in (episode.since_ns - 120_000_000_000, episode.since_ns, now_ns))
         machine = self._sources.machine(state.rank)
-        host: dict[str, float | None] = {"ran": None, "wait": None}
-        faults = 0.0
-        if machine is not None:
-            a, b = machine.between(state.rank, begin_ms, onset_ms), machine.between(state.rank, onset_ms, end_ms)
-            if a is not None and b is not None:
-                for name in host:
-                    x, y = getattr(a, f"{name}_ms"), getattr(b, f"{name}_ms")
-                    if x is not None and y is not None:
-                        host[name] = (y * change.now_ms - x * change.before_ms) / 1000
-                faults = max(b.faults - a.faults, 0.0) * change.now_ms / 1000
+        host = {} if machine is None else _of_machine(machine, state.rank, change, episode.since_ns / 1e6, now_ns / 1e6)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
         held = since[-1].held / before[-1].held if before and since and before[-1].held else 1.0
-        strangers: tuple[int, ...] = ()
-        throttle = None
-        others, crowd = list[str](), 0.0
-        if machine is not None:
-            known = set(machine.strangers(state.rank, 0.0, onset_ms - 3_000))
-            strangers = tuple(
-                pid for pid in machine.strangers(state.rank, onset_ms - 3_000, end_ms) if pid not in known
-            )
-            throttle = machine.held_down(state.rank, onset_ms, end_ms)
-            others, crowd = machine.busy_others(onset_ms, end_ms)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
-            looks=(seen[0].looks, seen[1].looks), lines=lines,
-            ran_ms=host["ran"], cores_ms=host["wait"], faults=faults, retries=retries, held=held,
-            garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total),
-            strangers=strangers, throttle=throttle, others=tuple(others), crowd_pct=crowd,
+            looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries, held=held,
+            garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total), **host,
         )  # fmt: skip
 
     def _lines_of(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
@@ -377,23 +358,20 @@ class Job:
         if not alive or any(state.steps < 5 for state in alive) or len(alive) < len(self.ranks):
             self._stuck_since = None
             return []
-        pulses = {state.rank: state.pulse for state in alive if state.pulse is not None}
-        age_s = min((now_ns - pulse.begun_ns) / 1e9 for pulse in pulses.values())
-        usual_s = median(state.pace.usual_ms for state in alive) / 1000
-        longest_s = max(state.longest_ms for state in alive) / 1000
-        limit = max(_STUCK_S, _STUCK_STEPS * usual_s, _STUCK_LONGEST * longest_s)
+        pulses = [state.pulse for state in alive if state.pulse is not None]
+        age_s = min((now_ns - pulse.begun_ns) / 1e9 for pulse in pulses)
+        limit = _longest_step_s(alive)
         if age_s < limit:
             self._stuck_since = None
             return []
-        if any(_is_patient(state) for state in alive) and age_s < _PATIENT * limit:
-            return []
-        if self._stuck_since is not None:
+        patient = age_s < _PATIENT * limit and any(_is_patient(state) for state in alive)
+        if patient or self._stuck_since is not None:
             return []
         self._stuck_since = now_ns
         how, ranks = _who_holds_up(alive, now_ns)
         line = self._latest_line(ranks[0]) if how == "busy" else None
         claim = Stuck(
-            ranks=ranks, step=min(pulse.steps for pulse in pulses.values()), seconds=age_s, how=how,
+            ranks=ranks, step=min(pulse.steps for pulse in pulses), seconds=age_s, how=how,
             text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
         )  # fmt: skip
         return [Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
@@ -518,6 +496,23 @@ class Job:
             self.goodput.add("hang", (now_ns - before) / 1e9)
 
 
+def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: float, end_ms: float) -> dict[str, Any]:
+    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before."""
+    known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
+    others, crowd = machine.busy_others(onset_ms, end_ms)
+    found: dict[str, Any] = {
+        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms) if pid not in known),
+        "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
+    }  # fmt: skip
+    before, since = machine.between(rank, onset_ms - 120_000, onset_ms), machine.between(rank, onset_ms, end_ms)
+    if before is None or since is None:
+        return found
+    for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
+        if x is not None and y is not None:
+            found[field] = (y * change.now_ms - x * change.before_ms) / 1000
+    return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
+
+
 class _Seen(Struct, frozen=True):
     """Where a rank's host was seen, ms by kind, in so many looks."""
 
@@ -538,6 +533,13 @@ def _seen(pulses: Sequence[Pulse]) -> _Seen:
         pairs = close
     ms = {kind: sum(seen[kind] for seen, _ in pairs) for kind in KINDS}
     return _Seen(ms, sum(looks for _, looks in pairs))
+
+
+def _longest_step_s(alive: Sequence[RankState]) -> float:
+    """How long a step may take before its ranks count as stuck."""
+    usual_s = median(state.pace.usual_ms for state in alive) / 1000
+    longest_s = max(state.longest_ms for state in alive) / 1000
+    return max(_STUCK_S, _STUCK_STEPS * usual_s, _STUCK_LONGEST * longest_s)
 
 
 def _is_patient(state: RankState) -> bool:

@@ -163,7 +163,7 @@ class _Sources:
 class Monitor:
     """Beside one run, in another process than its ranks: nothing it does or suffers reaches them.
 
-    say: a line for the user. tell: each detection's document, for a webhook. windows: as `Trigger`.
+    say: a line for the user. post: each detection's document, for a webhook. windows: as `Trigger`.
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class Monitor:
         say: Callable[[str], None],
         *,
         windows: int = 4,
-        tell: Callable[[dict[str, Any]], None] = lambda document: None,
+        post: Callable[[dict[str, Any]], None] = lambda document: None,
     ) -> None:
-        self._out, self._say, self._tell = out, say, tell
+        self._out, self._say, self._post = out, say, post
         self._readers: dict[int, RankReader] = {}
         self._sources = _Sources(out)
         self.job = Job(self._sources)
@@ -219,7 +219,7 @@ class Monitor:
         if self._written <= _MOST_EVENTS or found.page:
             with (self._out / EVENTS).open("ab", buffering=0) as file:
                 file.write(json.dumps(document).encode() + b"\n")
-        self._tell(document)
+        self._post(document)
 
     def over(self) -> bool:
         """Whether there is nothing more to watch."""
@@ -324,8 +324,8 @@ def read_state(out: Path) -> dict[str, Any] | None:
 class Follower:
     """What another monitor of the run finds, in its place: the same states and detections, read from its files."""
 
-    def __init__(self, out: Path, say: Callable[[str], None], tell: Callable[[dict[str, Any]], None]) -> None:
-        self._out, self._say, self._tell = out, say, tell
+    def __init__(self, out: Path, say: Callable[[str], None], post: Callable[[dict[str, Any]], None]) -> None:
+        self._out, self._say, self._post = out, say, post
         self._at = (out / EVENTS).stat().st_size if (out / EVENTS).exists() else 0
         self.state: dict[str, Any] = {}
 
@@ -342,7 +342,7 @@ class Follower:
         for line in whole.splitlines():
             document = json.loads(line)
             self._say(document["message"])
-            self._tell(document)
+            self._post(document)
 
     def over(self) -> bool:
         """Whether the run has ended, or its monitor."""

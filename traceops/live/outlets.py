@@ -157,7 +157,7 @@ class Webhook:
         self.failed = 0
         threading.Thread(target=self._run, name="webhook", daemon=True).start()
 
-    def tell(self, document: dict[str, Any]) -> None:
+    def post(self, document: dict[str, Any]) -> None:
         """Post this soon. `text` is what Slack shows."""
         with suppress(queue.Full):
             self._waiting.put_nowait({"text": document["message"], **document})

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.core.errors import InputError
-from traceops.core.regular_file import LARGEST_DOCUMENT
+from traceops.core.files import LARGEST_DOCUMENT
 from traceops.fabric.model import Machine, normal_bus_id
 from traceops.machine.saved_programs import Outputs, is_bug_report, read_programs
 from traceops.machine.smi import SmiGpu

@@ -18,10 +18,11 @@ from traceops.measure.host_rows import (
     ONE_WAY,
     OPERATOR_CATS,
     HostRows,
+    begin_inside,
+    find_nesting,
     named,
     rows_named,
 )
-from traceops.measure.nesting import begin_inside, find_nesting
 from traceops.traces.model import Events
 
 # Which kernels communicate, by their names.

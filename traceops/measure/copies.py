@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, intersect, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, MEMORY, Activity
-from traceops.measure.host_rows import BACKWARD_NAME, rows_named
+from traceops.measure.host_rows import BACKWARD_NAME, begin_inside, find_nesting, groups, rows_named
 from traceops.measure.ledger import Lane
-from traceops.measure.nesting import begin_inside, find_nesting, groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 

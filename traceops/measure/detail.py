@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Bars, Int, bars_of, fewer, numbered, shares
 from traceops.core.text import short_name
 from traceops.measure.activity import COMM, Activity
-from traceops.measure.nesting import find_nesting
+from traceops.measure.host_rows import find_nesting
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, percentiles
 from traceops.measure.activity import COMPUTE, Activity
-from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, named, rows_named
-from traceops.measure.nesting import begin_inside
+from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, begin_inside, named, rows_named
 from traceops.traces.model import CommArgs, Events
 
 # How many bytes a message of so many elements has.

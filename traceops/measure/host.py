@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
-from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, named, rows_named
+from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, groups, named, rows_named
 from traceops.measure.ledger import Lane
-from traceops.measure.nesting import groups
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
 from traceops.traces.model import Events, TraceMeta

@@ -1,8 +1,12 @@
-"""Where the host of one rank spends its time, from samples of its stacks: by function and line of the program's own."""
+"""Where the host of one rank and the workers of its data loaders spend their time, by the program's own code.
+
+From samples of stacks, or from the Python frames of a trace that was recorded with them.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -10,10 +14,15 @@ from pathlib import PurePosixPath
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.code_places import is_compiled_code
-from traceops.core.text import pattern
+from traceops.core.arrays import Int, Intervals, intersect, median, subtract, union
+from traceops.core.text import LIBRARIES, is_compiled_code, pattern
+from traceops.measure.host_rows import HostRows
+from traceops.measure.ledger import Lane
+from traceops.measure.steps import StepBounds, step_ends_ns
+from traceops.traces.model import Frames
 from traceops.traces.observed import Observed, SampledFrame
 
 # What the host is about, as a sampled stack shows it: by the names on it, and where a model runs without gradients.
@@ -300,3 +309,261 @@ def _in_steps(observed: Observed, steps: NDArray[np.bool_]) -> NDArray[np.bool_]
     chosen = np.zeros(len(number), dtype=bool)
     chosen[inside] = steps[number[inside]]
     return chosen
+
+
+IDLE = ("idle_host", "idle_input", "idle_sync")
+_MOST = 24  # functions of a rank
+LEAST_PCT = 1.0  # of all its steps
+_FRAME = re.compile(r"(?P<file>.+?)\((?P<line>\d{1,9})\): (?P<function>.+)", re.DOTALL)
+_NO_FILE = "<built-in>"
+_PARTS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}  # of the function that they stand in
+_LOADER = "/torch/utils/data/"
+_CAPTURE = "/site-packages/traceops/capture/"
+_TOUCHES_NS = 1_000  # a frame that begins this shortly before another ends follows it
+# Of relative paths, which is how torch writes those below a folder of sys.path: what begins them is a library.
+_LIBRARIES = LIBRARIES | sys.stdlib_module_names | {
+    "torchaudio", "torchtitan", "functorch", "lightning_utilities", "megatron", "fairscale", "apex", "xformers",
+    "flash_attn", "bitsandbytes", "timm", "pandas", "scipy", "sklearn", "PIL", "cv2", "tqdm", "tensorboard",
+    "tensorboardX", "mlflow", "comet_ml", "neptune", "tokenizers", "sentencepiece", "diffusers", "einops", "fsspec",
+    "pyarrow",
+}  # fmt: skip
+
+
+class StackTime(Struct, frozen=True):
+    """Of one function of the program's own: when the main thread is in it, in nothing of the program's that it calls.
+
+    `place.line` is where the function begins, 0 for one that ran before the first step: where that begins is not told.
+    `host_ns` is by step, without calls that wait for the device. `idle_ns` is by IDLE and step: the device's idle time
+    meanwhile. waits, does: as of FunctionTime. in_loader: a data loader called it. call_ns: what the median of its
+    recorded calls takes.
+    """
+
+    place: CodePlace
+    waits: bool
+    does: str | None
+    in_loader: bool
+    host_ns: Int
+    idle_ns: Int
+    call_ns: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What is the same function on every rank."""
+        return self.place.function, self.place.file, self.place.line
+
+    @property
+    def said(self) -> str:
+        """As in 'collate_fn (data.py:88)'."""
+        if self.place.line:
+            return self.place.said
+        file = PurePosixPath(self.place.file).name
+        return f"{self.place.function} ({file})" if self.place.function != "<module>" else file
+
+
+class _Label(Struct, frozen=True):
+    """What time in a frame counts for: what StackTime has of it. loading: a frame of a data loader is around."""
+
+    place: CodePlace | None = None
+    waits: bool = False
+    does: str | None = None
+    in_loader: bool = False
+    loading: bool = False
+
+    def inside(self, frame: SampledFrame) -> _Label:
+        """The label of a frame that this one's calls."""
+        what = self.does or does(frame.file, frame.function)
+        if is_own(frame):
+            own = CodePlace(frame.function, frame.file, frame.line)
+            if self.place is not None and self.place.file == frame.file and frame.function in _PARTS:
+                own = self.place
+            return _Label(own, False, what, self.loading, self.loading)
+        waiting, loading = self.waits or is_waiting(frame), self.loading or _LOADER in frame.file
+        around = None if frame.file.startswith(_CAPTURE) else self.place
+        return _Label(around, waiting, what, self.in_loader, loading)
+
+
+def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps: StepBounds) -> tuple[StackTime, ...]:
+    """The program's functions that its main thread is in for long, most first; none of a trace without stacks.
+
+    held_up: rows of calls in which the host waits for the device.
+    """
+    events, thread = host.events, _main_thread(host) if len(frames) else -1
+    rows = np.flatnonzero(frames.tid == thread)
+    if not len(rows) or not len(steps):
+        return ()
+    held = held_up[events.tid[held_up] == thread]
+    waiting = union(events.ts[held], events.end[held])
+    first, last = steps.edges[:-1], steps.edges[1:]
+    least = LEAST_PCT / 100 * int((steps.host_end - steps.host_start).sum())
+    found = []
+    parts, calls = _by_label(frames, rows, int(steps.host_start[0]))
+    for label, inside in parts.items():
+        if label.place is None or inside.total < least:
+            continue
+        spent = subtract(inside, waiting).within(steps.host_start, steps.host_end)
+        idle = np.array([intersect(inside, lane.own[bucket]).within(first, last) for bucket in IDLE])
+        if max(spent.sum(), idle.sum()) >= least:
+            call = int(median(calls[label.place]))
+            found.append(StackTime(label.place, label.waits, label.does, label.in_loader, spent, idle, call))
+    return tuple(sorted(found, key=lambda one: (-int(one.host_ns.sum()), one.place))[:_MOST])
+
+
+def _main_thread(host: HostRows) -> int:
+    """The thread the steps are marked on, or else the one with most operators."""
+    marks = host.steps[0]
+    values, counts = np.unique(host.events.tid[marks if len(marks) else host.operators], return_counts=True)
+    return int(values[np.argmax(counts)]) if len(values) else -1
+
+
+def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:
+    """When the innermost frame has which label, and how long calls take; a frame ends with the one that it is in."""
+    rows = rows[np.lexsort((-frames.dur[rows], frames.ts[rows]))]
+    read = [frame_of(name) for name in frames.names]
+    labels: dict[tuple[_Label, int, bool], _Label] = {}
+    parts: dict[_Label, list[tuple[int, int]]] = defaultdict(list)
+    calls: dict[CodePlace, list[int]] = defaultdict(list)
+    open_: list[tuple[int, _Label]] = []
+    since = 0
+
+    def close(until: int) -> None:
+        nonlocal since
+        while open_ and open_[-1][0] <= until:
+            end, label = open_.pop()
+            parts[label].append((since, end))
+            since = max(since, end)
+
+    columns = (frames.name[rows].tolist(), frames.ts[rows].tolist(), frames.dur[rows].tolist())
+    for name, start, took in zip(*columns, strict=True):
+        close(start + _TOUCHES_NS)
+        around, end = _Label(), start + took
+        if open_:
+            around, end = open_[-1][1], min(end, open_[-1][0])
+            parts[around].append((since, start))
+        key = (around, name, start < begun)
+        if key not in labels:
+            frame = replace(read[name], line=0) if start < begun else read[name]
+            labels[key] = around.inside(frame)
+        place = labels[key].place
+        if place is not None and place != around.place:
+            calls[place].append(took)
+        open_.append((end, labels[key]))
+        since = start
+    close(np.iinfo(np.int64).max)
+    return {label: _union(own) for label, own in parts.items()}, calls
+
+
+def _union(pairs: list[tuple[int, int]]) -> Intervals:
+    start, end = np.array(pairs, dtype=np.int64).T
+    return union(start, end)
+
+
+def frame_of(name: str) -> SampledFrame:
+    """A frame as the samples of hosts have them: files of libraries lie in a folder of packages."""
+    read = _FRAME.fullmatch(name)
+    if read is None:
+        return SampledFrame(name, _NO_FILE, 0, 0, None)
+    file, line = read["file"].replace("\\", "/"), int(read["line"])
+    if file.partition("/")[0].removesuffix(".py") in _LIBRARIES:
+        file = f"/site-packages/{file}"
+    return SampledFrame(read["function"], file, line, line, None)
+
+
+BUSY_PCT = 50.0  # of the time of workers: below it they are not what a rank waits for
+_LEAST_LOOKS = 20
+# Where a worker is that has nothing to do: it waits for the numbers of the next batch.
+_IDLE = pattern(r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$")
+_FETCHES = pattern(r"/torch/utils/data/_utils/fetch\.py$")
+_FROM_WORKERS = pattern(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
+
+
+class LoaderWork(Struct, frozen=True):
+    """Of one rank's workers together, those that were looked at.
+
+    processes: of them. busy_pct: of their time in which they do not wait for work. busiest_pct: of the time of the one
+    that waits least, among those that were looked at often enough: batches come in order, so one may hold up all, and
+    workers of another loader have nothing to do meanwhile. place: the program's own function in which most of that time
+    goes, with its line, None where it is all in libraries; place_pct: of the busy time.
+    """
+
+    processes: int
+    busy_pct: float
+    busiest_pct: float
+    place: CodePlace | None
+    place_pct: float
+
+    @property
+    def one_busy(self) -> bool:
+        """Whether one worker is busy while all together mostly wait for work."""
+        return self.processes > 1 and self.busy_pct < BUSY_PCT <= self.busiest_pct
+
+
+def loads_itself(rank: Observed) -> bool:
+    """Whether this rank's own process was seen to load its batches, and never to wait for a worker."""
+    stacks = (rank.stacks[number] for number in set(rank.samples[:, 1].tolist()))
+    seen = [rank.frames[number] for number in {number for stack in stacks for number in stack}]
+    fetches = any(_FETCHES.search(frame.file) for frame in seen)
+    return fetches and not any(_FROM_WORKERS.search(frame.function) for frame in seen)
+
+
+def loader_work(rank: Observed, typical: NDArray[np.bool_] | None = None) -> LoaderWork | None:
+    """Of a rank that was observed; None where its loaders have no workers, or were looked at too seldom.
+
+    typical: the steps that count, where that is known. While a program starts, compiles or evaluates, the workers of
+    its training rest.
+    """
+    loaders = rank.loaders
+    if typical is not None and typical.any() and all(one.began_ns for one in loaders):
+        within = tuple(_loader_in_steps(one, step_ends_ns(rank), typical) for one in loaders)
+        loaders = within if sum(len(one.samples) for one in within) >= _LEAST_LOOKS else loaders
+    if sum(len(one.samples) for one in loaders) < _LEAST_LOOKS:
+        return None
+    lines: dict[Unit, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    total = busy = busiest_pct = 0.0
+    for one in loaders:
+        total_before, busy_before = total, busy
+        weight = np.bincount(one.samples[:, 1], one.samples[:, 2], len(one.stacks))
+        for stack in np.flatnonzero(weight).tolist():
+            total += weight[stack]
+            if _is_idle(one, stack):
+                continue
+            busy += weight[stack]
+            place = own_place(one, stack)
+            # A program's own frames around the loop are those that started the training, not the loading.
+            if place is not None and _below_the_loop(one, stack, place):
+                lines[place.unit][place] += weight[stack]
+        if len(one.samples) >= _LEAST_LOOKS and total > total_before:
+            busiest_pct = max(busiest_pct, 100 * (busy - busy_before) / (total - total_before))
+    if not total:
+        return None
+    most = max(lines.values(), key=lambda own: sum(own.values()), default=None)
+    processes = sum(1 for one in loaders if len(one.samples))
+    busy_pct = 100 * busy / total
+    busiest_pct = max(busiest_pct, busy_pct)
+    if most is None or not busy:
+        return LoaderWork(processes, busy_pct, busiest_pct, None, 0.0)
+    place = max(most, key=lambda one: most[one])
+    return LoaderWork(processes, busy_pct, busiest_pct, place, 100 * sum(most.values()) / busy)
+
+
+def _loader_in_steps(one: Observed, ends_ns: NDArray[np.float64], steps: NDArray[np.bool_]) -> Observed:
+    """The looks that stand for time in these steps. ends_ns: of all steps."""
+    spans = 1e3 * one.samples[:, 2]
+    middle = one.began_ns + np.cumsum(spans) - spans / 2
+    at = np.searchsorted(ends_ns, middle)
+    chosen = (at > 0) & (at < len(ends_ns))  # the first step holds the program's start
+    chosen[chosen] = steps[at[chosen]]
+    return replace(one, samples=one.samples[chosen])
+
+
+def _is_idle(one: Observed, stack: int) -> bool:
+    numbers = one.stacks[stack]
+    return not numbers or bool(_IDLE.search(one.frames[numbers[-1]].file))
+
+
+def _below_the_loop(one: Observed, stack: int, place: CodePlace) -> bool:
+    """Whether this line is called by the worker's loop."""
+    frames = [one.frames[number] for number in one.stacks[stack]]
+    loop = next((at for at, frame in enumerate(frames) if frame.function == "_worker_loop"), None)
+    if loop is None:
+        return False
+    return any((frame.function, frame.file) == (place.function, place.file) for frame in frames[loop:])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
 from traceops.measure.exchanges import message_bytes
-from traceops.measure.nesting import Nesting, groups
+from traceops.measure.host_rows import Nesting, groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import CommArgs, Events
 

@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 from traceops.compute.uses import Launched, Place, Schedule
 from traceops.core.arrays import Int, union, uniques
 from traceops.measure.activity import COMM, Activity
-from traceops.measure.host_places import is_own
-from traceops.measure.host_rows import OPTIMIZER_NAME, rows_named
-from traceops.measure.nesting import Nesting, begin_inside
-from traceops.measure.stack_times import frame_of
+from traceops.measure.host_places import frame_of, is_own
+from traceops.measure.host_rows import OPTIMIZER_NAME, Nesting, begin_inside, rows_named
 from traceops.measure.steps import StepBounds
-from traceops.traces.frames import MODULE, NO_FRAMES, Frames
-from traceops.traces.model import Events
+from traceops.traces.model import MODULE, NO_FRAMES, Events, Frames
 
 _LONG_CALL_NS = 500_000  # from which a launch has waited for the device
 _SHORT_WAIT_NS = 5_000  # up to which the device had nothing left to do

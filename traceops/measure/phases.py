@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int, median, union
 from traceops.measure.activity import COMM, COMPUTE, Activity, calls_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
-from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, OPTIMIZER_NAME, rows_named
-from traceops.measure.nesting import begin_inside
+from traceops.measure.host_rows import (
+    ANNOTATION_CATS,
+    BACKWARD_NAME,
+    OPERATOR_CATS,
+    OPTIMIZER_NAME,
+    begin_inside,
+    rows_named,
+)
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int, Intervals, merge, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host import HostSyncs, no_syncs, waiting_calls
+from traceops.measure.host_rows import begin_inside
 from traceops.measure.ledger import OWN_BUCKETS, Lane
-from traceops.measure.nesting import begin_inside
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, native, union
 from traceops.core.capture_failure import any_before_window
-from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows
-from traceops.measure.nesting import distinct
+from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows, distinct
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events, TraceMeta
 

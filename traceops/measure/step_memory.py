@@ -5,29 +5,27 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
-from traceops.core.words import MemoryKind
+from traceops.core.words import KINDS_OF_MEMORY
 from traceops.measure.host_rows import (
     ANNOTATION_CATS,
     BACKWARD_NAME,
     OPERATOR_CATS,
     OPTIMIZER_NAME,
     HostRows,
+    find_nesting,
     rows_named,
 )
-from traceops.measure.nesting import find_nesting
 from traceops.traces.memory_events import MemoryEvents
 from traceops.traces.model import Events
 
-KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 (BEFORE, FOR_BACKWARD, PAST_BACKWARD, BACKWARD_KEPT, OPTIMIZER_KEPT, FORWARD_TEMPORARY, BACKWARD_TEMPORARY,
- OPTIMIZER_TEMPORARY, UNKNOWN) = range(len(KINDS))  # fmt: skip
+ OPTIMIZER_TEMPORARY, UNKNOWN) = range(len(KINDS_OF_MEMORY))  # fmt: skip
 _ONLY_ALLOCATES = re.compile(r"^aten::(new_)?(empty|resize)")
 _MOST_OPERATORS = 5
 
@@ -75,7 +73,7 @@ def measure_step_memory(memory: MemoryEvents, events: Events, recorded: Sequence
         return None
     made, freed = blocks
     kinds = _kinds(made, freed, memory.ts, *_spans(events))
-    delta = np.zeros((len(memory.ts), len(KINDS)), dtype=np.int64)
+    delta = np.zeros((len(memory.ts), len(KINDS_OF_MEMORY)), dtype=np.int64)
     begun = made >= 0
     delta[made[begun], kinds[begun]] += memory.size[made[begun]]
     over = freed < len(memory.ts)

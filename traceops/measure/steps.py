@@ -12,7 +12,7 @@ from traceops.core.arrays import Int, median
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
-from traceops.measure.nesting import distinct
+from traceops.measure.host_rows import distinct
 from traceops.traces.model import Events
 from traceops.traces.observed import Observed
 

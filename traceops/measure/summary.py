@@ -14,7 +14,6 @@ from traceops.core.arrays import Int, numbered, uniques
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
-from traceops.measure.breakdown import Breakdown, measure_beside, measure_breakdown
 from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
@@ -29,17 +28,16 @@ from traceops.measure.host import (
     measure_host,
     measure_host_work,
 )
+from traceops.measure.host_places import StackTime, stack_times
 from traceops.measure.hta_tables import HtaAgreement, HtaTables, compare_tables, hta_tables
 from traceops.measure.inventory import KernelStats, RankInventory, measure_inventory, measure_kernels
 from traceops.measure.launched import find_launched
-from traceops.measure.ledger import RankLedger, find_lane, ledger_of
+from traceops.measure.ledger import Breakdown, RankLedger, find_lane, ledger_of, measure_beside, measure_breakdown
 from traceops.measure.phases import BackwardSync, InferencePass, find_passes, find_phases, measure_backward_sync
 from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
-from traceops.measure.stack_times import StackTime, stack_times
 from traceops.measure.steps import StepBounds, find_steps
 from traceops.traces.discover import TraceFile
-from traceops.traces.foreign import why_foreign
-from traceops.traces.kineto import load_trace
+from traceops.traces.kineto import load_trace, why_foreign
 from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 
 

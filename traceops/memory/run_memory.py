@@ -35,15 +35,9 @@ class RunMemory(Struct, frozen=True):
     recorded: tuple[int, StepMemory] | None = None
 
 
-def read_run(folder: Path) -> RunMemory:
-    """The run in this folder. Raises InputError where nothing there tells of a GPU's memory."""
-    manifest, problem = read_run_manifest(str(folder))
-    problems = [] if problem is None else [f"{problem[0]}: {problem[1]}"]
-    told = manifest_ranks(manifest)[:_MOST_RANKS]
-    read = [read_observed(str(folder), own.rank) for own in told]
-    problems += [said for _, said in read if said is not None]
-    uses = memory_use(told, [one for one, _ in read if one is not None], ())
-    snapshots = {}
+def _snapshots(folder: Path, problems: list[str]) -> dict[int, DeviceSnapshot]:
+    """Of each rank, its device with the highest peak."""
+    found = {}
     for path in sorted(folder.glob(f"rank_*/{SNAPSHOT}"))[:_MOST_RANKS]:
         number = path.parent.name.removeprefix("rank_")
         try:
@@ -52,7 +46,19 @@ def read_run(folder: Path) -> RunMemory:
             problems.append(str(error))
             continue
         if number.isdecimal() and devices:
-            snapshots[int(number)] = max(devices, key=lambda device: device.peak)
+            found[int(number)] = max(devices, key=lambda device: device.peak)
+    return found
+
+
+def read_run(folder: Path) -> RunMemory:
+    """The run in this folder. Raises InputError where nothing there tells of a GPU's memory."""
+    manifest, problem = read_run_manifest(str(folder))
+    problems = [] if problem is None else [f"{problem[0]}: {problem[1]}"]
+    told = manifest_ranks(manifest)[:_MOST_RANKS]
+    read = [read_observed(str(folder), own.rank) for own in told]
+    problems += [said for _, said in read if said is not None]
+    uses = memory_use(told, [one for one, _ in read if one is not None], ())
+    snapshots = _snapshots(folder, problems)
     ran_out = tuple(ranks_that_ran_out(folder))
     known = {one.rank for one in ran_out}
     problems += [
@@ -61,9 +67,9 @@ def read_run(folder: Path) -> RunMemory:
         if (number := path.parent.name.removeprefix("rank_")).isdecimal() and int(number) not in known
     ]
     recorded = _recorded(folder, uses)
-    if not uses and not ran_out and not snapshots and not recorded and problems:
-        raise InputError("; ".join(problems[:_MOST_PROBLEMS]))
-    if not uses and not ran_out and not snapshots and not recorded:
+    if not (uses or ran_out or snapshots or recorded):
+        if problems:
+            raise InputError("; ".join(problems[:_MOST_PROBLEMS]))
         raise InputError(
             f"{folder} has nothing about GPU memory: give a run folder of traceops run on GPUs, or a snapshot of "
             "torch.cuda.memory._dump_snapshot"

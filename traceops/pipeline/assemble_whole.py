@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from traceops.across.run_use import HELD, RESERVED, STEP, MemoryUse
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import median, uniques
 from traceops.core.units import stored
+from traceops.core.words import KINDS_OF_MEMORY
 from traceops.measure.host_places import own_overhead
 from traceops.measure.ledger import BUCKETS
-from traceops.measure.step_memory import KINDS, StepMemory
 from traceops.pipeline.observed_run import ObservedRun
 from traceops.report.memory import (
     MemoryByKind,
@@ -54,9 +54,12 @@ from traceops.report.step_times import (
     UndisturbedRows,
     WholeRunRows,
 )
-from traceops.traces.memory_snapshot import DeviceSnapshot
 from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import cupti_stayed, own_profilers
+
+if TYPE_CHECKING:
+    from traceops.measure.step_memory import StepMemory
+    from traceops.traces.memory_snapshot import DeviceSnapshot
 
 # The hosts of a run as rows of its report: what their ranks do, and what goes on inside and between hosts.
 
@@ -174,7 +177,9 @@ def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
                 peak_bytes=sum(step.held),
                 held=_by_kind(step.held),
                 makers=tuple(
-                    MemoryMaker(operator=one.operator, kind=KINDS[one.kind], held_bytes=one.bytes, blocks=one.blocks)
+                    MemoryMaker(
+                        operator=one.operator, kind=KINDS_OF_MEMORY[one.kind], held_bytes=one.bytes, blocks=one.blocks
+                    )
                     for one in step.makers
                 ),
             )
@@ -189,7 +194,7 @@ def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
 
 
 def _by_kind(held: Sequence[int]) -> MemoryByKind:
-    return MemoryByKind(**dict(zip(KINDS, held, strict=True)))
+    return MemoryByKind(**dict(zip(KINDS_OF_MEMORY, held, strict=True)))
 
 
 def _ms(ns: int, begin: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,18 +20,18 @@ from traceops.core.capture_failure import FIRST_STEPS, counted, only_first_steps
 from traceops.core.errors import InputError
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, SNAPSHOT
 from traceops.core.rank_text import unrecorded_sentences, who
-from traceops.measure.light import LightActivity, light_activity
-from traceops.measure.step_memory import StepMemory, measure_step_memory
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.report.step_times import EarlyWindowRow
 from traceops.traces.discover import Discovery
 from traceops.traces.kineto import load_trace
-from traceops.traces.light import read_light
-from traceops.traces.memory_events import read_memory_events
-from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
 from traceops.traces.run_manifest import ended_steps, ends_by_calls, manifest_ranks, profiled_itself_early
 from traceops.traces.source import is_remote
+
+if TYPE_CHECKING:  # what reads light windows and recordings of memory is loaded where there are some
+    from traceops.measure.light import LightActivity
+    from traceops.measure.step_memory import StepMemory
+    from traceops.traces.memory_snapshot import DeviceSnapshot
 
 # What the recorded steps of a run held, from the memory events in the trace of one rank.
 
@@ -47,6 +47,9 @@ def recorded_memory_of(found: Discovery, uses: Sequence[MemoryUse]) -> tuple[int
     options = found.manifest.get("options")
     if is_remote(found.root) or (isinstance(options, dict) and not options.get("profile_memory")):
         return None
+    from traceops.measure.step_memory import measure_step_memory
+    from traceops.traces.memory_events import read_memory_events
+
     peaks = {use.rank: use.peak or 0 for use in uses}
     files = [file for window in found.windows[-1:] for file in window.files if not file.summarized]
     for file in sorted(files, key=lambda file: (-peaks.get(file.rank, 0), file.rank))[:_MOST_TRIED]:
@@ -88,9 +91,10 @@ class ObservedRun(Struct, frozen=True):
 
 def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     """What lies beside the traces of these ranks."""
+    with_memory = any(one.meta.profile_memory for one in ranks)
     if not found.manifest:
         uses = memory_use((), (), ranks)
-        return ObservedRun(memory=uses, recorded=recorded_memory_of(found, uses))
+        return ObservedRun(memory=uses, recorded=recorded_memory_of(found, uses) if with_memory else None)
     numbers = [summary.rank for summary in ranks]
     chosen = numbers[:: -(-len(numbers) // MOST_RANKS)]
     read = [read_observed(found.root, rank) for rank in chosen]
@@ -106,7 +110,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     uses = memory_use(manifest_ranks(found.manifest), observed, ranks)
     snapshots = snapshots_of(found.root, uses, notes)
     memory = with_lines(uses, snapshots)
-    recorded = recorded_memory_of(found, uses)
+    recorded = recorded_memory_of(found, uses) if with_memory else None
     whole = whole_run(observed, ends_by_calls(found.manifest))
     early = _early(whole, ranks, observed)
     notes += first_steps_only(found, ranks) if early is None else [early.note]
@@ -169,6 +173,8 @@ def snapshots_of(root: str, uses: Sequence[MemoryUse], notes: list[str] | None =
     """
     if is_remote(root) or not uses:
         return {}
+    from traceops.traces.memory_snapshot import read_snapshot
+
     ordered = sorted(uses, key=lambda use: use.peak or 0)
     chosen = [ordered[-1], ordered[0], *(use for use in uses if use.growth is not None)]
     found: dict[int, DeviceSnapshot] = {}
@@ -238,6 +244,9 @@ def undisturbed_run(
 
 def _read(found: Discovery, run: CrossRank, file: str, notes: list[str]) -> list[LightActivity]:
     """One window of all ranks, of those that have it; what is wrong with it goes to `notes`."""
+    from traceops.measure.light import light_activity
+    from traceops.traces.light import read_light
+
     lights = []
     for times in run.ranks:
         log, problem = read_light(found.root, times.summary.rank, file)

@@ -10,7 +10,7 @@ from typing import Any
 from traceops.across.run_use import MemoryUse
 from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import UNKNOWN, gib_text
-from traceops.core.words import MEMORY_KINDS
+from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.memory.changes import changes_of, peak_of
 from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
 from traceops.memory.run_memory import RunMemory
@@ -20,7 +20,6 @@ from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.report.memory import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
-from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB, _MIB = 1 << 30, 1 << 20
 said = partial(first_phrase, "gpu_memory")

@@ -17,7 +17,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.report import write
 from traceops.report.model import Report, ReportBase, ReportDocument
 from traceops.traces.source import is_remote, open_binary, read_whole
-from traceops.traces.summary_header import SUFFIX
+from traceops.traces.windows import SUFFIX
 
 
 def document_of(report: Report) -> ReportDocument:

@@ -12,7 +12,6 @@ from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_runs
 from traceops.core.text import first_words
 from traceops.core.units import size_range_text
-from traceops.fabric.model import Machine
 from traceops.hangs.evidence import LogEvent, ThreadStack
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.stack_activity import stack_activity
@@ -154,12 +153,17 @@ def read_text(diagnosis: Diagnosis) -> str:
     evidence = diagnosis.evidence
     fabric, records = evidence.fabric, evidence.records
     inspected = None if fabric is None or fabric.inspector is None else inspector_text(fabric.inspector)
+    # Machines whose topology was read; one without a host's name may be one of those that have it.
+    machines = () if fabric is None else fabric.machines
+    named = sum(machine.host is not None for machine in machines)
+    mixed = 0 < named < len(machines)
+    nameless = len(machines) - named if mixed else None
     read: list[tuple[str, Mapping[str, Any]]] = [
         ("dumps", {"ranks": [rank for rank, record in records.items() if record.source == "flight recorder"]}),
         ("progress", {"ranks": [rank for rank, record in records.items() if record.source == "log"]}),
         ("stacks", {"ranks": list(evidence.stacks)}),
         ("processes", {"ranks": list(evidence.processes)}),
-        ("machines", _machines(() if fabric is None else fabric.machines)),
+        ("machines", {"named": named if mixed else None, "nameless": nameless, "count": len(machines) or None}),
         ("nccl", {"count": None if fabric is None or fabric.log is None else len(fabric.log.files)}),
         ("inspector", {"text": inspected}),
         ("lone", {"count": len(evidence.lone) or None}),
@@ -168,14 +172,6 @@ def read_text(diagnosis: Diagnosis) -> str:
     world = evidence.world_size
     parts = [text for part, facts in read for text in phrases("hangs", "read", part, world=world, **facts)[:1]]
     return first_phrase("hangs", "read", "all", parts=parts, files=len(evidence.files))
-
-
-def _machines(machines: Sequence[Machine]) -> dict[str, int | None]:
-    """Machines whose topology was read; one without a host's name may be one of those that have it."""
-    named = sum(machine.host is not None for machine in machines)
-    mixed = 0 < named < len(machines)
-    nameless = len(machines) - named if mixed else None
-    return {"named": named if mixed else None, "nameless": nameless, "count": len(machines) or None}
 
 
 def stall_text(diagnosis: Diagnosis) -> str:

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
-from traceops.core.cause_words import BUCKETS
 from traceops.core.claims import first_phrase
-from traceops.core.regular_file import read_regular
+from traceops.core.files import read_regular
 from traceops.core.text import FORMULA
+from traceops.core.words import BUCKETS
 from traceops.report.rows import ReferenceRow
 
 

@@ -17,7 +17,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
-from traceops.hangs.crashes import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
+from traceops.hangs.crash_kinds import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
 from traceops.words.catalogue import texts
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.units import stored
 from traceops.core.words import StepWords
+from traceops.measure.host_places import BUSY_PCT, LoaderWork, loader_work
 from traceops.measure.ledger import IDLE_BUCKETS
-from traceops.measure.loader_work import BUSY_PCT, LoaderWork, loader_work
 from traceops.rules.idle_claims import InputBound, WorkersNeeded
 from traceops.rules.inputs import Inputs
 from traceops.rules.shared import WAITS_PCT, room_ms, work_ms

@@ -18,10 +18,8 @@ from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
-from traceops.measure.host_places import CodePlace, FunctionTime
-from traceops.measure.loader_work import BUSY_PCT
+from traceops.measure.host_places import BUSY_PCT, IDLE, CodePlace, FunctionTime, StackTime
 from traceops.measure.recording import SLOWED
-from traceops.measure.stack_times import IDLE, StackTime
 from traceops.rules import whole_run_hosts
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES

@@ -79,6 +79,12 @@ def _bounds_of_the_machine() -> tuple[Bounds, ...]:
     return (BOUNDS,)
 
 
+def _bounds_of_crashes() -> tuple[Bounds, ...]:
+    from traceops.hangs.crashes import BOUNDS
+
+    return (BOUNDS,)
+
+
 WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *whole_run_phases.RULES)
 
 
@@ -136,7 +142,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, limits=(bandwidth.BOUNDS,)),
     Family("TO-P", "GPU links", fabric.RULES, fabric.judge, limits=(FABRIC_BOUNDS,)),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
-    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes),
+    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes, limits=_bounds_of_crashes),
     Family("TO-D", "machine setup", _of_the_machine, limits=_bounds_of_the_machine),
     Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, limits=(memory.BOUNDS,)),
     Family("TO-R", "regressions", regression.RULES, limits=(regression.BOUNDS,)),

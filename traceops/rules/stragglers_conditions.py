@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from traceops.across.cross_rank import CrossRank, Replay
 from traceops.across.host_difference import grown
 from traceops.across.replay.graph import WORK, Steps
-from traceops.across.replay.late_places import late_places
+from traceops.across.replay.programs import late_places
 from traceops.across.run_use import CoreWaits, beyond_peers
 from traceops.across.stragglers import LATE_STEP, Straggler
 from traceops.across.work import far_beyond, own_time

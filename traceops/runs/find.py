@@ -11,8 +11,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from msgspec import Struct
 
 from traceops.core.errors import InputError
-from traceops.traces.listing import PAIRS, SKIP_FOLDERS, may_be_trace
 from traceops.traces.source import is_remote
+from traceops.traces.windows import PAIRS, SKIP_FOLDERS, may_be_trace
 
 _DIGITS = re.compile(r"(\d+)")
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceops.core.arrays import Int
-from traceops.traces.times import digits_to_ns
+from traceops.traces.event import digits_to_ns
 
 _LATEST_NS = 1 << 61  # 73 years; with a file's zero added it still fits an int64
 LONGEST_NS = 1 << 56  # 2 years: a longer event is garbage

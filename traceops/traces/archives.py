@@ -16,8 +16,16 @@ from typing import IO
 from msgspec import Struct, field
 
 from traceops.core.errors import InputError
-from traceops.traces.packed import CHUNK_BYTES, LONGEST_MAGIC, OF_FINDER, Damaged, is_tar, packing_of
-from traceops.traces.source import chunks, open_binary
+from traceops.traces.source import (
+    CHUNK_BYTES,
+    LONGEST_MAGIC,
+    OF_FINDER,
+    Damaged,
+    chunks,
+    is_tar,
+    open_binary,
+    packing_of,
+)
 
 MOST_BYTES = 4 << 30
 MOST_FILES = 20_000

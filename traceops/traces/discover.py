@@ -21,8 +21,8 @@ from traceops.core.capture_failure import (
     shorter_schedule,
 )
 from traceops.core.errors import InputError, problem_of
+from traceops.traces.event import LATEST_NS, first_times_us
 from traceops.traces.kineto import read_meta
-from traceops.traces.listing import PAIRS, leads_out, list_files
 from traceops.traces.run_manifest import (
     MOST_RANKS,
     RecordedSteps,
@@ -33,9 +33,10 @@ from traceops.traces.run_manifest import (
 )
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
-from traceops.traces.summary_header import ANEW, SUFFIX, read_header
-from traceops.traces.times import LATEST_NS, first_times_us
 from traceops.traces.windows import (
+    ANEW,
+    PAIRS,
+    SUFFIX,
     Candidate,
     TraceFile,
     Window,
@@ -45,8 +46,11 @@ from traceops.traces.windows import (
     join_beside,
     join_elsewhere,
     latest_window,
+    leads_out,
+    list_files,
     of_evaluation,
     of_newest_job,
+    read_header,
     trace_stem,
     without_other_runs,
 )

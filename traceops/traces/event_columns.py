@@ -11,12 +11,27 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.traces.collective import collective_of, collective_of_annotation, is_annotation
-from traceops.traces.event import ExactEvent, RawEvent, decode_event, decode_events
-from traceops.traces.frames import CAT, Frames, frames_of, kept_frames
-from traceops.traces.model import CommArgs, Events
+from traceops.traces.event import (
+    LONGEST_NS,
+    ExactEvent,
+    RawEvent,
+    decode_event,
+    decode_events,
+    floats_to_ns,
+    texts_to_ns,
+)
+from traceops.traces.model import (
+    CAT,
+    CommArgs,
+    Events,
+    Frames,
+    collective_of,
+    collective_of_annotation,
+    frames_of,
+    is_annotation,
+    kept_frames,
+)
 from traceops.traces.scan import ODD
-from traceops.traces.times import LONGEST_NS, floats_to_ns, texts_to_ns
 
 if TYPE_CHECKING:
     from traceops.traces import _native

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from traceops.core.arrays import Int
+from traceops.traces.event import texts_to_ns
 from traceops.traces.source import Damaged, chunks, open_binary
-from traceops.traces.times import texts_to_ns
 
 _NAME = b'"[memory]"'
 _RECORDED = re.compile(rb'"profile_memory"\s*:\s*1')

@@ -1,15 +1,74 @@
-"""One rank's trace as columns, and what the file says of itself."""
+"""One rank's trace: columns of events, Python frames, what collectives say, and what the file says of itself."""
 
 from __future__ import annotations
 
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
+import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
-from traceops.traces.frames import NO_FRAMES, Frames
+from traceops.traces.event import LONGEST_NS, RawEvent, Times
+
+CAT = "python_function"
+LEAST_FRAME_NS = 500_000  # of many thousands a step, some hundreds last so long; events.c has both, too
+MODULE = "nn.Module: "  # begins the names of calls of modules, all of which are kept
+
+
+def _none() -> Int:
+    return np.empty(0, dtype=np.int64)
+
+
+class Frames(Struct, frozen=True):
+    """Calls of modules, and of functions that last LEAST_FRAME_NS or longer, in file order, timed like Events."""
+
+    name: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))  # into `names`
+    ts: Int = field(default_factory=_none)
+    dur: Int = field(default_factory=_none)
+    tid: Int = field(default_factory=_none)
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @property
+    def long(self) -> Frames:
+        """Those that last LEAST_FRAME_NS or longer, modules or not."""
+        kept = self.dur >= LEAST_FRAME_NS
+        return Frames(self.name[kept], self.ts[kept], self.dur[kept], self.tid[kept], self.names)
+
+
+NO_FRAMES = Frames()
+
+
+def kept_frames(frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times]) -> list[RawEvent]:
+    """Those of a batch of frames that are a module's, or last long."""
+    dur, valid = to_ns([event.dur for event in frames])
+    modules = np.array([event.name.startswith(MODULE) for event in frames], dtype=bool)
+    kept = valid & (dur >= np.where(modules, 0, LEAST_FRAME_NS)) & (dur < LONGEST_NS)
+    return [frames[at] for at in np.flatnonzero(kept).tolist() if frames[at].ph == "X"]
+
+
+def frames_of(
+    frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times], ids: Callable[[list[Any]], Int], base_ns: int
+) -> Frames:
+    """Columns of those with a usable time; `base_ns` is the zero of the file's clock."""
+    if not frames:
+        return NO_FRAMES
+    ts, valid = to_ns([event.ts for event in frames])
+    dur, _ = to_ns([event.dur for event in frames])
+    numbers: dict[str, int] = {}
+    kept = [event for event, ok in zip(frames, valid.tolist(), strict=True) if ok]
+    name = np.array([numbers.setdefault(event.name, len(numbers)) for event in kept], dtype=np.int32)
+    return Frames(name, ts[valid] + base_ns, dur[valid], ids([event.tid for event in kept]), tuple(numbers))
 
 
 class CommArgs(Struct, frozen=True):
@@ -121,3 +180,94 @@ class RankTrace(Struct, frozen=True):
     size_bytes: int = 0
     frames: Frames = NO_FRAMES
     incomplete: bool = False
+
+
+_MOST = 1 << 62
+_ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
+
+
+def collective_of(event: RawEvent) -> CommArgs | None:
+    """What an event with a "Collective name" says; None for others."""
+    args = event.args
+    if args is None or args.op is None:
+        return None
+    ranks = args.group_ranks
+    return CommArgs(
+        op=args.op,
+        elements_in=count(args.elements_in),
+        elements_out=count(args.elements_out),
+        dtype=args.dtype,
+        group_size=count(args.group_size),
+        group_name=args.group_name,
+        group_description=args.group_description,
+        group_ranks=_parse_text(ranks) if isinstance(ranks, str) else parse_ranks(ranks),
+        sequence=count(args.sequence),
+        source=count(args.source),
+        destination=count(args.destination),
+    )
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def is_annotation(name: str) -> bool:
+    """Whether an event of this name is a backend's note of a collective, such as gloo's, with shapes only."""
+    return _ANNOTATION.match(name) is not None
+
+
+def collective_of_annotation(name: str, shapes: str) -> CommArgs:
+    """What a note named `gloo:all_reduce` with these input shapes says: the elements of its inputs."""
+    return CommArgs(op=name.partition(":")[2], elements_in=_elements(shapes))
+
+
+def with_known_ranks(comm: dict[int, CommArgs], groups: Sequence[Group]) -> dict[int, CommArgs]:
+    """The same with the members of those groups that an event only names, as the trace's header lists them.
+
+    torch cuts the list in an event off after 30 ranks.
+    """
+    ranks_of: dict[str, tuple[int, ...] | None] = {}
+    for group in groups:  # a name that two groups have tells nothing
+        ranks_of[group.name] = None if ranks_of.get(group.name, group.ranks) != group.ranks else group.ranks
+    known = dict(comm)
+    for row, args in comm.items():
+        ranks = ranks_of.get(args.group_name or "") if args.group_ranks is None else None
+        if ranks is not None and args.group_size in (None, len(ranks)):
+            known[row] = replace(args, group_ranks=ranks)
+    return known
+
+
+def parse_ranks(value: Any) -> tuple[int, ...] | None:
+    """Sorted ranks from a list, or from kineto's text such as "[0, 1, 2, 3]"; None if cut short with '...'."""
+    if isinstance(value, list) and all(count(rank) is not None for rank in value):
+        return tuple(sorted(set(value))) or None
+    if isinstance(value, str) and re.fullmatch(r"\[[\d,\s]*\]", value.strip()):
+        return tuple(sorted({int(rank[:9]) for rank in re.findall(r"\d+", value)})) or None
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse_text(text: str) -> tuple[int, ...] | None:
+    """The same, once for all the events of a group, which then share the result."""
+    return parse_ranks(text)
+
+
+def count(value: Any) -> int | None:
+    """A count or number that arithmetic on int64 survives."""
+    return value if type(value) is int and 0 <= value < _MOST else None
+
+
+def _elements(shapes: str) -> int | None:
+    """Elements of all tensors in an "Input Dims" argument, None where it is no list of shapes."""
+    try:
+        sizes = msgspec.json.decode(shapes)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    total = 0
+    pending = list(sizes) if isinstance(sizes, list) else []
+    while pending:
+        shape = pending.pop()
+        if not isinstance(shape, list) or not shape:
+            continue
+        if all(isinstance(size, int) for size in shape):
+            total += math.prod(shape)
+        else:
+            pending.extend(shape)
+    return count(total) or None

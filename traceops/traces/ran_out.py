@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from traceops.core.errors import InputError
+from traceops.core.files import read_regular
 from traceops.core.rank_files import HELD, OUT_OF_MEMORY, RAN_OUT
-from traceops.core.regular_file import read_regular
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 
 _MOST = 1 << 62

@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from traceops.core.capture_failure import FIRST_STEPS, CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
 from traceops.core.rank_files import HELD, round_steps, rounds, seldom, usual_ends
-from traceops.core.run_lock import Launcher, launcher_state
 from traceops.traces.source import is_remote, read_whole
 
 # Steps of two kinds, as a WGAN has: what ended steps and what was within some of them only, as run.json tells.
@@ -155,10 +154,14 @@ def read_run_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None
 
 def _how_it_ended(manifest: dict[str, Any], folder: Path) -> list[str]:
     """That the run was cut short, where it was: what is there is of a part of it."""
-    status, launcher = manifest.get("status"), Launcher.of(manifest.get("launcher"))
-    if status == "cut_short":
+    if manifest.get("status") == "cut_short":
         return ["the run was cut short: its launcher was killed; what was captured until then is used"]
-    if status != "running" or launcher is None:
+    if manifest.get("status") != "running":
+        return []
+    from traceops.core.run_lock import Launcher, launcher_state
+
+    launcher = Launcher.of(manifest.get("launcher"))
+    if launcher is None:
         return []
     where = f"pid {launcher.pid} on {launcher.host[:64]}"
     state = launcher_state(folder, launcher)

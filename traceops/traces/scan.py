@@ -9,8 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from traceops.traces.packed import other_file
-from traceops.traces.source import Damaged
+from traceops.traces.source import Damaged, other_file
 
 # What a sink says when it has read as many events as it can; the numbers are those of native/json.h.
 MORE = 0  # the text ends inside an event, or behind one

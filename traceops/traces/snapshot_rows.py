@@ -19,9 +19,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import DTypeLike, NDArray
 
-from traceops.core.code_places import is_compiled_code
+from traceops.core.files import open_regular, read_regular
 from traceops.core.plain_pickle import load_plain_file
-from traceops.core.regular_file import open_regular, read_regular
+from traceops.core.text import is_compiled_code
+from traceops.core.words import NO_STACK
 
 _LIBRARIES = (
     "/site-packages/",
@@ -32,7 +33,6 @@ _LIBRARIES = (
     "<eval_with_key>",
     "/traceops/capture/",  # what it wraps is on the stacks of the program's own calls
 )
-NO_STACK = "no stack: made before the recording began, or without stacks"
 # Frames of C++, which torch records unless it is told not to: on a GPU's thread backward has no others.
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\b")
 _ALLOCATING = (

@@ -1,18 +1,255 @@
-"""Reads a trace's bytes in chunks, unzipped, from a local file or a remote store, as far as they go."""
+"""Reads a trace's bytes in chunks, unpacked, from a local file or a remote store, as far as they go."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import queue
+import struct
 import sys
 import threading
-from collections.abc import Iterator
-from typing import IO, Any, TypeVar
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from pathlib import PurePath
+from typing import IO, Any, Literal, Protocol, TypeVar
+
+from isal import isal_zlib
 
 from traceops.core.errors import FileError, InputError
-from traceops.core.regular_file import LARGEST_DOCUMENT, open_regular, read_regular
-from traceops.traces.packed import CHUNK_BYTES, LONGEST_MAGIC, packing_of, unpacked
-from traceops.traces.packed import Damaged as Damaged
+from traceops.core.files import LARGEST_DOCUMENT, open_regular, read_regular
+
+Packing = Literal["gzip", "xz", "bzip2", "zstd", "zip"]
+
+CHUNK_BYTES = 1 << 18
+LONGEST_MAGIC = 10
+GIT_LFS = b"version https://git-lfs.github.com/spec/"  # what a checkout has in the place of a large file
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 31
+_XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
+_ZSTD_WINDOW = 1 << 27
+MOST_TIMES = 200  # logs and traces pack to a tenth or a thirtieth
+AT_LEAST = 1 << 23
+OF_FINDER = ("__MACOSX/", ".DS_Store")
+
+# What another tool or another command reads, by its first bytes and its name.
+
+_SNAPSHOT = "it is a memory snapshot of torch; read it with traceops memory"
+_NSYS = "it is a report of Nsight Systems; read it with nsys stats, and record torch's own with traceops run"
+_DATABASE = "it is a database, as nsys exports; read it with nsys stats"
+_BY_NAME = {".nsys-rep": _NSYS, ".qdrep": _NSYS, ".sqlite": _DATABASE}
+_BY_HEAD = {GIT_LFS: "it is a pointer of Git LFS, not the file: git lfs pull", b"SQLite format 3": _DATABASE}
+_PICKLE, _KEYS = b"\x80", (b"segments", b"device_traces")  # either comes first in torch's
+_PAGE, _VIEWER = b"<", b"MemoryViz.js"
+_PAGE_SAID = (
+    "it is MemoryViz's page of a memory snapshot; read the snapshot itself with traceops memory "
+    "(torch.cuda.memory._dump_snapshot writes it)"
+)
+
+
+def other_file(head: bytes, path: str) -> str | None:
+    """What it is and what reads it; None for all that may be a trace, a log or a dump."""
+    text = head.lstrip()
+    if text[:1] == _PICKLE and any(key in text for key in _KEYS):
+        return _SNAPSHOT
+    if text[:1] == _PAGE and _VIEWER in text:
+        return _PAGE_SAID
+    by_head = next((said for begin, said in _BY_HEAD.items() if text.startswith(begin)), None)
+    return by_head or (None if text[:1] in (b"{", b"[") else _BY_NAME.get(PurePath(path).suffix.lower()))
+
+
+class Damaged(Exception):
+    """The bytes end early or are corrupt; whatever was readable has been yielded before."""
+
+
+class CannotUnpackError(Damaged):
+    """The packing is known, but not read here."""
+
+
+class _Unpacking(Protocol):
+    """What bz2's and lzma's decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether bytes, unpacked, begin a tar archive."""
+    return head[257:262] == b"ustar"
+
+
+def packing_of(head: bytes, name: str) -> Packing | None:
+    """How a file that begins so is packed. Only a name tells an archive from a checkpoint of torch, which is one."""
+    if head.startswith(_GZIP_MAGIC):
+        return "gzip"
+    if head.startswith(b"\xfd7zXZ\0"):
+        return "xz"
+    if head.startswith(b"BZh") and head[4:10] == b"1AY&SY":
+        return "bzip2"
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return "zstd"
+    if head.startswith(b"PK\x03\x04") and name.lower().endswith(".zip"):
+        return "zip"
+    return None
+
+
+def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
+    """Yield the file's bytes unpacked; `first` has been read of it.
+
+    A few kB can hold gigabytes, so no more is read than `MOST_TIMES` the packed size, and `AT_LEAST` of small files.
+
+    Raises Damaged after the last byte that is read where the stream is cut off or corrupt, or holds more.
+    """
+    try:
+        size = os.fstat(file.fileno()).st_size
+    except OSError:  # of a store
+        size = getattr(file, "size", None) or 0
+    most = AT_LEAST + MOST_TIMES * size
+    for block in _all_unpacked(file, packing, first):
+        if len(block) > most:
+            yield block[:most]
+            raise Damaged(f"only {MOST_TIMES} times its packed size are unpacked, and it holds more: unpack it first")
+        most -= len(block)
+        yield block
+
+
+def _all_unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
+    if packing == "gzip":
+        yield from _streams(file, first, packing, _GZIP_MAGIC, _gunzip)
+    elif packing == "xz":
+        lzma = _module("lzma", "xz")
+        unxz = _of(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), "xz", lzma.LZMAError)
+        yield from _streams(file, first, packing, b"\xfd7zXZ\0", unxz)
+    elif packing == "bzip2":
+        yield from _streams(file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2"))
+    elif packing == "zstd":
+        yield from _unzstd(file)
+    else:
+        yield from _of_archive(file)
+
+
+_Unpack = Callable[[IO[bytes], bytes], Generator[bytes, None, bytes]]
+
+
+def _streams(file: IO[bytes], following: bytes, packing: str, magic: bytes, unpack: _Unpack) -> Iterator[bytes]:
+    """Packed files may be concatenated, and padded with zeros."""
+    while following:
+        if not following.startswith(magic):
+            raise Damaged(f"other bytes follow the end of the {packing} stream")
+        following = (yield from unpack(file, following)).lstrip(b"\0")
+        while len(following) < len(magic) and (more := file.read(CHUNK_BYTES)):
+            following = (following + more).lstrip(b"\0")
+
+
+def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
+    """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
+    inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    ended = False
+    while not inflate.eof:
+        if not pending and not ended:
+            pending = file.read(CHUNK_BYTES)
+            ended = not pending
+        try:
+            # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
+            data = inflate.decompress(pending, CHUNK_BYTES)
+        except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
+            raise Damaged(f"the gzip stream is corrupt ({error})") from error
+        pending = inflate.unconsumed_tail
+        if data:
+            yield data
+        elif ended and not inflate.eof:
+            raise Damaged("the gzip stream is cut off")
+    unused: bytes = inflate.unused_data
+    return unused
+
+
+def _module(name: str, packing: str) -> Any:
+    """A module of the standard library that few files need, and that some builds of Python lack."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise CannotUnpackError(
+            f"is packed with {packing}, which this Python was built without: unpack it with {packing} -d"
+        ) from error
+
+
+def _of(new: Callable[[], _Unpacking], packing: str, *errors: type[Exception]) -> _Unpack:
+    corrupt: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *errors)
+
+    def unpack(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
+        stream = new()
+        while not stream.eof:
+            if stream.needs_input and not pending and not (pending := file.read(CHUNK_BYTES)):
+                raise Damaged(f"the {packing} stream is cut off")
+            try:
+                data = stream.decompress(pending, CHUNK_BYTES)
+            except corrupt as error:
+                raise Damaged(f"the {packing} stream is corrupt ({error})") from error
+            pending = b""
+            if data:
+                yield data
+        return stream.unused_data
+
+    return unpack
+
+
+def _unzstd(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    reader = _zstd_reader(file)
+    errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
+    try:
+        while data := reader.read(CHUNK_BYTES):
+            yield data
+    except errors as error:
+        raise Damaged(f"the zstd stream is cut off or corrupt ({error})") from error
+
+
+def _zstd_reader(file: IO[bytes]) -> Any:
+    with contextlib.suppress(ImportError):  # Python 3.14
+        return importlib.import_module("compression.zstd").ZstdFile(file)
+    with contextlib.suppress(ImportError):
+        opener = importlib.import_module("zstandard").ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        return opener.stream_reader(file, read_across_frames=True)
+    raise CannotUnpackError("is packed with zstd: unpack it with zstd -d, or pip install zstandard")
+
+
+def _zstd_errors() -> Iterator[type[Exception]]:
+    for module in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            error: type[Exception] = importlib.import_module(module).ZstdError
+            yield error
+
+
+def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
+    """The only file of a zip archive."""
+    zipfile = _module("zipfile", "zip")
+    damage: tuple[type[Exception], ...] = (
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        EOFError,
+        OSError,
+        ValueError,  # of a name, a date or a length that a bad byte made
+        struct.error,
+    )
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith(OF_FINDER)]
+            if len(members) != 1:
+                raise CannotUnpackError(f"is a zip archive of {len(members):,} files: unpack it and give the folder")
+            with archive.open(members[0]) as member:
+                while data := member.read(CHUNK_BYTES):
+                    yield data
+    except RuntimeError as error:  # it needs a password
+        raise CannotUnpackError(f"is a zip archive that cannot be read ({error})") from error
+    except damage as error:
+        raise Damaged(f"the zip archive is cut off or corrupt ({error})") from error
+
 
 # What reads a store of this kind: our extra, and what pip is asked for without it.
 _NEEDED = {"s3": ("s3", ("fsspec", "s3fs")), "gs": ("gcs", ("fsspec", "gcsfs")), "gcs": ("gcs", ("fsspec", "gcsfs"))}

@@ -12,8 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from traceops.traces.packed import CHUNK_BYTES
-from traceops.traces.source import open_binary
+from traceops.traces.source import CHUNK_BYTES, open_binary
 from traceops.traces.text_lines import LONGEST_LINE, WordSearch, blocks, is_dressed, pieces
 
 _ALL: list[Words] = []

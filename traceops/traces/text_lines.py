@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from traceops.core.errors import FileError
-from traceops.traces.packed import CannotUnpackError, packing_of
-from traceops.traces.source import Damaged, chunks, open_binary
+from traceops.traces.source import CannotUnpackError, Damaged, chunks, open_binary, packing_of
 
 # Text in UTF-16, as Windows' shells write it, as UTF-8.
 

@@ -1,18 +1,116 @@
-"""Which trace is of which rank and which capture window, from what files say of themselves and their names."""
+"""Which files are traces and summaries, and of which rank and capture window, by names and what they begin with."""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.traces.run_manifest import is_step_time
-from traceops.traces.summary_header import SUFFIX
+from traceops.core.errors import FileError, InputError
+from traceops.core.text import near_path
+from traceops.traces.run_manifest import MOST_RANKS, is_step_time
+from traceops.traces.source import Damaged, chunks, filesystem, is_remote, open_binary, store_errors
+
+SUFFIX = ".summary.msgpack.gz"
+MAGIC = b"traceops summary\n"
+FORMAT = 2  # raised with every change after which older files would be read wrongly
+ANEW = "make it anew from its trace: traceops run --summarize, or give traceops analyze the trace itself"
+_LENGTH = struct.Struct("<I")
+_LONGEST = 1 << 24
+_LATEST_NS = 1 << 62
+
+
+class SummaryHeader(Struct, frozen=True):
+    """What a summary says of itself before the summary.
+
+    `trace` and `digest` (SHA-256 of the file, '' where not known) are the trace's, `rank_inside`, `world_size`
+    and `started_ns` are what the trace says; `rank` and `steps` are what the summary was made with: see TraceFile.
+    `code` is a fingerprint of the modules that made it; `with_hta` whether HTA itself ran.
+    """
+
+    version: str
+    code: str
+    trace: str
+    digest: str
+    rank: int
+    rank_from: str
+    rank_inside: int | None
+    world_size: int | None
+    started_ns: int
+    steps: tuple[int, ...] | None
+    with_hta: bool = False
+    format: int = FORMAT
+
+
+class _Made(Struct, frozen=True):
+    """The part of a header that every format has."""
+
+    format: int
+    version: str = "unknown"
+
+
+def with_header(header: SummaryHeader, body: bytes) -> bytes:
+    """The bytes of a summary file before they are zipped."""
+    packed = msgspec.msgpack.encode(header)
+    return b"".join((MAGIC, _LENGTH.pack(len(packed)), packed, body))
+
+
+def split(data: bytes) -> tuple[SummaryHeader, memoryview]:
+    """The header and what follows it. Raises ValueError where this is no summary that this traceops reads."""
+    if not data.startswith(MAGIC):
+        raise ValueError(f"it is no summary of traceops; {ANEW}")
+    start = len(MAGIC) + _LENGTH.size
+    end = start + _LENGTH.unpack_from(data.ljust(start, b"\0"), len(MAGIC))[0]
+    if not start < end <= min(len(data), _LONGEST):
+        raise ValueError(f"it is cut off; {ANEW}")
+    view = memoryview(data)
+    try:
+        made = msgspec.msgpack.decode(view[start:end], type=_Made)
+        if made.format != FORMAT:
+            raise ValueError(
+                f"it is a summary of format {made.format}, by traceops {made.version}, and this traceops reads "
+                f"format {FORMAT}; {ANEW}"
+            )
+        header = msgspec.msgpack.decode(view[start:end], type=SummaryHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"its header cannot be read ({error}); {ANEW}") from error
+    ranks = (header.rank, header.rank_inside or 0, 0 if header.world_size is None else header.world_size - 1)
+    if not all(0 <= rank < MOST_RANKS for rank in ranks) or abs(header.started_ns) >= _LATEST_NS:
+        raise ValueError(f"its header has a rank or a time that cannot be; {ANEW}")
+    return header, view[end:]
+
+
+def read_header(path: str) -> SummaryHeader:
+    """The header of a summary file. Raises FileError where it is none, or one of another format."""
+    try:
+        with open_binary(path) as file:
+            return split(_beginning(chunks(file)))[0]
+    except Damaged as error:
+        raise FileError(path, f"{error}; {ANEW}", ": ") from error
+    except ValueError as error:
+        raise FileError(path, str(error), ": ") from error
+
+
+def _beginning(pieces: Iterable[bytes]) -> bytes:
+    """As many of the pieces as the header takes."""
+    data = b""
+    for piece in pieces:
+        data += piece
+        start = len(MAGIC) + _LENGTH.size
+        if len(data) >= start and len(data) >= start + _LENGTH.unpack_from(data, len(MAGIC))[0]:
+            break
+        if len(data) > _LONGEST or not data.startswith(MAGIC[: len(data)]):
+            break
+    return data
 
 
 class TraceFile(Struct, frozen=True):
@@ -294,3 +392,111 @@ def _step_ms(manifest: Mapping[str, Any], index: int) -> float | None:
             known: list[Any] = [of_step.get(str(number)) for number in steps]
             found += [ms for ms in known if is_step_time(ms)]
     return sum(found) / len(found) if found else None
+
+
+PAIRS = "pairs.json"  # in the folder of a series that `traceops run --against` made
+_ENDINGS = (".json", ".json.gz", SUFFIX)
+# What lies beside traces without being one.
+_NEVER = frozenset(
+    {
+        "run.json",
+        "manifest.json",
+        "report.json",
+        "hang.json",
+        "compare.json",
+        "history.json",
+        PAIRS,
+        "runs.json",
+        "scale.json",
+        "sweep.json",
+        "trials.json",
+        "truth.json",
+        "package.json",
+        "settings.json",
+        "timeline.json",
+        "timeline.json.gz",
+    }
+)
+SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
+
+
+def list_files(path: str) -> tuple[str, dict[str, int]]:
+    """The folder, or the file itself, and the paths below it with their bytes (0 where not known), in order.
+
+    Raises InputError where there is no such path.
+    """
+    if is_remote(path):
+        return path, _remote_files(path)
+    try:
+        root = Path(path).resolve()
+        mode = root.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist{near_path(path)}") from None
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} cannot be opened ({error})") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{path} is a pipe, a socket or a device: give a file or a folder")
+    if not os.access(root, os.R_OK if stat.S_ISREG(mode) else os.R_OK | os.X_OK):
+        raise InputError(f"{path} may not be read; ask the owner for permission")
+    if stat.S_ISREG(mode):
+        file = str(Path(path).absolute())  # a worker may have another working folder
+        return file, {file: root.stat().st_size}
+    return str(root), {file: _size(file) for file in _walk(root)}
+
+
+def _size(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except OSError:  # a link to nothing: whoever opens it will say so
+        return 0
+
+
+def _remote_files(path: str) -> dict[str, int]:
+    file_system, within = filesystem(path)
+    try:
+        # A page that lists a folder is a file too, as far as a web server knows: there the name decides.
+        if path.endswith(_ENDINGS) or not file_system.isdir(within):
+            if not file_system.isfile(within):
+                raise InputError(f"{path} does not exist")
+            return {path: int(file_system.info(within).get("size") or 0)}
+        found: dict[str, dict[str, Any]] = file_system.find(within, detail=True)
+    except (ValueError, *store_errors()) as error:  # type: ignore[misc] # a list that grows with what is loaded
+        raise InputError(f"{path}: {error}") from error
+    protocol = path.partition("://")[0]
+    return {
+        f"{protocol}://{file}" if "://" not in file else file: int(info.get("size") or 0)
+        for file, info in sorted(found.items())
+        if may_be_trace(file) and not SKIP_FOLDERS & set(PurePosixPath(file.removeprefix(within)).parts)
+    }
+
+
+def leads_out(path: str, root: str) -> bool:
+    """Whether a path below the folder is a link to elsewhere: what lies there was not given."""
+    return path != root and Path(path).is_symlink() and not Path(path).resolve().is_relative_to(root)
+
+
+def _walk(root: Path) -> list[str]:
+    """Files below a folder that may be traces; linked folders of it are entered, each folder once.
+
+    Links out of it are among the files, for whoever opens them says so, and are not entered.
+    """
+    found: list[str] = []
+    entered: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        status = Path(folder).stat()
+        if (status.st_dev, status.st_ino) in entered:
+            folders.clear()
+            continue
+        entered.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(f for f in folders if f not in SKIP_FOLDERS and not f.startswith("."))
+        out = [f for f in folders if leads_out(str(Path(folder, f)), str(root))]
+        found += [str(Path(folder, link)) for link in out]
+        folders[:] = [f for f in folders if f not in out]
+        found += [str(Path(folder, file)) for file in sorted(files) if may_be_trace(file)]
+    return found
+
+
+def may_be_trace(path: str) -> bool:
+    """Whether a file of this name is looked into."""
+    name = PurePosixPath(path).name
+    return name.endswith(_ENDINGS) and name not in _NEVER and not name.startswith(".")

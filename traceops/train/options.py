@@ -84,22 +84,25 @@ def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_laye
     """Whether the model and the batch can be cut between the `ranks` that share a copy."""
     if config.strategy == "expert_parallel" and (config.experts or ranks) % ranks:
         raise UsageError(f"--experts {config.experts}: does not divide evenly over {ranks} ranks; use a multiple")
+    if config.strategy == "pytorch_pp":
+        _check_stages(config, ranks, sizes, stage_layers)
+    elif config.strategy == "pytorch_tp" and sizes is not None and sizes.heads % ranks:
+        raise UsageError(f"--heads {sizes.heads}: does not divide evenly over {ranks} ranks; use a multiple")
+    elif config.strategy == "pytorch_cp" and sizes is not None and sizes.seq_len % (2 * ranks):
+        raise UsageError(f"--seq-len {sizes.seq_len}: two pieces per rank, {2 * ranks} in all; make it a multiple")
+
+
+def _check_stages(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_layers: tuple[int, ...]) -> None:
+    """Whether the model can be cut into the stages of a pipeline."""
     stages = ranks * STAGES_PER_RANK[config.pp_schedule]
-    pipeline = config.strategy == "pytorch_pp"
-    if pipeline and stage_layers and len(stage_layers) != stages:
+    if stage_layers and len(stage_layers) != stages:
         raise UsageError(f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number for each")
-    if pipeline and config.pp_schedule == "interleaved" and (ranks < 2 or config.micro_batches % ranks):
+    if config.pp_schedule == "interleaved" and (ranks < 2 or config.micro_batches % ranks):
         raise UsageError(
             f"--micro-batches {config.micro_batches}: the interleaved schedule wants two ranks or more, and a multiple "
             f"of their number, {ranks}"
         )
     if sizes is None:
-        return
-    if config.strategy == "pytorch_tp" and sizes.heads % ranks:
-        raise UsageError(f"--heads {sizes.heads}: does not divide evenly over {ranks} ranks; use a multiple")
-    if config.strategy == "pytorch_cp" and sizes.seq_len % (2 * ranks):
-        raise UsageError(f"--seq-len {sizes.seq_len}: two pieces a rank, {2 * ranks} in all; make it a multiple")
-    if not pipeline:
         return
     if sizes.batch_size % config.micro_batches:
         raise UsageError(

@@ -113,7 +113,7 @@ class _Clock:
         if self.steps in self.firsts:
             self.windows.append({"first": self.steps, "last": self.steps + 1 + self.measured, "why": "not ended"})
             from traceops.capture.detaching import Detaching
-            from traceops.capture.light.sources import Cupti
+            from traceops.capture.light.window import Cupti
 
             self.source = Cupti(detaching=Detaching())
             why = self.source.start()

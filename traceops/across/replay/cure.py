@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import RankNodes, StepGraph, place_of, step_of
-from traceops.across.replay.late_places import LatePlaces, late_places
+from traceops.across.replay.programs import LatePlaces, late_places
 from traceops.across.replay.simulate import Scenario
 from traceops.across.work import own_steps
 from traceops.core.arrays import Int, median, nanmedian

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, FlatCollectives, RankNodes, StepGraph, Steps, batch_ns, least_loss, paced
 from traceops.across.replay.graph import lead as lead_of
-from traceops.across.replay.late_places import LatePlaces
-from traceops.across.replay.programs import HostShift, recomputed, relabelled, spared, unslowed
+from traceops.across.replay.programs import HostShift, LatePlaces, recomputed, relabelled, spared, unslowed
 from traceops.core.arrays import Int, median
 from traceops.measure.program import NEVER
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from traceops.capture.short_way.ways import LongWay
 from traceops.capture.threads import all_frames, our_threads, with_callers
-from traceops.core.code_places import is_compiled_code
 from traceops.core.redaction import redact_text
+from traceops.core.text import is_compiled_code
 
 # When it was made (`time.perf_counter_ns`), when the step began that went on and how many had ended (`LongWay.begun_ns`
 # and `count`), the main thread's frames with their instructions, innermost first, the thread that looked, and its

@@ -66,7 +66,7 @@ class LongWay:
     def rest(self) -> None:
         """Something is due at the end of this step."""
 
-    def tell_in(self, memory: Any, /) -> None:
+    def publish_to(self, memory: Any, /) -> None:
         """The heartbeat's memory, None for no more."""
 
     def collected(self, phase: str, info: dict[str, int], /) -> None:
@@ -116,5 +116,6 @@ def short_way() -> LongWay:
             from traceops.capture.short_way import _short_way as native
         except ImportError:
             return LongWay()
-        return native.ShortWay()
+        if hasattr(native.ShortWay, "publish_to"):  # else it was built before
+            return native.ShortWay()
     return LongWay()

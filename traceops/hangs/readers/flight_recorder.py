@@ -14,9 +14,10 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.errors import FileError
+from traceops.core.files import read_regular
 from traceops.core.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
-from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import Frame, GroupStatus, Operation, RankRecord, RecordedGroup, State
 
 # The entries of a flight-recorder dump as operations; what many entries have alike is kept once.
@@ -207,11 +208,7 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
 
     Raises InputError for a file that is no dump, or from which nothing can be read.
     """
-    try:
-        data = read_regular(path, _MOST_BYTES)
-    except OSError as error:
-        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
-    document, damage = _document(path, data)
+    document, damage = _document(path)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}
     if not isinstance(document, dict) or not isinstance(document.get("entries", []), list):
@@ -221,7 +218,7 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
     if not entries and not groups and not document.get("pg_status"):
         raise FileError(path, "is not a flight-recorder dump: neither entries nor process groups")
     if len(entries) < len(document.get("entries", [])):
-        damage = damage or f"{len(document['entries']) - len(entries)} of its entries make no sense"
+        damage = damage or reason("hangs", "entries", count=len(document["entries"]) - len(entries))
     operations = operations_of(entries, groups)
     hides_messages = _hides_messages(entries)
     for entry in entries:
@@ -237,13 +234,17 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
         active_only=_active_only(entries) if entries else bool(document.get("pg_status")),
         timed=any(entry.get("time_discovered_started_ns") for entry in entries),
         nccl_version=text_of(document.get("comm_lib_version") or document.get("nccl_version")) or None,
-        backend=next((backend_of(entry) for entry in entries), None),
+        backend=backend_of(entries[0]) if entries else None,
         hides_messages=hides_messages,
     )
     return record, damage
 
 
-def _document(path: Path, data: bytes) -> tuple[Any, str]:
+def _document(path: Path) -> tuple[Any, str]:
+    try:
+        data = read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
     if data[:1] != _PICKLE:
         try:
             return json.loads(data), ""
@@ -261,8 +262,7 @@ def _document(path: Path, data: bytes) -> tuple[Any, str]:
         document = _assembled(parts)
         if not document:
             raise FileError(path, f"is cut off or damaged ({error}); nothing could be read from it") from error
-        entries = len(document.get("entries", []))
-        return document, f"it is cut off or damaged ({error}); its first {entries} entries are used"
+        return document, reason("hangs", "cut_dump", error=error, count=len(document.get("entries", [])))
 
 
 def _assembled(parts: list[Any]) -> dict[str, Any]:

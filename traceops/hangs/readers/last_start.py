@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.claims import first_phrase
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.hang_log import Starts, read_starts
@@ -235,17 +236,17 @@ def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: s
     code = next((match for line in own if (match := _CODE.search(line)) is not None), None)
     finished = next((match for line in own if (match := _FINISHED.search(line)) is not None), None)
     restarts = next((match for line in container if (match := _RESTARTS.match(line)) is not None), None)
-    parts = ["the last state of a container" if named is None else f"the last state of container {named['name']}"]
-    parts += [f"exit code {code['code']}"] if code is not None else []
-    parts += [f"finished {finished['when']}"] if finished is not None else []
-    now = {
-        "running": "it runs again",
-        "completed": "it has completed since",
-        "ended": "it was started again and ended once more",
-        "waiting": f"now it waits ({waits_for})" if waits_for else "how it is now is not told",
-    }[how]
-    count = f", restarts: {restarts['count']}" if restarts is not None else ""
-    return f"{', '.join(parts)}; {now}{count}; kubectl logs --previous has its last lines"
+    return first_phrase(
+        "hangs",
+        "container",
+        "last",
+        name=named["name"] if named is not None else None,
+        code=code["code"] if code is not None else None,
+        finished=finished["when"] if finished is not None else None,
+        now=how,
+        waits_for=waits_for,
+        restarts=restarts["count"] if restarts is not None else None,
+    )
 
 
 # Only torch's own prefix, '[rank3]:', behind a time or a host at most: it counts the ranks of the job.

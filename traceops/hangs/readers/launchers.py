@@ -7,6 +7,7 @@ import signal
 
 from msgspec import Struct
 
+from traceops.core.claims import reason
 from traceops.core.errors import reported_codes, signal_name
 from traceops.hangs.readers.steps import seconds_of
 from traceops.words.catalogue import rows
@@ -111,10 +112,10 @@ def _told(who: str, code: int) -> str | None:
     if code == 0 or code == -signal.SIGINT:  # somebody stopped it
         return None
     if code == -signal.SIGKILL:
-        return f"{who} says that a process was killed: SIGKILL"
+        return reason("hangs", "process_killed", who=who)
     if -code in _CRASHES:
-        return f"{who} says that a process crashed: {signal.Signals(-code).name}"
-    return f"{who} says that a process was ended: SIGTERM" if code == -signal.SIGTERM else ""
+        return reason("hangs", "process_crashed", who=who, signal=signal.Signals(-code).name)
+    return reason("hangs", "process_ended", who=who) if code == -signal.SIGTERM else ""
 
 
 # Which processes ended and how, as torchrun, Slurm, MPI and torch.multiprocessing say in a log.
@@ -189,7 +190,7 @@ class Exits:
         self._process = _PROCESS.match(body) if "Process name: " in body else None
         if process is not None and (its := _ITS_CODE.match(body)) is not None and int(its[1]) > _SIGNALLED:
             code = _unshelled(int(its[1]))
-            return Exit(number, (int(process[1]),), code, f"mpirun: rank {process[1]}, exit code {its[1]}")
+            return Exit(number, (int(process[1]),), code, reason("hangs", "mpirun", rank=process[1], code=its[1]))
         return _failed(number, body)
 
     def _reported(self, number: int, lines: str) -> Exit | None:
@@ -339,4 +340,6 @@ def _tasks(text: str) -> tuple[int, ...]:
 
 
 def _ended(code: int) -> str:
-    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    if code < 0:
+        return reason("hangs", "killed_by", signal=signal_name(-code))
+    return reason("hangs", "exit_code", code=code)

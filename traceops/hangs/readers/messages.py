@@ -122,6 +122,19 @@ _KILLED = re.compile(r"Killed process (\d{1,10})")
 DIFFERENT = "Different collectives: "
 _NCCL_WARNING = "NCCL WARN "
 _NCCL_NOTE = " NCCL INFO "
+_WATCHDOG = "Watchdog caught collective operation timeout"
+_BARRIER_FAILED = " failed to pass monitoredBarrier"
+_BARRIER: tuple[tuple[LogKind, str], ...] = (
+    ("timeout", "timed out in monitoredBarrier"),
+    ("missing", "No ranks successfully processed"),
+    ("connection", "received errors while waiting"),
+)
+# What NCCL says of a connection that is lost.
+_LOST = (
+    "Connection closed", "Connection reset", "Connection refused", "connection abort", "No route to host",
+    "Network is unreachable", "Connection timed out", "Broken pipe",
+    "Got completion", "socketProgress", "remote peer", "remote error", "Timeout waiting",
+)  # fmt: skip
 
 
 class ToldFields(TypedDict, total=False):
@@ -180,7 +193,7 @@ def _timeout(body: str) -> Told | None:
             fields["sequence"] = int(number[1])
         return Told("timeout", body, fields)
     # Cut off within the operation.
-    return Told("timeout", body, {}) if "Watchdog caught collective operation timeout" in body else None
+    return Told("timeout", body, {}) if _WATCHDOG in body else None
 
 
 def _status(body: str) -> Told | None:
@@ -249,18 +262,12 @@ def _call(call: re.Match[str]) -> str:
 
 
 def _barrier(body: str) -> Told | None:
-    before, failed, _ = body.partition(" failed to pass monitoredBarrier")
+    before, failed, _ = body.partition(_BARRIER_FAILED)
     if failed:
         ranks = before.rpartition("Rank")[2]
         accused = tuple(sorted({int(number) for number in re.findall(r"\d{1,7}", ranks)}))
         return Told("missing", body, {"accused": accused, "op": "monitored_barrier"})
-    if "timed out in monitoredBarrier" in body:
-        return Told("timeout", body, {"op": "monitored_barrier"})
-    if "No ranks successfully processed" in body:
-        return Told("missing", body, {"op": "monitored_barrier"})
-    if "received errors while waiting" in body:
-        return Told("connection", body, {"op": "monitored_barrier"})
-    return None
+    return next((Told(kind, body, {"op": "monitored_barrier"}) for kind, words in _BARRIER if words in body), None)
 
 
 def _nccl_warning(body: str) -> Told:
@@ -270,14 +277,7 @@ def _nccl_warning(body: str) -> Told:
         return Told("mismatch", body, {} if around is None else {"accused": (int(around[1]),)})
     if "Cuda failure" in said or "CUDA failure" in said:
         return Told("memory" if "out of memory" in said else "cuda", body, {})
-    lost = (
-        "Connection closed", "Connection reset", "Connection refused", "connection abort", "No route to host",
-        "Network is unreachable", "Connection timed out", "Broken pipe",
-        "Got completion", "socketProgress", "remote peer", "remote error", "Timeout waiting",
-    )  # fmt: skip
-    if any(words in said for words in lost):
-        return Told("connection", body, {})
-    return Told("nccl", body, {})
+    return Told("connection" if any(words in said for words in _LOST) else "nccl", body, {})
 
 
 class _Message(Struct, frozen=True):

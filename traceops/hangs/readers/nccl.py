@@ -8,14 +8,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from traceops.core.claims import first_phrase
 from traceops.core.errors import FileError
+from traceops.core.files import open_regular
 from traceops.core.rank_text import who, who_first
-from traceops.core.regular_file import open_regular
 from traceops.fabric.measured import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.messages import DIFFERENT
@@ -59,14 +60,22 @@ def lag(
 ) -> Trouble:
     """Ranks that have launched `count` operations where the `others` others launched `of_others`."""
     ranks = tuple(sorted(ranks))
-    apart = abs(count - of_others)
-    side = "ahead of" if count > of_others else "behind"
-    verb = "has" if len(ranks) == 1 else "have"
-    text = (
-        f"{who_first(ranks)} {verb} launched {op} {count} of communicator {communicator}, "
-        f"{apart} {side} the {others} others ({of_others})"
+    text = _say(
+        "lag",
+        ranks=ranks,
+        ahead=count > of_others,
+        apart=abs(count - of_others),
+        op=op,
+        count=count,
+        communicator=communicator,
+        others=others,
+        of_others=of_others,
     )
     return Trouble(line, text, ranks, op, count)
+
+
+def _say(part: str, **facts: Any) -> str:
+    return first_phrase("hangs", "ras", part, **facts)
 
 
 def lags(line: int, communicator: str, counts: Mapping[str, Mapping[int, int]]) -> Iterator[Trouble]:
@@ -95,15 +104,13 @@ def in_status(line: int, communicator: str, status: str, ranks: Iterable[int]) -
 def unanswered(line: int, communicator: str, ranks: Iterable[int], *, dead: bool) -> Trouble:
     """Ranks of which RAS has no data. dead: it holds them for dead, as their process cannot be reached."""
     ranks = tuple(sorted(ranks))
-    text = f"{who_first(ranks)} did not answer for communicator {communicator}"
-    return Trouble(line, f"{text}: dead, or not reachable" if dead else text, ranks)
+    return Trouble(line, _say("unanswered", ranks=ranks, communicator=communicator, dead=dead), ranks)
 
 
 def reported(line: int, communicator: str, error: str, ranks: Iterable[int]) -> Trouble:
     """Ranks whose communicator is in an error state."""
     ranks = tuple(sorted(ranks))
-    verb = "reports" if len(ranks) == 1 else "report"
-    return Trouble(line, f"{who_first(ranks)} {verb} an error of communicator {communicator}: {error}", ranks)
+    return Trouble(line, _say("error", ranks=ranks, communicator=communicator, error=error), ranks)
 
 
 _HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s{0,8}$")
@@ -176,7 +183,7 @@ def _part(kind: str, hash_: str, lines: list[tuple[int, str]]) -> Iterator[Troub
         if ranks:
             yield unanswered(lines[0][0], hash_, ranks, dead=False)
         elif missing is not None:
-            yield Trouble(lines[0][0], f"{missing[1]} ranks did not answer for communicator {hash_}")
+            yield Trouble(lines[0][0], _say("unanswered", count=missing[1], communicator=hash_))
     elif kind in ("INCOMPLETE", "DEAD"):
         yield from _processes(kind, lines)
 
@@ -187,9 +194,11 @@ def _processes(kind: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
     if counted is None:
         return
     processes = [match for _, line in lines if (match := _PROCESS.match(line)) is not None]
-    where = ", ".join(f"process {told[1]} on node {told[2]} (GPU {told[3]})" for told in processes[:4])
-    what = "dead or cannot be reached" if kind == "DEAD" else "silent: RAS has no data of them"
-    yield Trouble(lines[0][0], f"{counted[1]} processes of the job are {what}{f': {where}' if where else ''}")
+    where = ", ".join(_say("process", process=told[1], node=told[2], gpu=told[3]) for told in processes[:4])
+    yield Trouble(lines[0][0], _say("processes", dead=kind == "DEAD", count=counted[1], where=where))
+
+
+_LAST_KIND = "  Communicator ranks have different END operation counts"  # as a heading, so that the last part ends
 
 
 def _counts(hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
@@ -197,7 +206,7 @@ def _counts(hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
     start, op = lines[0][0], "collective"
     counts: list[tuple[int, int]] = []  # ranks, operations
     named: defaultdict[int, list[int]] = defaultdict(list)  # operations -> ranks
-    for number, line in [*lines[1:], (0, "  Communicator ranks have different END operation counts")]:
+    for number, line in [*lines[1:], (0, _LAST_KIND)]:
         if (kind := _KIND.match(line)) is not None:
             if len(counts) > 1:
                 others, of_others = max(counts)
@@ -359,16 +368,17 @@ def _inspector_event(last: int, behind: Sequence[InspectorRank], others: Sequenc
     ranks = [row.rank for row in behind]
     most = max(row.last for row in others)
     wrote_on = min(_wrote_on_s(row, last) for row in others)
-    of = f"communicator {one.name or one.communicator} ({one.ranks} ranks)"
-    text = (
-        f"{who_first(ranks)} of {of}: the last {one.op} that NCCL Inspector wrote is #{last}, "
-        f"and it wrote on to #{most} for {who([row.rank for row in others])}, over {wrote_on} s"
+    text = _say(
+        "inspector",
+        ranks=ranks,
+        communicator=_say("communicator", name=one.name or one.communicator, ranks=one.ranks),
+        op=one.op,
+        last=last,
+        most=most,
+        others=[row.rank for row in others],
+        seconds=wrote_on,
+        all=one.op in _NEEDS_ALL,
     )
-    if one.op in _NEEDS_ALL:
-        text += (
-            f". All ranks take part in each {one.op}, so more was done there than written: the process may have "
-            "ended or stopped, or the file was copied earlier"
-        )
     return LogEvent("inspector", None, one.path, one.line, text, op=one.op, sequence=last)
 
 

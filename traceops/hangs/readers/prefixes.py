@@ -188,6 +188,21 @@ def _part(part: str, *, is_end: bool) -> str:
     return r"\s{1,8}" if part.isspace() and not is_end else re.escape(part)
 
 
+def _shared_tokens(tokens: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The kinds of tokens that nearly all lines begin with, and the tokens of the lines that begin so."""
+    made: list[str] = []
+    alike = tokens
+    while len(made) < _MOST_TOKENS:
+        at = len(made)
+        counts = Counter(_kind(own[at]) for own in alike if at < len(own))
+        most, count = counts.most_common(1)[0] if counts else ("", 0)
+        if count < _SHARE * len(tokens):
+            break
+        alike = [own for own in alike if at < len(own) and _kind(own[at]) == most]
+        made.append(most)
+    return made, alike
+
+
 def common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
     """What nearly all lines begin with but for its numbers, where what follows it shows that the program begins there.
 
@@ -196,16 +211,7 @@ def common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
     said = [line for line in lines if line.strip()]
     if len(said) < _FEWEST:
         return None
-    alike = [_TOKEN.findall(line.lstrip(" ")[:_LONGEST]) for line in said]
-    made: list[str] = []
-    while len(made) < _MOST_TOKENS:
-        at = len(made)
-        counts = Counter(_kind(tokens[at]) for tokens in alike if at < len(tokens))
-        most, count = counts.most_common(1)[0] if counts else ("", 0)
-        if count < _SHARE * len(said):
-            break
-        alike = [tokens for tokens in alike if at < len(tokens) and _kind(tokens[at]) == most]
-        made.append(most)
+    made, alike = _shared_tokens([_TOKEN.findall(line.lstrip(" ")[:_LONGEST]) for line in said])
     if not made:
         return None
     speaker = _SPEAKER.search("".join(alike[0][: len(made)]))

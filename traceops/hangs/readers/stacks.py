@@ -162,28 +162,31 @@ def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
     return RankStacks(rank, path, threads) if threads else None
 
 
+def _begins_dump(line: str) -> bool:
+    found = _FAULT_START.match(line) or _PYSPY_PROCESS.match(line) or (line.startswith("# ") and _MAIN.match(line))
+    return bool(found)
+
+
+def _kept(best: Dump, dump: Dump, main: int | None) -> Dump:
+    """The later dump, unless it has no frames, or lacks the main thread that the one before has."""
+    if not any(thread.frames for thread in dump.threads):
+        return best
+    cut_off = main is not None and best.has(main) and not dump.has(main)  # while it was written
+    return best if cut_off else dump
+
+
 def _last_dump(path: str) -> list[ThreadStack]:
     """Dumps follow each other in a file; the last one with frames counts, with the main thread if any has it."""
     main: int | None = None
     current, best = Dump(), Dump()
-
-    def close(dump: Dump) -> Dump:
-        if not any(thread.frames for thread in dump.threads):
-            return best
-        if main is not None and best.has(main) and not dump.has(main):  # cut off while it was written
-            return best
-        return dump
-
     for _, said in text_lines(path):
         line = _plain(said)
+        thread = _thread(line)
+        if _begins_dump(line) or (thread is not None and thread.number is not None and current.has(thread.number)):
+            best, current = _kept(best, current, main), Dump()
         if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
-            best, current = close(current), Dump()
             main = int(told[1], 0)
-        elif _FAULT_START.match(line) or _PYSPY_PROCESS.match(line):
-            best, current = close(current), Dump()
-        elif (thread := _thread(line)) is not None:
-            if thread.number is not None and current.has(thread.number):
-                best, current = close(current), Dump()
+        elif thread is not None:
             if len(current.threads) < _MOST_THREADS:
                 current.add(thread)
         elif (told := _FAULT_STACK.match(line)) is not None:
@@ -198,7 +201,7 @@ def _last_dump(path: str) -> list[ThreadStack]:
             frame = _frame(line, current.threads[-1].writer)
             if frame is not None:
                 frames.append(frame)
-    return close(current).stacks(main)
+    return _kept(best, current, main).stacks(main)
 
 
 def _plain(line: str) -> str:
@@ -227,11 +230,7 @@ def _frame(line: str, writer: str) -> Frame | None:
     if writer == "gdb":
         match = _GDB_FRAME.match(line)
         return None if match is None else _gdb_frame(match[1])
-    return _pyspy_frame(line)
-
-
-def _pyspy_frame(line: str) -> Frame | None:
-    """From '    step (train.py:12)' or '    clock_nanosleep (libc.so.6)'; local variables are indented further."""
+    # From ' step (train.py:12)' or ' clock_nanosleep (libc.so.6)'; local variables are indented further.
     if not line.startswith("    ") or line[4:5].isspace() or not line.rstrip().endswith(")"):
         return None
     function, _, place = line.strip()[:-1].rpartition(" (")

@@ -43,6 +43,7 @@ _METRIC = re.compile(r"^[A-Za-z_]\w{0,300}Error: ?[-+]?(?:\d{1,18}\.\d|nan\b)")
 # How a traceback ends, whatever the exception is called; 'ERROR:root:…' is another message, 'fire.Fire(train)' code.
 _ENDS = re.compile(_GRAMMAR["ends"])
 # What torch before 1.5 prints of a CUDA call that failed, before it raises a RuntimeError of the same words.
+_AS_RAISED = "RuntimeError: cuda runtime error ({2}) : {3} at {0}:{1}"
 _THC = re.compile(r"^THCudaCheck FAIL file=(\S{1,500}) line=(\d{1,9}) error=(\d{1,9}) : (.{1,300})$")
 # The last line of a traceback without a message: 'NotImplementedError'.
 _NAME = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:Error|Exception|Interrupt|Expired)$")
@@ -259,7 +260,7 @@ def fatal_frame(body: str) -> Frame | None:
 def bare_exception(line: str) -> str | None:
     """The last line of a traceback, which somebody copied without it, or which old torch printed before it."""
     if (check := _THC.match(line)) is not None:
-        return f"RuntimeError: cuda runtime error ({check[3]}) : {check[4].strip()} at {check[1]}:{check[2]}"
+        return _AS_RAISED.format(*check.groups()[:3], check[4].strip())
     line = _AROUND.sub("", line)
     return line if is_exception(line) and _METRIC.match(line) is None else None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceops.core.claims import reason
 from traceops.core.text import first_words
 from traceops.hangs.evidence import Frame, LogEnd, LogEvent, LogKind
 from traceops.hangs.readers.prefixes import without_prefixes
@@ -547,13 +548,12 @@ def idle_training(path: Path) -> LogEvent | None:
     flat = "NaN" if values == {b"nan"} else "0" if values and all(_is_zero(value) for value in values) else None
     if skipped is not None and skipped[2] >= _FEWEST_SKIPPED and skipped[1] >= _SHARE_SKIPPED * skipped[2]:
         last = losses[-1][1].decode() if losses else None
-        of_loss = f", and the loss is {last}" if last is not None and (last == "nan" or _is_zero(last.encode())) else ""
-        text = f"{skipped[1]:,} of {skipped[2]:,} steps were skipped by the loss scaler (overflow in fp16){of_loss}"
-        return LogEvent("idle", None, str(path), skipped[0], text)
+        bad = last is not None and (last == "nan" or _is_zero(last.encode()))
+        line, count, steps = skipped
+        text = reason("hangs", "skipped_loss" if bad else "skipped_steps", skipped=count, steps=steps, loss=last)
+        return LogEvent("idle", None, str(path), line, text)
     if flat is not None and len(losses) == _SAME:
-        return LogEvent(
-            "idle", None, str(path), losses[0][0], f"The loss is {flat} in each of the last {_SAME} lines that have one"
-        )
+        return LogEvent("idle", None, str(path), losses[0][0], reason("hangs", "flat_loss", loss=flat, lines=_SAME))
     return None
 
 

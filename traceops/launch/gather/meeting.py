@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from traceops.core.errors import UsageError
 from traceops.launch.plan import Cluster
-from traceops.traces.summary_header import SUFFIX
-from traceops.traces.windows import trace_stem
+from traceops.traces.windows import SUFFIX, trace_stem
 
 SECRET_ENV = "TRACEOPS_GATHER_SECRET"  # the same on all nodes: who does not know it is told and changes nothing
 C10D_PORT = 29400  # torch's, where a c10d endpoint names none

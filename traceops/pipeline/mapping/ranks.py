@@ -19,14 +19,21 @@ from traceops.core.errors import ODD_VALUE, InputError, odd_value_text, problem_
 from traceops.core.files import shared_with, write_whole
 from traceops.core.units import clock_text
 from traceops.measure.summary import RankSummary, summarize
-from traceops.pipeline.mapping import cache as kept
-from traceops.pipeline.mapping.cache import Content, code_fingerprint, content_of, is_unchanged
+from traceops.pipeline.mapping import summary_file as kept
 from traceops.pipeline.mapping.executors import cores, map_files
-from traceops.pipeline.mapping.summary_file import pack, read_packed, unpack, zipped
+from traceops.pipeline.mapping.summary_file import (
+    Content,
+    code_fingerprint,
+    content_of,
+    is_unchanged,
+    pack,
+    read_packed,
+    unpack,
+    zipped,
+)
 from traceops.traces.discover import TraceFile
 from traceops.traces.source import is_remote
-from traceops.traces.summary_header import SUFFIX, SummaryHeader
-from traceops.traces.windows import trace_stem
+from traceops.traces.windows import SUFFIX, SummaryHeader, trace_stem
 from traceops.version import __version__
 
 # The line that says how far the reading of traces is: ranks, MB, MB/s, time left.

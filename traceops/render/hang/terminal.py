@@ -38,6 +38,8 @@ from traceops.report.hang_text import (
 
 _WIDTHS = (40, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
+_FIRST_LINES, _FIRST_ROOTS = 6, 3  # where not all is asked for
+_FIRST_EVIDENCE, _FIRST_ADVICE = 1, 150  # and of causes after the first
 _LIKED_LINES = 8  # with more, ranks that are nearly alike share a line
 _MOST_EVIDENCE = 6
 _MOST_PROBLEMS = 5
@@ -47,13 +49,19 @@ _MOST_SEEN = 300
 
 
 def print_diagnosis(
-    diagnosis: Diagnosis, file: TextIO, written: Path | None = None, beside: Sequence[Finding] = ()
+    diagnosis: Diagnosis,
+    file: TextIO,
+    written: Path | None = None,
+    beside: Sequence[Finding] = (),
+    *,
+    verbose: bool = True,
 ) -> None:
     """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies.
 
-    beside: findings on the machines and links, which come after the causes.
+    beside: findings on the machines and links, which come after the causes. Unless verbose it is a card of about 25
+    lines: the first cause whole, of others what they are.
     """
-    write_terminal(describe_summary(diagnosis, written, beside), file, widths=_WIDTHS)
+    write_terminal(describe_summary(diagnosis, written, beside, verbose=verbose), file, widths=_WIDTHS)
 
 
 def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
@@ -64,11 +72,13 @@ def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
     first = diagnosis.roots[:1]
     out_of_memory = any(root.crash is not None and root.crash.kind == "gpu_memory" for root in first)
     shown = [replace(root, evidence=()) if out_of_memory else root for root in first]
-    blocks = [block for root in shown for block in _root(root, set())]
+    blocks = [block for root in shown for block in _root(root, set(), _MOST_EVIDENCE)]
     write_terminal(blocks, file, widths=_WIDTHS)
 
 
-def describe_summary(diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = ()) -> list[Block]:
+def describe_summary(
+    diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = (), *, verbose: bool = True
+) -> list[Block]:
     """What the terminal says of a hang; `written` is where all of it lies."""
     level = hang_level(diagnosis)
     blocks: list[Block] = []
@@ -76,14 +86,16 @@ def describe_summary(diagnosis: Diagnosis, written: Path | None = None, beside: 
         said = f"{MARK[level]} {hang_sentence(diagnosis)}"
         blocks.append(text(said, look=f"level-{level}", indent=(0, 2)))
     advised: set[str] = set()
-    for number, root in enumerate(diagnosis.roots):
+    for number, root in enumerate(diagnosis.roots if verbose else diagnosis.roots[:_FIRST_ROOTS]):
         if number:
             blocks.append(text(""))
-        blocks += _root(root, advised)
+        blocks += _root(root, advised, _MOST_EVIDENCE if verbose or not number else _FIRST_EVIDENCE)
+    if not verbose and len(diagnosis.roots) > _FIRST_ROOTS:
+        blocks.append(text(say("more_causes", more=len(diagnosis.roots) - _FIRST_ROOTS), look="soft", indent=(2, 2)))
     for finding in beside:
         blocks += [text(""), finding_block(finding)]
     if diagnosis.ranks:
-        blocks += [text(""), _ranks(diagnosis), text("")]
+        blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES), text("")]
     if diagnosis.roots:
         stall, read = stall_text(diagnosis), f"Read: {read_text(diagnosis)}."
         blocks.append(text(f"{stall}. {read}" if stall else read))
@@ -103,18 +115,19 @@ def describe_summary(diagnosis: Diagnosis, written: Path | None = None, beside: 
     return blocks
 
 
-def _root(root: Root, advised: set[str]) -> Iterator[Block]:
+def _root(root: Root, advised: set[str], most: int) -> Iterator[Block]:
     said = f"{MARK['error']} {root_sentence(root)} {root_label(root)}"
     yield text(said, look="level-error", indent=(0, 2))
     news = [line for what, value in root.evidence if (line := _news(what, value, said))]
-    for line in news[:_MOST_EVIDENCE]:
+    for line in news[:most]:
         yield text(line, indent=(4, 6))
-    if len(news) > _MOST_EVIDENCE:
-        yield text(say("more_evidence", more=len(news) - _MOST_EVIDENCE), look="soft", indent=(4, 0))
+    if len(news) > most:
+        yield text(say("more_evidence", more=len(news) - most), look="soft", indent=(4, 0))
     advice = root_advice(root)
     if advice and advice not in advised:
         advised.add(advice)
-        yield text(f"→ {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", indent=(4, 6))
+        limit = _MOST_ADVICE if most > _FIRST_EVIDENCE else _FIRST_ADVICE
+        yield text(f"→ {textwrap.shorten(advice, limit, placeholder=' …')}", indent=(4, 6))
 
 
 def _news(what: str, value: str, said: str) -> str:
@@ -125,10 +138,10 @@ def _news(what: str, value: str, said: str) -> str:
     return what if plain in said and ":" in what else f"{what}: {value}"
 
 
-def _ranks(diagnosis: Diagnosis) -> TableBlock:
+def _ranks(diagnosis: Diagnosis, most: int) -> TableBlock:
     """A line for equal ranks, causes first; columns that nobody fills are left out."""
     groups = merged_ranks(diagnosis, _LIKED_LINES)
-    shown, rest = groups[:_MOST_LINES], groups[_MOST_LINES:]
+    shown, rest = groups[:most], groups[most:]
     columns = {
         Column("rank", "rank", number=False, css="fold"): [ranks_text(group.ranks, 4) for group in shown],
         Column("state", "state", number=False, css="nowrap fold"): [state_text(group) for group in shown],

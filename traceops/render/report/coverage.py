@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from traceops.across.match import NO_METADATA
 from traceops.across.send_receive import NO_END
-from traceops.core.cause_words import BUCKETS
 from traceops.core.claims import Claim
 from traceops.core.findings import Check
-from traceops.core.words import WINDOW
+from traceops.core.words import BUCKETS, WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.terms import first_said, said
 from traceops.report.model import Report

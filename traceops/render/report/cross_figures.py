@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceops.core.cause_words import CAUSES
 from traceops.core.facts import Fact
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, size_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import size
 from traceops.render.report.figures import (

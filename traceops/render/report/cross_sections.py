@@ -12,11 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
-from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import size_text, us_text
-from traceops.core.words import ROLES, SCHEDULES, STEP, StepWords
+from traceops.core.words import BUCKETS as BUCKET_WORDS
+from traceops.core.words import CAUSES, ROLES, SCHEDULES, STEP, StepWords
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import (
     NOT_KNOWN,

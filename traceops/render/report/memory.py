@@ -9,14 +9,13 @@ from typing import Any
 
 from traceops.core.claims import first_phrase
 from traceops.core.units import UNKNOWN, gib_text
-from traceops.core.words import MEMORY_KINDS
+from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
 from traceops.render.report.figures import Figure, dots, laid_out, line, worded
 from traceops.render.report.terms import section_of
 from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
-from traceops.traces.snapshot_rows import NO_STACK
 
 _GIB = 1 << 30
 said = partial(first_phrase, "gpu_memory")

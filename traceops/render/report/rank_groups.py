@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 
 from msgspec import Struct
 
-from traceops.core.cause_words import CAUSES
 from traceops.core.rank_text import ranks_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, value_of
 from traceops.render.report.terms import first_said, said

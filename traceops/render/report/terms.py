@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.claims import first_phrase, phrases
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import STEP, WINDOW, StepWords
 from traceops.render.document import Block, Section
 from traceops.words.catalogue import texts

@@ -9,9 +9,9 @@ from typing import Any, TextIO
 import msgspec
 from msgspec.structs import replace
 
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.claims import phrases
 from traceops.core.units import fixed_text, number_text
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import ROLES
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, items, soft, spans, text

@@ -7,9 +7,9 @@ from typing import Any, TextIO
 
 from msgspec import structs
 
-from traceops.core.cause_words import BUCKETS as BUCKET_WORDS
 from traceops.core.claims import phrases
 from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
 from traceops.render.files import write_files

@@ -94,6 +94,11 @@ class Strategy(ABC):
         # Tied weights come once. Frozen parameters need nothing: they are equal everywhere and stay so.
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.scaler = self.make_scaler(enabled=options.precision == "fp16")
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Wrap or cut the model, and make the optimizer of what this rank updates."""
+        self.optimizer = self.make_optimizer(self.parameters)
 
     def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
         """The loss scaler for fp16; every rank has all reduced gradients, so all find the same inf."""

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
+from traceops.train.strategies.base import Strategy
 
 
 def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float) -> list[list[nn.Parameter]]:
@@ -116,12 +116,9 @@ class BucketDDPAsync(Strategy):
 
     syncs_in_backward = True
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.optimizer = optimizer(self.parameters)
-        parameters = make_buckets(self.parameters, options.bucket_cap_mb * 2**20)
+    def prepare(self) -> None:
+        self.optimizer = self.make_optimizer(self.parameters)
+        parameters = make_buckets(self.parameters, self.options.bucket_cap_mb * 2**20)
         self.buckets = [Bucket(bucket) for bucket in parameters]
         self.order = LaunchInOrder(parameters, self.launch)
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from traceops.train.config import STAGES_PER_RANK, blocks_of_stages
 from traceops.train.model import GPT, loss_or_logits
-from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions, blocks_of
+from traceops.train.strategies.base import Strategy, blocks_of
 from traceops.train.strategies.bucket_ddp_async import make_buckets
 
 
@@ -32,19 +32,16 @@ class MeshStrategy(Strategy):
     axis: ClassVar[str]
     syncs_in_backward = False
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.axis_size = self.world_size // options.replicas
+    def prepare(self) -> None:
+        self.axis_size = self.world_size // self.options.replicas
         self.axis_rank = self.rank % self.axis_size
-        names = ("dp", self.axis) if options.replicas > 1 else (self.axis,)
-        shape = (options.replicas, self.axis_size) if options.replicas > 1 else (self.axis_size,)
-        whole = init_device_mesh(device.type, shape, mesh_dim_names=names)
+        names = ("dp", self.axis) if self.options.replicas > 1 else (self.axis,)
+        shape = (self.options.replicas, self.axis_size) if self.options.replicas > 1 else (self.axis_size,)
+        whole = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
         self.mesh = whole[self.axis]
         self.group = self.mesh.get_group()
-        self.dp_group = whole["dp"].get_group() if options.replicas > 1 else None
-        self.data_rank, self.data_size = self.rank // self.axis_size, options.replicas
+        self.dp_group = whole["dp"].get_group() if self.options.replicas > 1 else None
+        self.data_rank, self.data_size = self.rank // self.axis_size, self.options.replicas
 
     def average_over_replicas(self) -> None:
         """Make the gradients of a step those of the whole batch."""
@@ -85,10 +82,8 @@ class PytorchTP(MeshStrategy):
 
     axis = "tp"
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
+    def prepare(self) -> None:
+        super().prepare()
         for block in blocks_of(self.module):
             parallelize_module(
                 block,
@@ -104,7 +99,7 @@ class PytorchTP(MeshStrategy):
         # In groups of their own: an optimizer's fused kernels take either kind of tensor, not both at once.
         cut: list[nn.Parameter] = [p for p in self.parameters if isinstance(p, DTensor)]
         whole = [p for p in self.parameters if not isinstance(p, DTensor)]
-        self.optimizer = optimizer([{"params": cut}, {"params": whole}])
+        self.optimizer = self.make_optimizer([{"params": cut}, {"params": whole}])
 
     def backward(self, loss: Tensor) -> None:
         super().backward(loss)
@@ -127,11 +122,9 @@ class PytorchCP(MeshStrategy):
 
     axis = "cp"
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.optimizer = optimizer(self.parameters)
+    def prepare(self) -> None:
+        super().prepare()
+        self.optimizer = self.make_optimizer(self.parameters)
 
     def forward_backward(self, tokens: Tensor, targets: Tensor, parts: int = 1) -> Tensor | None:
         from torch.distributed.tensor.experimental import context_parallel
@@ -159,19 +152,18 @@ class PytorchPP(MeshStrategy):
 
     axis = "pp"
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
+    def prepare(self) -> None:
+        super().prepare()
+        model = self.module
         assert isinstance(model, GPT)
-        held = STAGES_PER_RANK[options.pp_schedule]
-        blocks = blocks_of_stages(len(model.blocks), held * self.axis_size, options.stage_layers)
+        held = STAGES_PER_RANK[self.options.pp_schedule]
+        blocks = blocks_of_stages(len(model.blocks), held * self.axis_size, self.options.stage_layers)
         numbers = range(self.axis_rank, len(blocks), self.axis_size)
         stages = [Stage(model, blocks[n], n == 0, n == len(blocks) - 1, self.autocast()) for n in numbers]
         self.parts = 1  # micro-batches of a step, each of which the schedule cuts into its own
         self.schedule = self.make_schedule(
             [
-                PipelineStage(stage, n, len(blocks), device, group=self.group)
+                PipelineStage(stage, n, len(blocks), self.device, group=self.group)
                 for n, stage in zip(numbers, stages, strict=True)
             ]
         )
@@ -181,7 +173,7 @@ class PytorchPP(MeshStrategy):
         self.tied_weight = model.tokens.weight
         self.module = self.model = nn.ModuleList(stages)
         self.parameters = list(self.module.parameters())
-        self.optimizer = optimizer(self.parameters)
+        self.optimizer = self.make_optimizer(self.parameters)
 
     def make_schedule(self, stages: list[Any]) -> Any:
         """The schedule that runs these stages of this rank."""
@@ -260,23 +252,21 @@ class ExpertParallel(MeshStrategy):
 
     axis = "ep"
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
+    def prepare(self) -> None:
+        super().prepare()
         self.data_rank, self.data_size = self.rank, self.world_size
-        count = options.experts or self.axis_size
+        count = self.options.experts or self.axis_size
         generator = torch.Generator().manual_seed(0)
         for block in blocks_of(self.module):
             own: Any = block
             self.added_parameters += count * own.mlp[0].weight.shape[1]  # the router
             self.added_parameters += (count - 1) * sum(p.numel() for p in own.mlp.parameters())
-            own.mlp = Experts(own.mlp, count, self.group, options.skew, generator)
+            own.mlp = Experts(own.mlp, count, self.group, self.options.skew, generator)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.experts = [p for name, p in self.module.named_parameters() if ".experts." in name]
         of_experts = set(self.experts)
         self.shared = [p for p in self.parameters if p not in of_experts]
-        self.optimizer = optimizer(self.parameters)
+        self.optimizer = self.make_optimizer(self.parameters)
 
     def backward(self, loss: Tensor) -> None:
         super().backward(loss)

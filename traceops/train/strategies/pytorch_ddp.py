@@ -15,14 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from traceops.core.errors import UsageError
-from traceops.train.strategies.base import (
-    COMPUTE_DTYPE,
-    OptimizerSpec,
-    Strategy,
-    StrategyOptions,
-    blocks_of,
-    shared_between_blocks,
-)
+from traceops.train.strategies.base import COMPUTE_DTYPE, Strategy, StrategyOptions, blocks_of, shared_between_blocks
 
 
 def wrap(module: nn.Module, device: torch.device, options: StrategyOptions) -> DistributedDataParallel:
@@ -40,13 +33,10 @@ class PytorchDDP(Strategy):
 
     syncs_in_backward = True
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.ddp = wrap(self.module, device, options)
+    def prepare(self) -> None:
+        self.ddp = wrap(self.module, self.device, self.options)
         self.model = self.ddp
-        self.optimizer = optimizer(self.parameters)
+        self.optimizer = self.make_optimizer(self.parameters)
 
     @contextmanager
     def micro_step(self, last: bool) -> Iterator[None]:
@@ -54,23 +44,14 @@ class PytorchDDP(Strategy):
             yield
 
 
-class PytorchZero1(Strategy):
+class PytorchZero1(PytorchDDP):
     """Each rank has the optimizer state of some whole parameters, updates those and broadcasts them."""
 
-    syncs_in_backward = True
-
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.ddp = wrap(self.module, device, options)
+    def prepare(self) -> None:
+        self.ddp = wrap(self.module, self.device, self.options)
         self.model = self.ddp
-        self.optimizer = ZeroRedundancyOptimizer(self.parameters, optimizer_class=optimizer.cls, **optimizer.options)
-
-    @contextmanager
-    def micro_step(self, last: bool) -> Iterator[None]:
-        with nullcontext() if last else self.ddp.no_sync():
-            yield
+        own = self.make_optimizer
+        self.optimizer = ZeroRedundancyOptimizer(self.parameters, optimizer_class=own.cls, **own.options)
 
 
 class _FSDP(Strategy):
@@ -84,11 +65,8 @@ class _FSDP(Strategy):
     syncs_in_backward = True
     reshard_after_forward: ClassVar[bool]
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+    def prepare(self) -> None:
+        if self.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
             raise UsageError(
                 f"FSDP2 of torch {torch.__version__} cannot train on the CPU; "
                 "update torch, or use --strategy zero2 or zero3"
@@ -98,10 +76,10 @@ class _FSDP(Strategy):
             raise UsageError(
                 "FSDP2 cannot shard a parameter that several blocks share; use --strategy zero3 or pytorch_ddp"
             )
-        dtype = COMPUTE_DTYPE.get(options.precision)
+        dtype = COMPUTE_DTYPE.get(self.options.precision)
         policy = MixedPrecisionPolicy(dtype, torch.float32) if dtype else MixedPrecisionPolicy()
         # Without a GPU all is in the host's memory already.
-        offload = options.offload == "cpu" and device.type != "cpu"
+        offload = self.options.offload == "cpu" and self.device.type != "cpu"
         own = CPUOffloadPolicy() if offload else OffloadPolicy()
         mesh = self.make_mesh()
         for block in blocks:
@@ -112,7 +90,7 @@ class _FSDP(Strategy):
         fully_shard(self.module, mesh=mesh, reshard_after_forward=False, mp_policy=policy, offload_policy=own)
         self.fsdp = cast(FSDPModule, self.module)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
-        self.optimizer = optimizer(self.parameters)
+        self.optimizer = self.make_optimizer(self.parameters)
 
     def make_mesh(self) -> DeviceMesh:
         return init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("shard",))

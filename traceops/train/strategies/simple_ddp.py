@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
+from traceops.train.strategies.base import Strategy
 
 
 class SimpleDDP(Strategy):
@@ -17,15 +19,12 @@ class SimpleDDP(Strategy):
     """
 
     syncs_in_backward = False
-
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.optimizer = optimizer(self.parameters)
+    averages_each: ClassVar[bool] = True  # micro-batch's gradients
 
     def backward(self, loss: Tensor) -> None:
         super().backward(loss)
+        if not (self.last_micro_step or self.averages_each):  # what DDP calls no_sync
+            return
         for p in self.parameters:
             if p.grad is None:  # unused here, but another rank may have used it
                 p.grad = torch.zeros_like(p)
@@ -34,26 +33,10 @@ class SimpleDDP(Strategy):
             dist.all_reduce(p.grad)
 
 
-class SimpleDDPGradAccum(Strategy):
-    """Gradients add up locally and are averaged once an optimizer step, one parameter at a time."""
+class SimpleDDPGradAccum(SimpleDDP):
+    """Gradients add up locally and are averaged once per optimizer step, one parameter at a time."""
 
-    syncs_in_backward = False
-
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.optimizer = optimizer(self.parameters)
-
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss)
-        if not self.last_micro_step:  # what DDP calls no_sync
-            return
-        for p in self.parameters:
-            if p.grad is None:  # unused here, but another rank may have used it
-                p.grad = torch.zeros_like(p)
-            p.grad.div_(self.world_size)
-            dist.all_reduce(p.grad)
+    averages_each = False
 
 
 class SimpleDDPHook(Strategy):
@@ -65,11 +48,8 @@ class SimpleDDPHook(Strategy):
 
     syncs_in_backward = True
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.optimizer = optimizer(self.parameters)
+    def prepare(self) -> None:
+        self.optimizer = self.make_optimizer(self.parameters)
         for p in self.parameters:
             p.register_post_accumulate_grad_hook(self.average)  # type: ignore[no-untyped-call]
 
@@ -88,11 +68,8 @@ class SimpleDDPAsync(Strategy):
 
     syncs_in_backward = True
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        self.optimizer = optimizer(self.parameters)
+    def prepare(self) -> None:
+        self.optimizer = self.make_optimizer(self.parameters)
         self.pending: list[dist.Work] = []
         for p in self.parameters:
             p.register_post_accumulate_grad_hook(self.start_average)  # type: ignore[no-untyped-call]

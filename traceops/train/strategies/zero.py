@@ -13,14 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-from traceops.train.strategies.base import (
-    COMPUTE_DTYPE,
-    OptimizerSpec,
-    Strategy,
-    StrategyOptions,
-    blocks_of,
-    shared_between_blocks,
-)
+from traceops.train.strategies.base import COMPUTE_DTYPE, Strategy, blocks_of, shared_between_blocks
 from traceops.train.strategies.bucket_ddp_async import LaunchInOrder, make_buckets
 
 # torch 2.13 renamed them and warns at every call of the old names.
@@ -121,16 +114,13 @@ class Zero1(Strategy):
 
     syncs_in_backward = False
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
+    def prepare(self) -> None:
         self.flats = [FlatParameters(same_dtype) for same_dtype in make_buckets(self.parameters, math.inf)]
         self.gradients = [torch.zeros_like(flat.full) for flat in self.flats]
         for flat, gradient in zip(self.flats, self.gradients, strict=True):
             for p, view in zip(flat.parameters, flat.split(gradient), strict=True):
                 p.grad = view  # backward accumulates in place: no copy into the flat gradient
-        self.optimizer = optimizer([flat.shard for flat in self.flats])
+        self.optimizer = self.make_optimizer([flat.shard for flat in self.flats])
 
     def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
         # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
@@ -160,15 +150,12 @@ class Zero2(Strategy):
 
     syncs_in_backward = True
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        buckets = make_buckets(self.parameters, options.bucket_cap_mb * 2**20)
+    def prepare(self) -> None:
+        buckets = make_buckets(self.parameters, self.options.bucket_cap_mb * 2**20)
         self.flats = [FlatParameters(bucket) for bucket in buckets]
         self.gradients = GradientSharder()
         self.order = LaunchInOrder(buckets, self.launch)
-        self.optimizer = optimizer([flat.shard for flat in self.flats])
+        self.optimizer = self.make_optimizer([flat.shard for flat in self.flats])
 
     def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
         # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
@@ -237,11 +224,8 @@ class Zero3(Strategy):
 
     syncs_in_backward = True
 
-    def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
-    ) -> None:
-        super().__init__(model, optimizer, device, options)
-        if dtype := COMPUTE_DTYPE.get(options.precision):
+    def prepare(self) -> None:
+        if dtype := COMPUTE_DTYPE.get(self.options.precision):
             for p in self.module.parameters():
                 if not p.requires_grad:
                     p.data = p.to(dtype)
@@ -264,7 +248,7 @@ class Zero3(Strategy):
         self.reduce_order = [*reversed(self.units[:count]), *self.units[count:]]
         self.order = LaunchInOrder([unit.parameters for unit in self.reduce_order], self.launch)
         self.gradients = GradientSharder()
-        self.optimizer = optimizer([unit.shard for unit in self.units])
+        self.optimizer = self.make_optimizer([unit.shard for unit in self.units])
 
     def _add_units(self, parameters: list[nn.Parameter], names: dict[nn.Parameter, str]) -> list[Unit]:
         added = []

@@ -173,8 +173,8 @@ static PyObject *way_rest(Way *way, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(heartbeat_doc, "tell_in(memory)\n\nThe heartbeat's memory, None for no more.");
-static PyObject *way_tell_in(Way *way, PyObject *memory) {
+PyDoc_STRVAR(heartbeat_doc, "publish_to(memory)\n\nThe heartbeat's memory, None for no more.");
+static PyObject *way_publish_to(Way *way, PyObject *memory) {
     Py_buffer told = {0};
     if (memory != Py_None) {
         if (PyObject_GetBuffer(memory, &told, PyBUF_WRITABLE) != 0)
@@ -285,7 +285,7 @@ static PyMethodDef methods[] = {
     {"passed_at", (PyCFunction)way_passed_at, METH_VARARGS, passed_at_doc},
     {"arm", (PyCFunction)way_arm, METH_VARARGS, arm_doc},
     {"rest", (PyCFunction)way_rest, METH_NOARGS, rest_doc},
-    {"tell_in", (PyCFunction)way_tell_in, METH_O, heartbeat_doc},
+    {"publish_to", (PyCFunction)way_publish_to, METH_O, heartbeat_doc},
     {"collected", (PyCFunction)(void (*)(void))way_collected, METH_FASTCALL, collected_doc},
     {"take_collected", (PyCFunction)way_take_collected, METH_NOARGS, take_gc_doc},
     {"append", (PyCFunction)way_append, METH_VARARGS, append_doc},
