@@ -204,6 +204,7 @@ def main() -> int:
     """Run the cases and say what differs; 1 where anything does that is not listed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slice", default="0/1", metavar="K/N", help="every Nth case, from the Kth on")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="the first N, of a run that was cut off")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with the text in their name")
     parser.add_argument("--file", default="", metavar="NAME", help="cases of cases/NAME.toml")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N signals more, at random moments")
@@ -211,9 +212,11 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only print the names")
     args = parser.parse_args()
     kth, of = map(int, args.slice.split("/"))
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's & and nohup have them ignored
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     cases = load()
     every = (*cases, *at_random_moments(cases, args.random, args.seed))
-    chosen = [one for one in every if args.only in one.name and args.file in ("", one.file)][kth::of]
+    chosen = [one for one in every if args.only in one.name and args.file in ("", one.file)][kth::of][args.skip :]
     if args.list:
         print(*(f"{one.way:8}{one.name}" for one in chosen), sep="\n")
         return 0

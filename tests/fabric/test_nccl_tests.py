@@ -282,7 +282,7 @@ def test_small_messages_that_take_milliseconds(tmp_path, capsys, us, late):
     told = " ".join(capsys.readouterr().out.split())
     assert "0 GB/s" not in told
     assert ("takes 9.97 ms for 8 B" in told) is late and ("Nothing wrong" in told) is not late
-    assert "no message was large enough to tell a bandwidth" in told
+    assert "no message was large enough for a bandwidth" in told
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import sample_doctor
 import sample_hang
 from changed import replace
 from html_page import TABLES
+from sample_report import sample_report
 
 from traceops.core.errors import InputError
-from traceops.core.facts import Fact
+from traceops.core.facts import Fact, fact_of, label_of
 from traceops.core.file_formats import FORMATS
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import JudgedBy
@@ -50,13 +51,14 @@ from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import FoldedPart, folded, size
 from traceops.render.writers.terminal import write_terminal
-from traceops.report.document import render_json, to_json_object
+from traceops.report.document import render_json, report_of, to_json_object
 from traceops.report.rows import RankRow
 from traceops.report.tables import Tables
 from traceops.rules.docs import rules_markdown
 from traceops.rules.registry import BY_ID, RULES
 from traceops.rules.validity import MISSING_RANKS
 from traceops.schemas import schema_path
+from traceops.words.catalogue import texts
 
 HOSTILE = "<script>alert(1)</script> @someone `x` |"
 TABLE = build_table("Times", (Column("name", "Name", number=False), Column("ms", "ms")), [{"name": HOSTILE, "ms": 1.5}])
@@ -275,3 +277,27 @@ def test_rules_are_unique_and_documented():
 def test_docs_of_the_rules_are_fresh():
     committed = (DATA.parents[1] / "docs/rules.md").read_text()
     assert committed == rules_markdown(), "run: python -m traceops.rules.docs > docs/rules.md"
+
+
+def test_every_fact_has_a_label_and_every_label_a_fact():
+    assert set(texts("facts")) == {fact.value for fact in Fact}
+    assert set(texts("facts", "earlier")) <= set(texts("facts"))
+
+
+@pytest.mark.parametrize("fact", [fact for fact in Fact if label_of(fact) and label_of(fact, "X") != "X"])
+def test_a_label_is_understood_where_the_fact_is_not_said(fact: Fact):
+    subject = "a kernel" if "{subject}" in texts("facts")[fact.value] else ""
+    found, about = fact_of(label_of(fact, subject))
+    assert label_of(found, about) == label_of(fact, subject)
+    assert about == subject
+
+
+def test_labels_of_earlier_reports_become_facts():
+    report = to_json_object(sample_report())
+    finding = {"rule": "TO-S001", "severity": "error", "confidence": "high", "title": "t", "message": "m"}
+    evidence = [{"metric": "waiting for it", "value": 3.5}, {"metric": "grew: gemm", "value": 1.0}]
+    report["findings"] = [{**finding, "evidence": [*evidence, {"metric": "of another version", "value": 1}]}]
+    read = report_of(report, "report.json").findings[0]
+    assert read.number(Fact.WAITING_FOR_IT) == 3.5
+    assert read.evidence[1] == Evidence(Fact.GREW, 1.0, subject="gemm")
+    assert read.evidence[2].metric == "of another version"

@@ -131,14 +131,19 @@ def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     return slope, float(median(y - slope * (x - middle)))
 
 
+def _ranks_by_anchor(anchors: dict[int, dict[int, int]]) -> dict[int, list[int]]:
+    ranks: dict[int, list[int]] = defaultdict(list)
+    for rank, own in anchors.items():
+        for number in own:
+            ranks[number].append(rank)
+    return ranks
+
+
 def _along_tree(anchors: dict[int, dict[int, int]]) -> dict[int, ClockFit]:
     """Fits of all ranks that can be reached from the one with most anchors, each through its best neighbour."""
     if not anchors:
         return {}
-    by_anchor: dict[int, list[int]] = defaultdict(list)
-    for rank, own in anchors.items():
-        for number in own:
-            by_anchor[number].append(rank)
+    by_anchor = _ranks_by_anchor(anchors)
     root = min(anchors, key=lambda rank: (-len(anchors[rank]), rank))
     fits = {root: ClockFit()}
     shared: dict[int, list[tuple[int, float]]] = defaultdict(list)  # rank -> anchors and their common time

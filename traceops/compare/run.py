@@ -61,8 +61,8 @@ def compare(
     cut_off = damaged(base, head)
     base, head, common = _on_common_ranks(base, head)
     reasons = refusals(base, head)
-    if reasons and not force:
-        raise _cannot_compare(reasons)
+    if not force:
+        _check_comparable(reasons)
     on_cpu = base[0].run.device_type == "cpu"
     metrics = metrics_for((base, head))
     step_time = next(metric for metric in metrics if metric.name == "step_time")
@@ -115,9 +115,11 @@ def compare(
     return replace(result, sentence=sentence(result))
 
 
-def _cannot_compare(reasons: Sequence[str]) -> UsageError:
-    listed = "\n".join(f"  {reason}" for reason in reasons)
-    return UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
+def _check_comparable(reasons: Sequence[str]) -> None:
+    """Raises UsageError where there are reasons not to compare."""
+    if reasons:
+        listed = "\n".join(f"  {reason}" for reason in reasons)
+        raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
 
 
 def _on_common_ranks(

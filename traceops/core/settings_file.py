@@ -64,12 +64,15 @@ def _own_table(table: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        table: dict[str, Any] = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
+        text = read_regular(path, _MOST_BYTES)
+        if path.name == "pyproject.toml" and b"traceops" not in text:
+            return {}  # most projects' own, which need no parser here
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        table: dict[str, Any] = tomllib.loads(text.decode())
         return table
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error

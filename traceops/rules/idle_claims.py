@@ -85,7 +85,6 @@ class HostBound(Idles, frozen=True, kw_only=True):
     held: the whole of its long operators and calls, of which `first` and `second` take longest.
     """
 
-    kind = "host_bound"
     own: float | None = None
     cost: float | None = None
     slowdown: float | None = None
@@ -106,7 +105,6 @@ class InputBound(Idles, frozen=True, kw_only=True):
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
     """
 
-    kind = "input_bound"
     in_time: float | None = None
     need: WorkersNeeded | None = None
     workers: str = ""
@@ -123,7 +121,6 @@ class InputBound(Idles, frozen=True, kw_only=True):
 class BlockedOnDevice(Idles, frozen=True, kw_only=True):
     """The host blocks on the device. copies_pct: after copies. reads: for NaN, by autograd. few: of `of` steps."""
 
-    kind = "blocked_on_device"
     copies_pct: float | None = None
     reads: float | None = None
     reads_ms: float | None = None

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from traceops.core.text import pattern
 from traceops.traces.source import Damaged, other_file
 
 # What a sink says when it has read as many events as it can; the numbers are those of native/json.h.
@@ -17,13 +18,13 @@ ODD = 1  # what follows is no event that can be read quickly
 CLOSED = 2  # the list of events has ended
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SEPARATOR = re.compile(r'\}\s*,\s*(?=\{\s*")')
+_SEPARATOR = pattern(r'\}\s*,\s*(?=\{\s*")')
 _BUFFER_LIMIT = 1 << 25  # no header and no event is this long; Python objects of so much text may take 1 GB
 # How much is done for the damaged parts of a file, in characters of failed attempts to read an event.
 _THOROUGH = 1 << 26  # then not every place is tried any more
 _HOPELESS = 1 << 32  # then the rest is left alone: minutes of work, for no trace that anybody wrote
 _ATTEMPT = 200  # what any attempt costs besides
-_SKIPPED = re.compile(r"[\s,]*")
+_SKIPPED = pattern(r"[\s,]*")
 _WINDOW = 1 << 12  # longer than most events
 # Half a pair of UTF-16 surrogates is no character: no file that quotes it could be written. Only who reads a string's
 # escapes from its beginning can tell the halves apart: in \\ud83d the backslash is what is escaped.
@@ -33,10 +34,10 @@ _HALF = (  # a high one at the text's end may have its low one in the next
     r"u[dD](?:[c-fC-F][0-9a-fA-F]{2}"
     r"|[89abAB][0-9a-fA-F]{2}(?!\\?\Z|\\u(?:\Z|[dD](?:\Z|[c-fC-F]))))"
 )
-_ESCAPES = re.compile(rf"\\(?:{_WHOLE}(?:\\{_WHOLE}){{0,256}}|({_HALF}))")
-_NOT_FINITE = re.compile(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
+_ESCAPES = pattern(rf"\\(?:{_WHOLE}(?:\\{_WHOLE}){{0,256}}|({_HALF}))")
+_NOT_FINITE = pattern(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
 _LONGER = len("Infinity") - len("inf")
-_NOT_FINITE_OR_QUOTE = re.compile(rf'{_NOT_FINITE.pattern}|"|\\.')
+_NOT_FINITE_OR_QUOTE = pattern(rf'{_NOT_FINITE.pattern}|"|\\.')
 
 
 class Sink(Protocol):

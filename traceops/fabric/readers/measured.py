@@ -135,6 +135,13 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
     return found
 
 
+def _before_nccl(line: str) -> str:
+    """What stands before NCCL's own words, which may be a row; empty where nothing does."""
+    head = _NCCL_HEAD.search(line)
+    own = line[: line.find(" NCCL ") if head is None else head.start()]
+    return own if own.strip() else ""
+
+
 class _TestsReader:
     def __init__(self, path: str) -> None:
         self._path = path
@@ -151,15 +158,18 @@ class _TestsReader:
             self.failure = self.failure or failed[0].strip()
             return
         if " NCCL " in line and "_perf" not in line:
-            head = _NCCL_HEAD.search(line)
-            line = line[: head.start() if head is not None else line.find(" NCCL ")]  # a row may stand before it
-            if not line.strip():
+            line = _before_nccl(line)
+            if not line:
                 return
         if self._open.header and self._take_row(number, line):
             return
         if not self._open.header and len(self._headless) < _MOST_SIZES and _headless(line) is not None:
             self._headless.append((number, line))
             return
+        self._take_other(line)
+
+    def _take_other(self, line: str) -> None:
+        """A line that is no row of a table."""
         if "algbw" in line and "busbw" in line and "size" in line:
             self._header(line)
         elif "Rank" in line and (rank := _RANK.search(line)) is not None:

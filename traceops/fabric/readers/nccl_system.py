@@ -91,12 +91,9 @@ class SystemSection(Struct):
         return owner is not None
 
     def _take_node(self, node: re.Match[bytes], depth: int, line: int, raw: bytes) -> None:
-        link, gbs, kind, number = node[1], float(node[2]), node[3], node[5]
+        link, kind, number = node[1], node[3], node[5]
         if link in _DIRECT:
-            path = _DIRECT[link]
-            if self._gpu is not None and path is not None and kind in (b"GPU", b"DEV", b"NVS"):
-                other = _SWITCH if kind == b"NVS" else bus_id(number)
-                self._gpu.nvlinks.setdefault(other, (path, gbs, Quote(self.path, line, quoted(raw))))
+            self._take_link(node, _DIRECT[link], line, raw)
             return
         if link == b"PCI":
             while self._switches and self._switches[-1][0] >= depth:
@@ -113,6 +110,13 @@ class SystemSection(Struct):
             self._card = bus_id(number)
         elif kind == b"NET" and node[6] is not None:
             self._take_nic(int(number, 16), node[6].rpartition(b"/")[2])
+
+    def _take_link(self, node: re.Match[bytes], path: PathKind | None, line: int, raw: bytes) -> None:
+        """Of the last GPU to another device."""
+        gbs, kind, number = float(node[2]), node[3], node[5]
+        if self._gpu is not None and path is not None and kind in (b"GPU", b"DEV", b"NVS"):
+            other = _SWITCH if kind == b"NVS" else bus_id(number)
+            self._gpu.nvlinks.setdefault(other, (path, gbs, Quote(self.path, line, quoted(raw))))
 
     def _take_nic(self, number: int, speed: bytes) -> None:
         self.nics.setdefault(number, (self._card, self._numa, float(speed) if _SPEED.match(speed) else None))

@@ -41,6 +41,7 @@ from traceops.traces.windows import ANEW, FORMAT, SUFFIX, SummaryHeader, split, 
 
 T = TypeVar("T")
 
+_OF_NUMBERS = re.compile(r"(?:int|float|bool|Int|NDArray\[np\.\w+\])(?: \| None)?")  # as annotations are written
 _LEAVES = frozenset({int, float, bool, bytes, type(None), np.ndarray})  # nothing in them is shared or replaced
 _INT64 = np.dtype(np.int64)
 # Narrower integers, as an array's header names them, and what they hold; made once, as a rank has 50 arrays.
@@ -195,9 +196,13 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
 
 @functools.cache
 def _field_names(kind: type) -> tuple[str, ...]:
+    """The fields that may hold text: those of a number or an array, as their decoder has checked, are left out."""
     if not issubclass(kind, msgspec.Struct):  # where the types allow anything, a file may have what we never write
         raise ValueError(f"a value of the kind {kind.__name__} is in it")
-    return kind.__struct_fields__
+    hints = {
+        name: str(hint) for one in reversed(kind.__mro__) for name, hint in vars(one).get("__annotations__", {}).items()
+    }
+    return tuple(name for name in kind.__struct_fields__ if not _OF_NUMBERS.fullmatch(hints.get(name, "")))
 
 
 def _well_formed(part: Any, _: Any) -> Any:

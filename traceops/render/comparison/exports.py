@@ -78,6 +78,7 @@ def _without_python_types(value: Any) -> Any:
 
 
 SUITE = "traceops compare"
+_XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 
 
@@ -109,7 +110,7 @@ def render_junit(comparison: Comparison) -> str:
     if problems := [*comparison.refusals, *comparison.warnings]:
         ET.SubElement(suite, "system-err").text = _xml("\n".join(problems))
     ET.indent(suites, " ")
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
+    return _XML_HEAD + ET.tostring(suites, encoding="unicode") + "\n"
 
 
 def _case(metric: MetricChange, power: float) -> ET.Element:

@@ -131,7 +131,7 @@ def interval_figure(comparison: Comparison) -> Figure | None:
                 "color": "rgba(128,128,128,0.9)",
             },
             "customdata": [[text.effect_text(m), text.outcome_text(m)] for m in shown],
-            "hovertemplate": "%{y}<br>%{customdata[0]}: %{customdata[1]}<extra></extra>",
+            "hovertemplate": WORDS["interval_hover"],
             "name": WORDS["interval"],
             "showlegend": False,
         }

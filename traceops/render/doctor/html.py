@@ -155,7 +155,7 @@ def _trace(rows: Sequence[Measured], name: str, colour: str, dash: str, *, faint
         1.5 if faint else 2.5,
         opacity=0.6 if faint else 1.0,
         text=[f"{message_text(one.bytes)}, {one.time_us:.1f} µs" for one in rows],
-        hovertemplate=f"{name}: %{{y:.4~g}} GB/s<br>%{{text}}<extra></extra>",
+        hovertemplate=name + WORDS["sweep_hover"],
     )
     made["line"]["dash"] = dash
     return made if faint else made | {"mode": "lines+markers"}
@@ -355,7 +355,7 @@ def _settings(checkup: Checkup) -> tuple[Block, ...]:
             blocks.append(
                 text("All-reduce: ", bold(after), f" {WORDS['newly']}")
                 if settings.before_gbs is None
-                else text(f"All-reduce: {rate_text(settings.before_gbs)} GB/s before, ", bold(after), " with it.")
+                else text(f"{say('before', gbs=rate_text(settings.before_gbs))} ", bold(after), " with it.")
             )
         same = () if fallback else (" ", code("traceops run --settings doctor.json"), f" {WORDS['same']}")
         blocks += [soft(WORDS["copied"], *same), Code(lines, WORDS["shell"])]
@@ -488,7 +488,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
         facts += [
             ("Errors", Cell(str(levels.error), css="bad") if levels.error else Cell("none")),
             ("Warnings", Cell(str(levels.warning) if levels.warning else "none")),
-            ("Could not look at", Cell(str(levels.not_evaluated) if levels.not_evaluated else "nothing")),
+            ("Not checked", Cell(str(levels.not_evaluated) if levels.not_evaluated else "nothing")),
         ]
     if checkup.trials:
         facts += [

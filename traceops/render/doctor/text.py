@@ -188,11 +188,10 @@ def fallback_lines(checkup: Checkup, document: str = "doctor.json") -> list[str]
     """How to train all the same, where no setting works. document: the checkup as JSON."""
     if checkup.fallback is None:
         return []
-    settings = f" --settings {document}" if checkup.settings is not None else ""
     device = "GPU" if checkup.backend == "nccl" else "process"
     return [
         say("fallback", device=device, batches=checkup.fallback),
-        f"traceops run{settings} --fallback single -- YOUR_SCRIPT",
+        say("fallback_command", document=document if checkup.settings is not None else None),
     ]
 
 

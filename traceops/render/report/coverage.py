@@ -13,7 +13,7 @@ from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.terms import first_said, said
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
-from traceops.rules.idle import CAPTURED, NO_DEVICE, THROUGH_HOST
+from traceops.rules.idle import CAPTURED, THROUGH_HOST
 from traceops.rules.idle_time import MAY_BE_RECORDING
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
 from traceops.words.catalogue import texts
@@ -88,6 +88,7 @@ def to_match(report: Report, reason: str) -> str | None:
 
 
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
+_OF_LAUNCHES = ("idle_host", "idle_sync")  # idle time that only a device can have
 _SEE = f", see {UNALIGNED_CLOCKS.id}"
 
 
@@ -126,11 +127,12 @@ def unjudged_of(report: Report) -> Unjudged | None:
     because = texts("card", "unjudged").get(f"why.{most.why}") or why or texts("card", "unjudged")["why"]
     if most.why == "unmatched" and unmatched:
         because += f" ({unmatched})"
+    nothing_launched = report.run.device_type == "cpu" and most.bucket in _OF_LAUNCHES
     return Unjudged(
         whose=f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the,
         total=total,
         # With nothing launched, it is not the operators that are unknown.
-        what=texts("card", "unjudged")["no_operator"] if why == NO_DEVICE else BUCKETS[most.bucket].metric,
+        what=texts("card", "unjudged")["no_operator"] if nothing_launched else BUCKETS[most.bucket].metric,
         share=most.pct if len(unjudged) > 1 and total - most.pct >= 1 else None,
         because=because.removesuffix(_SEE) if do == "clocks" else because,
         do=do,

@@ -98,7 +98,12 @@ def arrivals_figure(report: Report) -> Figure:
     )  # fmt: skip
     marker = {"symbol": "line-ns-open", "size": 14, "line": {"width": 3}, "color": COMM_WAIT.colour}
     medians = dots("median", low, places, marker, "%{hovertext}", hovertext=about, showlegend=False)
-    labels = _kind_labels(rows)
+    # What each kind is called; sizes are whole where two kinds read alike.
+    kinds = [(row.op, row.group, row.ranks, "" if row.bytes is None else size(row.bytes).text) for row in rows]
+    labels = [
+        _kind_label(row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}")
+        for row, kind in zip(rows, kinds, strict=True)
+    ]
     return laid_out(
         [spread, medians],
         len(rows),
@@ -243,15 +248,6 @@ def _split_text(row: LatenessRow | None) -> str:
     ]
     itself = worded("itself", ms=row.waited_ms)
     return f"{', '.join(parts)} ms; {itself}" if parts else itself
-
-
-def _kind_labels(rows: Sequence[ArrivalRow]) -> list[str]:
-    """What each kind is called; sizes are whole where two kinds read alike."""
-    kinds = [(row.op, row.group, row.ranks, "" if row.bytes is None else size(row.bytes).text) for row in rows]
-    return [
-        _kind_label(row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}")
-        for row, kind in zip(rows, kinds, strict=True)
-    ]
 
 
 def _kind_label(row: ArrivalRow, each: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -176,12 +176,8 @@ def _ledger(report: Report) -> TableBlock:
                 for part, ms, pct in bubble_parts(report)
             ]
     over = {"over": ", median over ranks" if several else ""}
-    cells = {key: _as_it_is(key) for key in ("bar", "worst")}  # nothing is no unknown value
+    cells = {"bar": lambda row: Cell(row["bar"]), "worst": lambda row: Cell(row["worst"])}  # blank is not unknown
     return TableBlock(table_of("terminal_ledger", rows, summary.step_words, make=cells, facts=over))
-
-
-def _as_it_is(key: str) -> Callable[[Mapping[str, str]], Cell]:
-    return lambda row: Cell(row[key])
 
 
 def _what_if(report: Report) -> list[Block]:

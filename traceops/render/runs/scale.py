@@ -39,11 +39,17 @@ def write_scale(found: ScaleDocument, folder: Path) -> list[Path]:
 
     Raises InputError where the folder cannot be written to.
     """
+    lines = [prose(verdict(found).sentence, 900)]
+    tables = [sizes_table(found), *(lost_table(row) for row in found.sizes if row.lost)]
+    if found.predictions:
+        tables.append(predictions_table(found))
+    for made in tables:
+        lines += ["", *markdown_lines(made)]
     contents: dict[str, str | bytes] = {
         "scale.html": write_html(describe(found)),
         "scale.json": json_text(found),
-        "scale.csv": _csv(found),
-        "scale.md": _markdown(found),
+        "scale.csv": struct_csv([replace(row, lost=()) for row in found.sizes]),
+        "scale.md": "\n".join([*lines, ""]),
     }
     return write_files(contents, set(FILES), folder)
 
@@ -191,17 +197,3 @@ def _table(heads: list[str], rows: Sequence[tuple[str, ...]], words: tuple[str, 
 def _named(name: str, table: Table) -> TableBlock:
     """A table with a name of its own on the page."""
     return TableBlock(msgspec.structs.replace(table, caption=name))
-
-
-def _csv(found: ScaleDocument) -> str:
-    return struct_csv([replace(row, lost=()) for row in found.sizes])
-
-
-def _markdown(found: ScaleDocument) -> str:
-    lines = [prose(verdict(found).sentence, 900)]
-    tables = [sizes_table(found), *(lost_table(row) for row in found.sizes if row.lost)]
-    if found.predictions:
-        tables.append(predictions_table(found))
-    for made in tables:
-        lines += ["", *markdown_lines(made)]
-    return "\n".join([*lines, ""])

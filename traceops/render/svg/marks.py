@@ -50,7 +50,7 @@ def shaded_png(shades: NDArray[np.uint8], colour: str, strongest: float) -> str:
     packed = (padded[:, ::2] << 4) | padded[:, 1::2]
     lines = b"".join(b"\0" + line.tobytes() for line in packed)  # filter 0
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    opacity = [0, *(_byte(0.04 + strongest * step / (SHADES - 1)) for step in range(SHADES))]
+    opacity = [0, *(min(round(255 * (0.04 + strongest * step / (SHADES - 1))), 255) for step in range(SHADES))]
     png = _SIGNATURE + b"".join(
         (
             _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0)),
@@ -71,10 +71,6 @@ def shades_of(grid: Sequence[Sequence[float | None]], low: float, high: float) -
         np.uint8
     )
     return shaded
-
-
-def _byte(share: float) -> int:
-    return min(round(255 * share), 255)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -108,18 +104,14 @@ def heat_map(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
             own = {"x": columns[column], "y": name, "z": value}
             title, height = said((line, column), own), frame.band - gap
             top = round(middle - height / 2, 2)
+            share = (value - low) / ((high - low) or 1.0)
             yield Rectangle(
                 round(column * band, 3), top, round(band * 0.995, 3), round(height, 2), colour,
-                _strength(value, low, high), "", title,
+                round(STRONGEST * min(max(share, 0.0), 1.0) + 0.04, 3), "", title,
             )  # fmt: skip
             if form:
                 text = number_as(value, form.partition(":")[2].rstrip("}"))
                 yield Note(round((column + 0.5) * band, 3), middle, text, "middle")
-
-
-def _strength(value: float, low: float, high: float) -> float:
-    share = (value - low) / ((high - low) or 1.0)
-    return round(STRONGEST * min(max(share, 0.0), 1.0) + 0.04, 3)
 
 
 # Bar and box traces as rectangles.

@@ -62,24 +62,11 @@ def _cell(value: Any) -> Any:
     return value
 
 
-_TABLES = (
-    "lateness",
-    "arrivals",
-    "bandwidth",
-    "reference",
-    "timeline",
-    "kernels",
-    "blocking_calls",
-    "copies",
-)  # of report.tables, each a file
+# Tables of report.tables and of HTA's, each a file.
+_TABLES = ("lateness", "arrivals", "bandwidth", "reference", "timeline", "kernels", "blocking_calls", "copies")
 _HTA_TABLES = (
-    "temporal_breakdown",
-    "overlap",
-    "idle_time_breakdown",
-    "kernel_types",
-    "kernels",
-    "launch_statistics",
-    "queue_length",
+    *("temporal_breakdown", "overlap", "idle_time_breakdown"),
+    *("kernel_types", "kernels", "launch_statistics", "queue_length"),
 )
 CSV_FILES = (
     *("summary.csv", "findings.csv", "hosts.csv", "steps.csv", "collectives.csv", "roles.csv", "passes.csv"),
@@ -87,17 +74,8 @@ CSV_FILES = (
 )
 
 _FINDING_COLUMNS = (
-    "rule",
-    "severity",
-    "confidence",
-    "title",
-    "message",
-    "ranks",
-    "steps",
-    "impact_ms",
-    "cause",
-    "evidence",
-    "advice",
+    *("rule", "severity", "confidence", "title", "message", "ranks", "steps"),
+    *("impact_ms", "cause", "evidence", "advice"),
 )
 
 

@@ -169,7 +169,6 @@ class WrongValues(NcclTest, frozen=True, kw_only=True):
 class SlowTest(NcclTest, frozen=True, kw_only=True):
     """Bus bandwidth against what the links give or NCCL expects. source: which, by `link`."""
 
-    kind = "slow_test"
     gbs: float
     message_size: str
     pct: float
