@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 from benchmarks import ROOT
+from traceops.launch.supervise import descendants
 
 JOB = Path(__file__).parent / "programs" / "job.py"
 HEALTHY = ("none", "evaluation", "checkpoint", "longer")
@@ -94,7 +95,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _below(process.pid):
+        for pid in descendants({process.pid}):
             try:
                 os.kill(pid, signal.SIGCONT)
                 os.kill(pid, number)
@@ -105,18 +106,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             continue
-
-
-def _below(pid: int) -> list[int]:
-    found = [pid]
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, rest = int(path.parent.name), path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(rest[1]) in found or int(rest[3]) == pid:
-            found.append(name)
-    return found
 
 
 def _stranger(rank: int) -> subprocess.Popen[bytes]:
@@ -168,9 +157,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--faults", default="none,loader,host,none,work,hang,evaluation,garbage,leak,checkpoint,stop,longer"
-    )
+    parser.add_argument("--faults", default=_FAULTS)
     args = parser.parse_args()
     outcomes = run_all(args.out, args.faults.split(","), args.count, args.seconds, args.ranks, Random(args.seed))
     summary(outcomes, args.out)

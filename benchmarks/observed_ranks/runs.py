@@ -83,7 +83,7 @@ def start(
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    port = _port()
+    port = free_port()
     started = []
     for rank in range(ranks):
         variables = dict(os.environ) | variables_of(folder) | more | {"NCCL_HOSTID": f"host{rank}"}
@@ -125,7 +125,7 @@ def _rank(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {key: str(value) for key, value in told.items()}
 
 
-def _port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

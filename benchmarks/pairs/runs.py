@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
+from benchmarks.observed_ranks.runs import free_port
 from benchmarks.pairs.cases import CASES, Case, Trouble, Way
 
 _HERE = Path(__file__).resolve().parent
@@ -24,12 +24,6 @@ _ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")
 """huggingface/accelerate@16cb6eb:examples/by_feature, with a model, data and a metric of these names in DIR/data."""
 _STRANGER = "stranger:"
 """So many busy processes of another program, beside the ranks."""
-
-
-def _port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> list[str]:
@@ -42,7 +36,7 @@ def _script(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path) -> l
 
 
 def _torchrun(ranks: int, script: list[str]) -> list[str]:
-    port = str(_port())
+    port = str(free_port())
     return [
         sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}",
         *script,
@@ -61,7 +55,7 @@ def _commands(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *,
     if alone:
         return [_torchrun(case.ranks, script)]
     if case.way == Way.RESTART:
-        meet = ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_port()}"]
+        meet = ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
         started = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", *meet, *script]
         return [[*traceops, "--launcher", "none", "--", *started]]
     if case.way == Way.TWO_JOBS:
@@ -71,7 +65,7 @@ def _commands(case: Case, chosen: tuple[Trouble, ...], work: Path, out: Path, *,
         own = ["--profile", str(profile), *(["--plain"] if case.way == Way.WINDOW else [])]
         return [_torchrun(case.ranks, [*script, *own])]
     if case.way == Way.TWO_NODES:
-        meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_port())]
+        meet = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
         return [[*traceops, *meet, "--node-rank", str(n), "--nproc", "1", "--", *script] for n in range(2)]
     assert case.way == Way.RUN
     hang = ["--hang-timeout", "10"] if any("hang" in one.plant or "stuck" in one.plant for one in chosen) else []

@@ -93,6 +93,15 @@ def train(
         end()
 
 
+def learn(model: nn.Module, rows: Callable[[int], torch.Tensor] | None = None, steps: int = STEPS) -> None:
+    """Steps of a model on rows drawn for each, or on eight random ones."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(steps):
+        model(torch.randn(8, DIM) if rows is None else rows(step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def on_one_rank(fault: Callable[[], object]) -> Callable[[int], None]:
     def each(step: int) -> None:
         if RANK == FAULTY and step == AT:
@@ -365,13 +374,8 @@ def slow_half_gpu() -> None:
     if RANK % 2:
         few: Any = torch.cuda.green_contexts.GreenContext.create(num_sms=16, device_id=DEVICE.index)
         few.set_context()
-    model = DistributedDataParallel(network(), device_ids=[DEVICE.index])
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
     batch = torch.randn(2048, DIM, device=DEVICE)
-    for _ in range(STEPS):
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    learn(DistributedDataParallel(network(), device_ids=[DEVICE.index]), lambda step: batch)
 
 
 def network_down() -> None:
@@ -427,14 +431,8 @@ def checkpoint() -> None:
 def recompiled() -> None:
     """Every tenth step has another number of rows, for which torch.compile compiles again."""
     start()
-    model = DistributedDataParallel(network())
-    compiled = torch.compile(model, backend="aot_eager", dynamic=False)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    for step in range(STEPS):
-        rows = 8 + (step if step % 10 == 0 else 0)
-        compiled(torch.randn(rows, DIM)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    compiled: Any = torch.compile(DistributedDataParallel(network()), backend="aot_eager", dynamic=False)
+    learn(compiled, lambda step: torch.randn(8 + (step if step % 10 == 0 else 0), DIM))
 
 
 def garbage() -> None:
@@ -580,22 +578,12 @@ def short_profiler() -> None:
 def apart() -> None:
     """Pairs of ranks that have nothing to do with each other, in one job."""
     groups = [dist.new_group([first, first + 1]) for first in range(0, WORLD, 2)]
-    model = DistributedDataParallel(network(), process_group=groups[RANK // 2])
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    for _ in range(STEPS):
-        model(torch.randn(8, DIM)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    learn(DistributedDataParallel(network(), process_group=groups[RANK // 2]))
 
 
 def ended_early() -> None:
     """A model a rank, as the folds of a cross-validation, and nothing that waits: rank 1 has fewer batches."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    for _ in range(8 if RANK == FAULTY else STEPS):
-        model(torch.randn(8, DIM)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    learn(network(), steps=8 if RANK == FAULTY else STEPS)
 
 
 def slow_pair() -> None:
@@ -603,11 +591,7 @@ def slow_pair() -> None:
     group = [dist.new_group([0, 1]), dist.new_group([2, 3])][RANK // 2]
     model = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).to(DEVICE)
     replicas = DistributedDataParallel(model, device_ids=[DEVICE.index], process_group=group)
-    optimizer = torch.optim.SGD(replicas.parameters(), 0.01)
-    for _ in range(STEPS):
-        replicas(torch.randn(4096, 4096, device=DEVICE)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    learn(replicas, lambda step: torch.randn(4096, 4096, device=DEVICE))
 
 
 STARTED: dict[str, Callable[[], None]] = {

@@ -291,7 +291,7 @@ def test_history_is_written_and_says_what_changed(here: Path, capsys: pytest.Cap
     assert "no baseline in empty" in said(capsys, "history", "--store", "empty", code=3)
     save("store", capture(0))
     text = said(capsys, "history", "--store", "store", "-o", "out", "--plotlyjs", "cdn")
-    assert "nothing to compare" in text and "History: out/history.html" in text
+    assert "no other to compare it with" in text and "History: out/history.html" in text
     for day in range(1, 20):
         save("store", capture(day, 50.0 if day < 10 else 60.0))
     text = said(capsys, "history", "--store", "store", "-o", "out", "--key", "main", "--plotlyjs", "cdn")

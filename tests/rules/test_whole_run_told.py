@@ -464,7 +464,7 @@ def test_a_window_before_the_training_has_settled(tmp_path):
     said = [note for note in report.summary.notes if "--skip-first" in note]
     assert said == [
         "the recorded steps may not be like later ones: just before them a step took 36.0 ms, later ones take "
-        "24.0; traceops run --skip-first 17 records those"
+        "24.0 ms; traceops run --skip-first 17 records those"
     ]
     assert "The recorded steps may not be like later ones" in terminal_of(report, tmp_path)
     assert card_of(report).caveat == "unlike_run"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from traceops.hangs.readers.messages import WORDS
-from traceops.traces.source import Damaged, read_ahead
+from traceops.traces.source import AT_LEAST, MOST_TIMES, Damaged, read_ahead
 from traceops.traces.text_index import Words, backwards, blocks_with, edge_blocks, holds, indexed, spread_blocks
-from traceops.traces.text_lines import WordSearch, blocks, holds_any
+from traceops.traces.text_lines import WordSearch, blocks, damage, holds_any
 
 RARE, BOTH, NEVER = Words(b"watchdog caught"), Words(b"[q]x", b"step 77 "), Words(b"not in this text")
 LINES = "".join(
@@ -155,3 +157,17 @@ def test_it_reads_while_the_consumer_is_at_work():
     assert next(ahead) == 1
     assert second_read.wait(60)  # though nobody has asked for the second
     assert list(ahead) == [2]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress], ids=["gzip", "xz", "bzip2"])
+def test_what_holds_far_more_than_its_size_is_read_in_part_and_that_is_said(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    """46 kB of xz held 300 MB of lines."""
+    log = tmp_path / "train.log.packed"
+    log.write_bytes(pack(b"[rank0]: RuntimeError: odd\n" * 1_000_000))
+    most = AT_LEAST + MOST_TIMES * log.stat().st_size
+    assert sum(len(block) for _, block in blocks(str(log))) == pytest.approx(most, abs=100)
+    assert "only 200 times its packed size are unpacked" in damage(str(log))
+    log.write_bytes(pack(b"x" * (AT_LEAST - 100)))
+    assert damage(str(log)) is None

@@ -47,7 +47,11 @@ def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseExceptio
     contained(_print_to_launcher)
     contained(keep_to_this_process, os.environ)
     try:
-        session = _opened(argv)
+        settings = from_environment(CaptureSettings())
+        if settings.out is None and os.environ.get("WORLD_SIZE", "1") == "1":
+            name = Path(argv[1] if argv[0] == "-m" else argv[0]).stem
+            settings = replace(settings, out=f"profile/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        session = Capture(settings, automatic=True).__enter__()
     except UsageError as refused:
         print(f"traceops: {refused}", file=sys.stderr)
         return refused.exit_code, None
@@ -94,14 +98,6 @@ def _print_to_launcher() -> None:
     progress = from_environment(CaptureSettings()).progress
     if progress is not None:
         print_to_launcher(Path(progress), os.environ)
-
-
-def _opened(argv: Sequence[str]) -> Capture:
-    settings = from_environment(CaptureSettings())
-    if settings.out is None and os.environ.get("WORLD_SIZE", "1") == "1":
-        name = Path(argv[1] if argv[0] == "-m" else argv[0]).stem
-        settings = replace(settings, out=f"profile/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    return Capture(settings, automatic=True).__enter__()
 
 
 def _watch_steps(session: Capture) -> None:

@@ -128,7 +128,8 @@ class TraceFolder:
             self.last_bytes = _whole_size(plain)
             add_to_trace(plain, collectives or [])
             doing(CaptureOperation.COMPRESS)
-            _compress(plain, packed)
+            with plain.open("rb") as reader, _packer().open(packed, "wb", compresslevel=1) as writer:
+                shutil.copyfileobj(reader, writer, 1 << 20)
             packed.replace(final)
         finally:
             for path in (plain, packed, Path(f"{plain}.tmp")):  # Kineto's own, which it leaves where the disk is full
@@ -208,11 +209,6 @@ def _whole_size(path: Path) -> int:
     raise OSError(
         errno.ENOSPC if full else errno.EIO, os.strerror(errno.ENOSPC) if full else "torch wrote no whole trace"
     )
-
-
-def _compress(source: Path, target: Path) -> None:
-    with source.open("rb") as reader, _packer().open(target, "wb", compresslevel=1) as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
 
 
 def _packer() -> Any:

@@ -145,7 +145,8 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            near = _meant_options(asked, unknown)
+            given = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+            near = meant(given, asked._option_string_actions)
             rest = [word for word in words if word not in unknown]
             asked.error(f"{_UNKNOWN} {' '.join(unknown)}{near or f'; without: traceops {shlex.join(rest)}'}")
         return known
@@ -212,11 +213,6 @@ def asked_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpa
                 if word in action.choices:
                     return asked_parser(action.choices[word], words[at + 1 :])
     return parser
-
-
-def _meant_options(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    given = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-    return meant(given, parser._option_string_actions)
 
 
 def _choices(parser: argparse.ArgumentParser, what: str) -> list[str]:

@@ -389,7 +389,12 @@ def run_series(series: Series) -> int:
                 screen.say(_text("stops", label=label, code_of=series.named(label), code=code))
                 screen.say(_text("complete", done=len(done), all=len(labels), out=where))
                 return code
-            for warning in _warnings_after(series, label):
+            # Raises UsageError if the training is of no use, though it ended well.
+            ranks = read_ranks(series.plan.out / label)
+            if not any(rank.traces for rank in ranks):
+                why = next((rank.note for rank in ranks if rank.note), None)
+                raise UsageError(_text("nothing_recorded", label=label, why=why))
+            for warning in check_imports(series.base, label, loaded_files(_imports(series, label))):
                 screen.say(f"note: {warning}")
             done.append(label)
             _write_pairs(series, done)
@@ -406,15 +411,6 @@ def _train(series: Series, label: str) -> int:
         imports.mkdir(parents=True)
         plan = replace(plan, extra_env={**plan.extra_env, IMPORTS_ENV: str(imports)})
     return launch(plan, advise=False)
-
-
-def _warnings_after(series: Series, label: str) -> list[str]:
-    """Raises UsageError if the training is of no use, though it ended well."""
-    ranks = read_ranks(series.plan.out / label)
-    if not any(rank.traces for rank in ranks):
-        why = next((rank.note for rank in ranks if rank.note), None)
-        raise UsageError(_text("nothing_recorded", label=label, why=why))
-    return check_imports(series.base, label, loaded_files(_imports(series, label)))
 
 
 def _imports(series: Series, label: str) -> Path:
