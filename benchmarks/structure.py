@@ -105,7 +105,7 @@ LATE: dict[str, str] = {
     "traceops.render.report.first_screen": "hangs, which few runs have",
     "traceops.render.writers.html": "Jinja2, once a page is written",
     "traceops.rules.registry": "NumPy and the rules of the machine, which a launcher does not need",
-    "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",
+    "traceops.timeline.reader": "Perfetto's package, the extra `perfetto`",
     "traceops.traces.event_columns": "the compiled scanner may not have been built",
     "traceops.train.strategies.meshes": "torch's context parallelism, which is experimental, for one strategy only",
     "traceops.render.report.card": "the types of hang.json: most reports have none; the terminal's marks",

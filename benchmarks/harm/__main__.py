@@ -212,8 +212,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only print the names")
     args = parser.parse_args()
     kth, of = map(int, args.slice.split("/"))
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's & and nohup have them ignored
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's & and nohup have them ignored
+        signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else signal.SIG_DFL)
     cases = load()
     every = (*cases, *at_random_moments(cases, args.random, args.seed))
     chosen = [one for one in every if args.only in one.name and args.file in ("", one.file)][kth::of][args.skip :]

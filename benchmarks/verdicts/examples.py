@@ -33,7 +33,7 @@ from traceops.render.report.card import card_of
 from traceops.report.hang_seen import timed_out
 from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.model import Report
-from traceops.rules.diagnosis import judge_diagnosis
+from traceops.rules.explained import judge_diagnosis
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge as judge_memory
 from traceops.rules.regression import REGRESSED

@@ -24,7 +24,7 @@ from traceops.across.run_use import beyond_peers, core_waits, unfair_waits
 from traceops.core.claims import claim_of
 from traceops.measure.program import NEVER
 from traceops.pipeline.analyze import analyze
-from traceops.rules.idle_claims import InputBound
+from traceops.rules.idle_time import InputBound
 from traceops.rules.stragglers_claims import Late
 from traceops.traces.observed import read_observed
 

@@ -46,7 +46,7 @@ def ranks_of(folder):
     ids=["optimizer", "decode", "no marks", "device only"],
 )
 def test_the_found_step_is_the_true_one(tmp_path, change, by, said):
-    from traceops.render.report.run_text import steps_found
+    from traceops.render.report.terms import steps_found
 
     run = simulate(fsdp2(steps=6, size=SIZE), 2, seed=1)
     report = analyze(write_unmarked(run, tmp_path / "run", change))

@@ -13,8 +13,8 @@ from recorded_step import BOOL, FLOAT, HALF, LONG, NODE, launched_of, op, tensor
 from traceops.compute.attainable import attention_ns, gpu_of, product_ns
 from traceops.compute.judged import judge_uses
 from traceops.compute.measure import measure_compute
-from traceops.compute.operands import read_inputs
 from traceops.compute.passes import _broadcast
+from traceops.compute.uses import read_inputs
 from traceops.compute.work import Attention
 
 NHWC = (56 * 56 * 64, 1, 56 * 64, 64)

@@ -19,7 +19,7 @@ from traceops.hangs.model import Diagnosis, Root, RootFacts, RootKind
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_seen import seen_lines
 from traceops.report.hang_text import hang_sentence, read_text, root_sentence
-from traceops.rules.diagnosis import fabric_findings, judge_diagnosis
+from traceops.rules.explained import fabric_findings, judge_diagnosis
 
 
 def timed_out(rank, sequence=64):

@@ -19,7 +19,7 @@ from traceops.hangs.readers.trouble import Suspects
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice, unknown_ranks
-from traceops.rules.diagnosis import beside_the_roots, judge_diagnosis
+from traceops.rules.explained import beside_the_roots, judge_diagnosis
 
 STUCK = (
     "[rank{r}]:[E704 13:48:58.26 ProcessGroupNCCL.cpp:1746] [PG ID 5 PG GUID 9(TENSOR) Rank 0] ProcessGroupNCCL's "

@@ -19,7 +19,7 @@ from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of
 from traceops.rules import whole_run_machine
 from traceops.rules.overlap import EXPOSED, waited_pct, without_waiting
-from traceops.rules.overlap_claims import Exposed
+from traceops.rules.overlap_gain import Exposed
 from traceops.rules.steps import held_up
 from traceops.rules.whole_run_claims import CoresTaken, LateForCore, WaitsForCore, WaitsInRecorded
 from traceops.traces.observed import read_observed

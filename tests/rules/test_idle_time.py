@@ -21,13 +21,21 @@ from traceops.core.findings import Finding
 from traceops.core.words import WINDOW
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
-from traceops.pipeline import conclude
+from traceops.pipeline import analyze as conclude
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.rules.idle_claims import BlockedOnDevice, Held, HostBound, InputBound
-from traceops.rules.idle_time import MAY_BE_RECORDING, few_steps, idle_of, in_time_ms
+from traceops.rules.idle_time import (
+    MAY_BE_RECORDING,
+    BlockedOnDevice,
+    Held,
+    HostBound,
+    InputBound,
+    few_steps,
+    idle_of,
+    in_time_ms,
+)
 from traceops.traces.discover import TraceFile
 
 DATA = Path(__file__).parents[1] / "data"

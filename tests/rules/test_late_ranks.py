@@ -27,13 +27,13 @@ from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.measure.host_places import CodePlace
-from traceops.pipeline import conclude
+from traceops.pipeline import analyze as conclude
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of, told_first
 from traceops.render.report.lead import lead_finding
 from traceops.report.model import Report
 from traceops.rules import overlap_gain, pipeline, whole_run_hosts
-from traceops.rules.idle_claims import HiddenLoading
+from traceops.rules.idle_time import HiddenLoading
 from traceops.rules.named_lines import in_each_step, in_plain_steps
 from traceops.rules.pipeline import without_loading
 from traceops.rules.registry import BY_ID

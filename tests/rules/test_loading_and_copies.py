@@ -29,9 +29,15 @@ from traceops.render.report.card import card_of
 from traceops.render.report.cross_sections import replay_sentence
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
-from traceops.rules.idle_claims import BlockedOnDevice, HiddenLoading, InputBound
 from traceops.rules.idle_copies import ExposedCopying, _of_kind
-from traceops.rules.idle_time import idle_of, seen_waiting_ms, waits_for_input
+from traceops.rules.idle_time import (
+    BlockedOnDevice,
+    HiddenLoading,
+    InputBound,
+    idle_of,
+    seen_waiting_ms,
+    waits_for_input,
+)
 from traceops.rules.registry import BY_ID
 from traceops.rules.stragglers_claims import Late
 from traceops.rules.whole_run_hosts import _as_replayed, claim_for

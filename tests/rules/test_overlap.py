@@ -31,8 +31,7 @@ from traceops.measure.phases import AFTER
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.rules.overlap import judge_exposed, judge_late_start, judge_small
-from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsLate
-from traceops.rules.overlap_gain import gain_of
+from traceops.rules.overlap_gain import Exposed, ManyCalls, ManySmall, StartsLate, gain_of
 from traceops.traces.discover import discover
 
 TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer

@@ -23,7 +23,7 @@ from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
-from traceops.rules.idle_claims import HostBound, Turns
+from traceops.rules.idle_time import HostBound, Turns
 from traceops.rules.pipeline import LateSend, judge_late, without_recording
 from traceops.rules.shared import work_ms
 from traceops.rules.validity_claims import LongerAfter, ProfilerSlowed

@@ -17,7 +17,7 @@ from traceops.hangs.discover import run_folder_of
 from traceops.hangs.model import Diagnosis
 from traceops.render.files import write_diagnosis
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.rules.diagnosis import FABRIC_RULES, beside_the_roots, judge_diagnosis
+from traceops.rules.explained import FABRIC_RULES, beside_the_roots, judge_diagnosis
 
 _MOST_PASTED = 1 << 28  # bytes
 _MOST_CHECKED = 1 << 26

@@ -10,7 +10,7 @@ from pathlib import Path
 from traceops.core.errors import FileError
 from traceops.pipeline.analyze import find_traces
 from traceops.timeline.choose import FILE_NAME
-from traceops.timeline.query import find_processor, is_timeline, run_query
+from traceops.timeline.reader import find_processor, is_timeline, run_query
 from traceops.timeline.write import write_timeline
 
 

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from traceops.compute.attainable import Gpu, attention_ns, moved_ns, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
-from traceops.compute.kernels import converts_layout
 from traceops.compute.model import Loss
-from traceops.compute.operands import HALVES, Tensor
+from traceops.compute.uses import HALVES, Tensor, converts_layout
 from traceops.compute.work import Attention, Product
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products

@@ -10,10 +10,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
-from traceops.compute.kernels import Unit
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
-from traceops.compute.operands import Tensor
-from traceops.compute.uses import Launched, Place, Use, Uses, find_uses
+from traceops.compute.uses import Launched, Place, Tensor, Unit, Use, Uses, find_uses
 from traceops.compute.work import Work, work_of
 from traceops.core.arrays import Int
 

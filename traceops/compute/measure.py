@@ -25,7 +25,6 @@ from traceops.compute.heavy import (
     find_unsized_attention,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
-from traceops.compute.kernels import maker_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, Loss, RankCompute
 from traceops.compute.passes import (
     find_broadcasts,
@@ -41,7 +40,7 @@ from traceops.compute.passes import (
     find_slice_gradients,
     find_unfused,
 )
-from traceops.compute.uses import Launched, Schedule
+from traceops.compute.uses import Launched, Schedule, maker_of
 from traceops.core.arrays import uniques
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.

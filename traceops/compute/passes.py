@@ -11,8 +11,7 @@ import numpy as np
 
 from traceops.compute.attainable import moved_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
-from traceops.compute.kernels import fused_names
-from traceops.compute.operands import FLOATS
+from traceops.compute.uses import FLOATS, fused_names
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4

@@ -1,18 +1,159 @@
-"""Launched kernels with their operators, and equal ones together: a `Use` is one operator on one set of inputs."""
+"""Launched kernels with their operators: what a kernel's name and an operator's inputs say, and equal ones together.
+
+A `Use` is one operator on one set of inputs.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections import defaultdict
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.compute.operands import NO_INPUTS, Inputs, read_inputs
 from traceops.core.arrays import Int
 from traceops.traces.model import Events
+
+_SIZES = {
+    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "short int": 2,
+    "short": 2, "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+}  # fmt: skip
+_OTHER_NAMES = {  # by torch's ScalarType
+    "Double": "double", "Float": "float", "Half": "c10::Half", "BFloat16": "c10::BFloat16", "Long": "long int",
+    "Int": "int", "Short": "short int", "Char": "signed char", "Byte": "unsigned char", "Bool": "bool",
+}  # fmt: skip
+_MOST_ELEMENTS = 10**14
+FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
+HALVES = frozenset({"c10::Half", "c10::BFloat16"})
+
+
+class Tensor(Struct, frozen=True, dict=True):
+    """One input; a scalar tensor has no dimensions. strides: of the contiguous layout where the trace has none."""
+
+    dims: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+
+    @cached_property
+    def numel(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return _SIZES.get(self.dtype, 4)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that lie in memory: an expanded dimension has one element there."""
+        return math.prod(d for d, s in zip(self.dims, self.strides, strict=True) if s or d == 0) * self.size
+
+    @property
+    def expanded(self) -> bool:
+        """Whether a dimension repeats what is stored once."""
+        return any(s == 0 and d > 1 for d, s in zip(self.dims, self.strides, strict=True))
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the last dimension moves fastest, without gaps."""
+        return self.strides == _packed(self.dims) or all(
+            d == 1 or s == p for d, s, p in zip(self.dims, self.strides, _packed(self.dims), strict=True)
+        )
+
+
+class Inputs(Struct, frozen=True, dict=True):
+    """Inputs by position: a tensor, a list of tensors, or None for what is neither; `values` are texts of scalars."""
+
+    given: tuple[Tensor | tuple[Tensor, ...] | None, ...]
+    values: tuple[str, ...]
+
+    def tensor(self, at: int) -> Tensor | None:
+        """The tensor at this position."""
+        one = self.given[at] if at < len(self.given) else None
+        return one if isinstance(one, Tensor) else None
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """All of them, those in lists too."""
+        found: list[Tensor] = []
+        for one in self.given:
+            if isinstance(one, Tensor):
+                found.append(one)
+            elif one is not None:
+                found += one
+        return found
+
+    def value(self, at: int) -> str:
+        """The text of the scalar at this position."""
+        return self.values[at] if at < len(self.values) else ""
+
+
+NO_INPUTS = Inputs((), ())
+
+
+def _given(dims: Any, kind: str, strides: Any) -> Tensor | tuple[Tensor, ...] | None:
+    """One input; None for what is no tensor and no list of them."""
+    if not isinstance(dims, list):
+        return None
+    if kind == "TensorList" or (dims and isinstance(dims[0], list)):
+        lists = strides if isinstance(strides, list) and len(strides) == len(dims) else [[]] * len(dims)
+        parts = [_tensor(d, _OF_LISTS, s) for d, s in zip(dims, lists, strict=True)]
+        return tuple(part for part in parts if part is not None)
+    return _tensor(dims, kind, strides) if kind in _SIZES else None
+
+
+@lru_cache(maxsize=4096)  # ranks call the same operators with the same inputs
+def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
+    """Inputs of an operator; empty where the texts are not of this kind, whoever wrote them."""
+    dims, kinds, steps, values = (_list(text) for text in (shapes, types, strides, concrete))
+    given: list[Tensor | tuple[Tensor, ...] | None] = []
+    for at, one in enumerate(dims):
+        kind = kinds[at] if at < len(kinds) and isinstance(kinds[at], str) else ""
+        kind = _OTHER_NAMES.get(kind, kind)
+        number = kind in ("double", "long int", "bool") and not one and at and values[at : at + 1] != [""]
+        given.append(None if number else _given(one, kind, steps[at] if at < len(steps) else []))
+    return Inputs(tuple(given), tuple(value if isinstance(value, str) else "" for value in values))
+
+
+_OF_LISTS = "float"  # a trace has no types of what is in a list
+
+
+def _tensor(dims: Any, kind: str, strides: Any) -> Tensor | None:
+    if not isinstance(dims, list) or not all(isinstance(d, int) and 0 <= d <= _MOST_ELEMENTS for d in dims):
+        return None
+    if math.prod(dims) > _MOST_ELEMENTS:  # no memory holds it: the file is damaged, or means to mislead
+        return None
+    known = (
+        isinstance(strides, list)
+        and len(strides) == len(dims)
+        and all(isinstance(s, int) and abs(s) <= _MOST_ELEMENTS for s in strides)
+    )
+    return Tensor(tuple(dims), kind, tuple(strides) if known else _packed(tuple(dims)))
+
+
+def _packed(dims: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for dim in reversed(dims):
+        strides.append(step)
+        step *= max(dim, 1)
+    return tuple(reversed(strides))
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        value = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []
+
 
 _NODE = "autograd::engine::evaluate_function: "
 _WIDEST = 1 << 62
@@ -274,3 +415,94 @@ def _inputs(events: Events, row: int) -> Inputs:
         text(events.strides, events.stride_lists),
         text(events.concrete, events.concrete_lists),
     )
+
+
+Maker = Literal["NVIDIA", "AMD"]
+Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
+
+_SIMT = re.compile(
+    r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm", re.IGNORECASE
+)
+_TF32 = re.compile(r"tf32|s1688gemm|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
+_HALF = re.compile(
+    r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma|cutlass.*half"
+    r"|bf16bf16|f16f16",
+    re.IGNORECASE,
+)
+_FP8 = re.compile(r"e4m3|e5m2|_qq|fp8", re.IGNORECASE)
+_FP64 = re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd", re.IGNORECASE)
+_UNALIGNED = re.compile(r"align1(?!\d)|align2(?!\d)|aligna1|aligna2", re.IGNORECASE)
+_LAYOUT = re.compile(
+    r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransform|BatchedTranspose|batched_transpose", re.IGNORECASE
+)
+_TRITON = re.compile(r"^triton_(?P<kind>poi|red|per|tem|for)_fused_?(?P<names>.*?)(?:_\d+)?$")
+_PRODUCT = re.compile(
+    r"gemm|nvjet|cutlass.*(gemm|Kernel2?$)|xmma|cublas|gemv|splitk|Cijk_|triton_tem|_mm_|wgmma", re.IGNORECASE
+)
+_ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
+
+
+_AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
+_NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
+
+
+def maker_of(names: Iterable[str]) -> Maker | None:
+    """Whose GPU ran kernels of these names; None where none of them tells."""
+    for name in names:
+        if _AMD.search(name):
+            return "AMD"
+        if _NVIDIA.search(name):
+            return "NVIDIA"
+    return None
+
+
+_OF_TYPE: dict[str, Unit] = {
+    "c10::Half": "half", "c10::BFloat16": "half", "double": "fp64", "signed char": "fp8",
+    "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def unit_of(dtype: str, kernel: str) -> Unit:
+    """Which unit multiplies numbers of this type; of float32 only the kernel's name tells."""
+    if unit := _OF_TYPE.get(dtype):
+        return unit
+    patterns: tuple[tuple[Unit, re.Pattern[str]], ...] = (
+        ("tf32", _TF32),
+        ("simt", _SIMT),
+        ("half", _HALF),
+        ("fp64", _FP64),
+        ("fp8", _FP8),
+    )
+    for name, pattern in patterns:
+        if pattern.search(kernel):
+            return name
+    return "other"
+
+
+@lru_cache(maxsize=4096)
+def unaligned(name: str) -> bool:
+    """Whether the kernel reads elements one or two at a time."""
+    return bool(_UNALIGNED.search(name))
+
+
+@lru_cache(maxsize=4096)
+def converts_layout(name: str) -> bool:
+    """Whether it changes channels first to last, or back."""
+    return bool(_LAYOUT.search(name))
+
+
+@lru_cache(maxsize=4096)
+def fused_names(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Of a kernel that Inductor wrote: poi, red, per or tem, and words of the operators in it."""
+    found = _TRITON.match(name)
+    return None if found is None else (found["kind"], tuple(part for part in found["names"].split("_") if part))
+
+
+@lru_cache(maxsize=4096)
+def kind_of_kernel(name: str) -> Literal["product", "attention", "other"]:
+    """What a kernel without an operator does, as far as its name tells."""
+    if _ATTENTION.search(name):
+        return "attention"
+    return "product" if _PRODUCT.search(name) else "other"

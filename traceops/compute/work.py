@@ -10,9 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.compute.kernels import fused_names, kind_of_kernel
-from traceops.compute.operands import Tensor
-from traceops.compute.uses import Use
+from traceops.compute.uses import Tensor, Use, fused_names, kind_of_kernel
 
 Kind = Literal[
     "product", "convolution", "attention", "norm", "softmax", "loss", "elementwise", "reduction", "embedding",

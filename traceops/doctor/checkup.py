@@ -38,7 +38,7 @@ from traceops.rules.explained import judged_checks, most_important_first
 from traceops.rules.fabric.judge import judge_fabric
 from traceops.rules.machine.host import inspect_host
 from traceops.rules.machine.judge import judge_looks
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.limits import looked
 from traceops.rules.machine.saved import judge_log, judge_outputs
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes

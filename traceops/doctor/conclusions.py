@@ -33,7 +33,7 @@ from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.fabric.model import Machine, Measured, same_host
 from traceops.machine.look import Level, Look
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, MeasuredLow, SlowPairs
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.limits import looked
 
 # TO-C001 and TO-C002 from bandwidths that were measured with nothing else on the links.
 

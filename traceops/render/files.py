@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError
-from traceops.core.file_formats import FORMATS
 from traceops.core.files import locked_folder, write_all_whole
 from traceops.core.rule import Verdict
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import render_json
 from traceops.report.model import Report
 from traceops.report.write import json_text
-from traceops.rules.diagnosis import fabric_findings
-from traceops.rules.explained import judged_checks
+from traceops.rules.explained import fabric_findings, judged_checks
 from traceops.rules.failures import in_order_of_roots
 
 if TYPE_CHECKING:

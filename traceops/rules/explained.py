@@ -1,8 +1,9 @@
-"""Merges findings that explain each other, so that one cause is one thing to fix."""
+"""Merges findings that explain each other, so that one cause is one thing to fix; and the verdicts on a hang."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,9 +11,14 @@ from msgspec.structs import replace
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
 from traceops.core.rule import JudgedBy, Rule, Verdict
+from traceops.fabric.fabric import Circumstances
 from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, THROUGH_HOST
 from traceops.rules.fabric import judge as fabric
+from traceops.rules.fabric.judge import OF_A_LINK, judge_fabric
+from traceops.rules.fabric.judge import RULES as _RULES
+from traceops.rules.fabric.paths import ACROSS_NUMA_NODES
+from traceops.rules.failures import judge_crash, judge_hang
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
@@ -23,6 +29,9 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE, SLOW_GROUP, SOMETIMES_L
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
 from traceops.rules.whole_run_hosts import HOST_LONGER
 from traceops.rules.whole_run_machine import MACHINE
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
 
 
 class Explains(Struct, frozen=True):
@@ -164,3 +173,39 @@ def _check(verdict: Verdict) -> Check:
     if verdict.not_evaluated:
         return Check(verdict.rule, "not_evaluated", verdict.not_evaluated)
     return Check(verdict.rule, "clear", verdict.clear)
+
+
+FABRIC_RULES = frozenset(rule.id for rule in _RULES)
+
+
+def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
+    """Those of hangs and crashes, and where the evidence tells of the fabric its rules, weighed by the hang."""
+    verdicts = [*judge_hang(diagnosis), *judge_crash(diagnosis)]
+    fabric = diagnosis.evidence.fabric
+    if fabric is not None:
+        hung = any(root.rule in OF_A_LINK for root in diagnosis.roots)
+        verdicts += judge_fabric(fabric, Circumstances(hung=hung))
+    return verdicts
+
+
+def fabric_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
+    """What these verdicts say of the fabric, the most important first."""
+    return most_important_first(
+        [finding for verdict in verdicts if verdict.rule in FABRIC_RULES for finding in verdict.findings]
+    )
+
+
+def beside_the_roots(diagnosis: Diagnosis, verdicts: Sequence[Verdict]) -> list[Finding]:
+    """What a reader in a hurry needs of the fabric: all of it without a root, else what is more than information.
+
+    A root that names the path between GPUs has said already that it is far.
+    """
+    found = fabric_findings(verdicts)
+    if not diagnosis.roots:
+        return found
+    said = any(root.cause == "p2p" for root in diagnosis.roots)
+    return [
+        finding
+        for finding in found
+        if finding.severity != "info" and not (said and finding.rule == ACROSS_NUMA_NODES.id)
+    ]

@@ -20,17 +20,15 @@ from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.rules.compute import of_launches
-from traceops.rules.idle_claims import (
+from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched
+from traceops.rules.idle_time import (
     BlockedOnDevice,
     HiddenLoading,
     HostBound,
+    Idle,
     InputBound,
     OutsideTorch,
     WorkersNeeded,
-)
-from traceops.rules.idle_findings import IdleJudgement, blocking_calls, finding_of, impact_ms, of_held, stretched
-from traceops.rules.idle_time import (
-    Idle,
     certain_severity,
     few_steps,
     host_share,

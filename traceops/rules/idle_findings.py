@@ -17,9 +17,12 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import HeldLaunches
-from traceops.rules.idle_claims import Held, HostBound, Idles, Turns
 from traceops.rules.idle_time import (
+    Held,
+    HostBound,
     Idle,
+    Idles,
+    Turns,
     in_time_ms,
     measured,
     next_batch,

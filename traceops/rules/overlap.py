@@ -24,11 +24,14 @@ from traceops.core.words import WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.overlap_claims import Exposed, ManyCalls, ManySmall, StartsLate
 from traceops.rules.overlap_gain import (
     MANY,
     Basis,
+    Exposed,
     Gain,
+    ManyCalls,
+    ManySmall,
+    StartsLate,
     basis_of,
     calls_of,
     free_transfer,

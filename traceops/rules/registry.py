@@ -28,7 +28,6 @@ from traceops.rules import (
     whole_run,
     whole_run_hosts,
     whole_run_machine,
-    whole_run_phases,
 )
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.fabric.claims import BOUNDS as FABRIC_BOUNDS
@@ -74,7 +73,7 @@ def _of_the_machine() -> tuple[Rule, ...]:
 
 
 def _bounds_of_the_machine() -> tuple[Bounds, ...]:
-    from traceops.rules.machine.looks import BOUNDS
+    from traceops.rules.machine.limits import BOUNDS
 
     return (BOUNDS,)
 
@@ -85,7 +84,7 @@ def _bounds_of_crashes() -> tuple[Bounds, ...]:
     return (BOUNDS,)
 
 
-WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *whole_run_phases.RULES)
+WHOLE_RUN = (*whole_run.RULES, *whole_run_machine.RULES, *whole_run_hosts.RULES, *whole_run.PHASE_RULES)
 
 
 def judge_whole_run(inputs: Inputs) -> list[Verdict]:
@@ -94,7 +93,7 @@ def judge_whole_run(inputs: Inputs) -> list[Verdict]:
         *whole_run.judge(inputs),
         *whole_run_machine.judge(inputs),
         *whole_run_hosts.judge(inputs),
-        *whole_run_phases.judge(inputs),
+        *whole_run.judge_phases(inputs),
     ]
 
 

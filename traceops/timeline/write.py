@@ -23,19 +23,20 @@ from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.words import ROLES, Role
 from traceops.measure.summary import RankSummary
-from traceops.pipeline.analyze import own_kernels, run_pipeline
-from traceops.pipeline.conclude import Analysis, NoEventsError
+from traceops.pipeline.analyze import Analysis, NoEventsError, own_kernels, run_pipeline
 from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host
 from traceops.timeline.choose import FILE_NAME, around_finding, choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.packets import Bar, Packets, Track
-from traceops.timeline.part import Form, PartTask, RankPart, write_part
 from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
 from traceops.timeline.processes import FINDINGS, TrackNumbers, host_uuid, rank_uuid, title_events
 from traceops.timeline.reader import TimelineHeader, place_files, read_header
 from traceops.timeline.tracks import (
     Drawn,
+    Form,
+    PartTask,
+    RankPart,
     ShownRank,
     Slice,
     arrows,
@@ -48,6 +49,7 @@ from traceops.timeline.tracks import (
     stream_words,
     track_events,
     well_formed,
+    write_part,
 )
 from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote

@@ -26,7 +26,7 @@ from traceops.render.document import Headline
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
-from traceops.report.inspector_text import inspector_text
+from traceops.report.hang_text import inspector_text
 from traceops.rules.fabric.benchmarks import SLOW_TEST, alone_text, benchmark_text
 from traceops.rules.fabric.graph import BELOW_LINKS
 from traceops.rules.machine.judge import COMES_AND_GOES, RULES, wrong_looks

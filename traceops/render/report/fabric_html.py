@@ -22,7 +22,7 @@ from traceops.render.finding_blocks import not_used
 from traceops.render.report.terms import first_said, said
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
-from traceops.report.inspector_text import inspector_text
+from traceops.report.hang_text import inspector_text
 from traceops.report.model import Report
 
 # What NCCL Inspector measured, as a table.

@@ -16,9 +16,8 @@ from traceops.render.report.card import card_of, headline, told_first
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
 from traceops.render.report.rank_groups import shown_ranks
-from traceops.render.report.run_text import how_found, kinds_sentence, speed_facts
 from traceops.render.report.step_timeline import finding_place
-from traceops.render.report.terms import COLUMNS, TERMS, said, section_of
+from traceops.render.report.terms import COLUMNS, TERMS, how_found, kinds_sentence, said, section_of, speed_facts
 from traceops.render.report.whole_run import undisturbed, whole_run
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report

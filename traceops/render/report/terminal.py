@@ -22,9 +22,8 @@ from traceops.render.report.coverage import least_note, unfit_note, unjudged_sen
 from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluated
 from traceops.render.report.parallel_sections import experts_lines, host_lines, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
-from traceops.render.report.run_text import kinds_sentence, speed_text, steps_found
 from traceops.render.report.step_sections import bubble_parts
-from traceops.render.report.terms import BUBBLE, first_said, said
+from traceops.render.report.terms import BUBBLE, first_said, kinds_sentence, said, speed_text, steps_found
 from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
 from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal

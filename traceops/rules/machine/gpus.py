@@ -14,7 +14,7 @@ from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import Level, Look
 from traceops.machine.smi import Smi, SmiGpu
 from traceops.machine.xids import DriverFailure, DriverLog, Xid
-from traceops.rules.machine.looks import BOUNDS, looked
+from traceops.rules.machine.limits import BOUNDS, looked
 from traceops.words.catalogue import texts
 
 MEMORY = described("machine", "TO-D001", JudgedBy.DOCTOR)

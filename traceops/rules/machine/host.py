@@ -12,9 +12,8 @@ from traceops.machine.look import HostContext, Look
 from traceops.machine.platform import parse_nvlink_status, parse_p2p
 from traceops.machine.probe import HostFacts, Run, machine_of, probe
 from traceops.rules.machine.gpus import judge_gpus, judge_xids
-from traceops.rules.machine.limits import judge_cpus, judge_limits
+from traceops.rules.machine.limits import judge_cpus, judge_limits, looked
 from traceops.rules.machine.links import judge_lanes, judge_nvlink, judge_p2p
-from traceops.rules.machine.looks import looked
 from traceops.rules.machine.network import judge_efa, judge_gdr, judge_interfaces, judge_rdma
 from traceops.rules.machine.platform import judge_container, judge_fabric_manager, judge_pcie_ways, judge_software
 from traceops.rules.machine.variables import check_variables

@@ -13,7 +13,7 @@ from traceops.fabric.model import Path, Pcie
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import Links
 from traceops.machine.smi import SmiGpu
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.limits import looked
 
 DIRECT_ACCESS = described("machine", "TO-D103", JudgedBy.DOCTOR)
 PCIE_LINK = described("machine", "TO-D104", JudgedBy.DOCTOR)

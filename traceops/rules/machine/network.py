@@ -12,7 +12,7 @@ from traceops.fabric.model import Pcie
 from traceops.machine.look import Level, Look
 from traceops.machine.network import Interface, Plugin, Port, Rdma, taken_by_nccl, v2_index
 from traceops.machine.platform import PlatformFacts
-from traceops.rules.machine.looks import BOUNDS, looked
+from traceops.rules.machine.limits import BOUNDS, looked
 
 INTERFACES = described("machine", "TO-D201", JudgedBy.DOCTOR)
 BOND = described("machine", "TO-D202", JudgedBy.DOCTOR)

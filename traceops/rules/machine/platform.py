@@ -10,7 +10,7 @@ from traceops.machine.look import Level, Look
 from traceops.machine.platform import PlatformFacts, Software
 from traceops.machine.smi_table import LostGpu
 from traceops.machine.variables import version_of
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.limits import looked
 
 IOMMU_ACS = described("machine", "TO-D105", JudgedBy.DOCTOR)
 CONTAINER_GPUS = described("machine", "TO-D308", JudgedBy.DOCTOR)

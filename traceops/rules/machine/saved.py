@@ -38,6 +38,7 @@ from traceops.rules.machine.gpus import (
 )
 from traceops.rules.machine.gpus import RULES as HEALTH
 from traceops.rules.machine.judge import AREAS
+from traceops.rules.machine.limits import looked
 from traceops.rules.machine.links import (
     DIRECT_ACCESS,
     NVLINK,
@@ -48,7 +49,6 @@ from traceops.rules.machine.links import (
     judge_p2p,
     judge_waiting,
 )
-from traceops.rules.machine.looks import looked
 from traceops.rules.machine.network import judge_gdr_logged
 from traceops.rules.machine.platform import DRIVER, TORCH, judge_failed, judge_iommu_warning, judge_lost, judge_software
 from traceops.rules.machine.variables import check_variables

@@ -13,7 +13,7 @@ from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.network import Choice, Interface, Rdma, parse_choice, v2_index
 from traceops.machine.variables import as_number, version_of
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.limits import looked
 
 COSTLY_VARIABLE = described("machine", "TO-D404", JudgedBy.DOCTOR)
 COSTLY_RULES = (COSTLY_VARIABLE,)

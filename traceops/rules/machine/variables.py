@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceops.core.rule import JudgedBy, described
 from traceops.machine.look import HostContext, Level, Look
 from traceops.machine.variables import FAMILIES, SWITCH, Variable, as_number, known_variables, version_of
-from traceops.rules.machine.looks import looked
+from traceops.rules.machine.limits import looked
 from traceops.rules.machine.variable_clashes import clashes, costs, setting
 
 UNKNOWN_NAME = described("machine", "TO-D401", JudgedBy.DOCTOR)
