@@ -14,9 +14,9 @@ from changed import replace
 from html_page import TABLES
 from sample_report import sample_report
 
-from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError
 from traceops.core.facts import Fact, fact_of, label_of
+from traceops.core.files import FORMATS
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze

@@ -84,7 +84,7 @@ def test_shard_group_is_a_node_or_half_of_one(world_size: int, local: int | None
         (TrainConfig(strategy="pytorch_tp", model="hf:x"), "cpu", "gloo", "only the built-in gpt"),
         (TrainConfig(strategy="pytorch_tp", precision="fp16"), "cpu", "gloo", "use bf16"),
         (TrainConfig(strategy="pytorch_cp"), "cpu", "gloo", "on GPUs only"),
-        (TrainConfig(strategy="pytorch_cp", seq_len=12), "cuda", "nccl", "--seq-len 12: two pieces a rank, 8"),
+        (TrainConfig(strategy="pytorch_cp", seq_len=12), "cuda", "nccl", "--seq-len 12: two pieces per rank, 8"),
         (TrainConfig(strategy="pytorch_pp", micro_batches=3), "cpu", "gloo", "cannot be cut into 3"),
         (TrainConfig(strategy="pytorch_pp", layers=3), "cpu", "gloo", "4 stages need a block each"),
         (TrainConfig(strategy="pytorch_pp", stage_layers="1,3"), "cpu", "gloo", "there are 4 stages"),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
 from traceops.cli.reading_options import ANALYZE
 from traceops.core.claims import Wording
-from traceops.core.documents import FORMATS
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
+from traceops.core.files import FORMATS
 from traceops.core.findings import Finding
 from traceops.core.installation import keep_freed_memory
 from traceops.core.text import printable

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError, UsageError
+from traceops.core.files import FORMATS
 from traceops.core.findings import SEVERITIES, Finding, Severity
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from traceops.cli.declared import Command, Group, Option, add_common, add_options, flag, numbers, option, positive
-from traceops.core.documents import FORMATS
+from traceops.core.files import FORMATS
 
 _FORMAT = option("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
 _FAIL_ON = option("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")

@@ -1,4 +1,4 @@
-"""The tool, schema version and format that every JSON document of ours names."""
+"""The tool and schema version that every JSON document of ours names."""
 
 from __future__ import annotations
 
@@ -36,6 +36,3 @@ class FileProblem(msgspec.Struct, frozen=True):
 def file_problems(problems: Iterable[tuple[str, str]]) -> tuple[FileProblem, ...]:
     """(file, what is wrong with it) as a document lists them."""
     return tuple(FileProblem(file, problem) for file, problem in problems)
-
-
-FORMATS = ("html", "csv", "json")

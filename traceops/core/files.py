@@ -17,6 +17,7 @@ from typing import IO
 
 from traceops.core.errors import InputError, UsageError
 
+FORMATS = ("html", "csv", "json")  # that analyze, diagnose and doctor write; the first is the page
 ANYONE, OWNER = 0o666, 0o600  # permissions of a new file, less those that the umask takes
 _PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.part")
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.core.documents import FORMATS
 from traceops.core.errors import InputError
-from traceops.core.files import locked_folder, write_all_whole
+from traceops.core.files import FORMATS, locked_folder, write_all_whole
 from traceops.core.rule import Verdict
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import render_json

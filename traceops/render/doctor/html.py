@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from traceops.core.documents import FORMATS
+from traceops.core.files import FORMATS
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.document import document_of, trial_text

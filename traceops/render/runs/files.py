@@ -11,7 +11,7 @@ from urllib.parse import quote
 from msgspec import structs
 
 from traceops.core.claims import phrases
-from traceops.core.documents import FORMATS
+from traceops.core.files import FORMATS
 from traceops.core.findings import SEVERITIES, Severity
 from traceops.core.units import UNKNOWN, number_text
 from traceops.measure.ledger import BUCKETS
