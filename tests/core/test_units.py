@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceops.across.lateness import CAUSES
-from traceops.core import words as cause_words
+from traceops.core import words
 from traceops.core.findings import MOST_STEPS
 from traceops.core.rank_text import first_steps_text
 from traceops.core.units import (
@@ -83,11 +83,11 @@ def test_steps_are_not_counted_where_there_may_be_more_of_them():
 
 
 def test_every_cause_of_lateness_has_words() -> None:
-    assert tuple(cause_words.CAUSES) == CAUSES
+    assert tuple(words.CAUSES) == CAUSES
 
 
 def test_every_bucket_of_the_ledger_has_words_and_a_colour_in_its_order() -> None:
-    assert tuple(cause_words.BUCKETS) == tuple(TERMS) == BUCKETS
+    assert tuple(words.BUCKETS) == tuple(TERMS) == BUCKETS
 
 
 @pytest.mark.parametrize(
