@@ -415,7 +415,7 @@ def test_what_nccl_warned_of_in_a_saved_log_is_no_clean_bill() -> None:
     assert "nccl.log:2: vm:1:1 [0] shmutils.cc:88" in printed(seen)
     assert said in page(seen).text()
     quiet = replace(seen, log=NcclLog(("nccl.log",), warnings=quotes[:1], network_events=events))
-    assert "Nothing wrong was seen" in doctor_verdict(quiet).sentence
+    assert "Nothing wrong was found" in doctor_verdict(quiet).sentence
 
 
 def test_pairs_that_moved_nothing_have_the_lightest_colour():

@@ -22,7 +22,7 @@ from traceops.core.words import BUCKETS, NO_STACK
 from traceops.report.inventory import CollectiveUse, ComputeRows, Inventory, OperatorRow
 from traceops.report.memory import MemoryRank, MemoryRows
 
-said = partial(reason, "compare")
+say = partial(reason, "compare")
 """A text of words/compare.ini, with its facts."""
 
 _WORTH_PCT = 1.0  # of the step: less explains nothing
@@ -111,7 +111,7 @@ def calls_more_text(change: Change) -> str:
 def operator_text(change: Change) -> str:
     """One operator's change in host time."""
     ms = (change.base_ms or 0, change.head_ms or 0)
-    return said("operator", name=short_name(change.name, _MOST_NAME), base=f"{ms[0]:.2f}", head=f"{ms[1]:.2f}")
+    return say("operator", name=short_name(change.name, _MOST_NAME), base=f"{ms[0]:.2f}", head=f"{ms[1]:.2f}")
 
 
 def calls_text(calls: Sequence[Change]) -> str:
@@ -120,7 +120,7 @@ def calls_text(calls: Sequence[Change]) -> str:
     for change in sorted(calls, key=lambda c: -abs((c.head_count or 0) - (c.base_count or 0))):
         before, now = count_text(change.base_count or 0), count_text(change.head_count or 0)
         times = "once" if now == "1" else f"{now} times"
-        parts.append(said("calls", name=short_name(change.name, _MOST_NAME), times=times, before=before))
+        parts.append(say("calls", name=short_name(change.name, _MOST_NAME), times=times, before=before))
     return joined(parts[:3])
 
 
@@ -426,7 +426,7 @@ def memory_explanation(base: Sequence[ComparedCapture], head: Sequence[ComparedC
     more = "more" if change > 0 else "less"
     names = joined([f"{gib_text(abs(size))} {more} {what}" for what, size in told])
     evidence = tuple(Evidence(Fact.CHANGE, size, "B", rank=after.rank, subject=what) for what, size in told)
-    text = said("peak", rank=str(after.rank), size=gib_text(abs(change)), more=more, names=names)
+    text = say("peak", rank=str(after.rank), size=gib_text(abs(change)), more=more, names=names)
     return Explanation("peak_memory", text, 0.0, (), evidence)
 
 
@@ -448,7 +448,7 @@ def _by_line(before: MemoryRank, after: MemoryRank) -> list[tuple[str, int]]:
 
 
 def _made(line: str) -> str:
-    return said("no_stack") if line == NO_STACK else f"made in {line}"
+    return say("no_stack") if line == NO_STACK else f"made in {line}"
 
 
 def _moved(old: Collection[str], new: Collection[str]) -> dict[str, str]:
@@ -487,4 +487,4 @@ def _kinds(row: MemoryRank) -> dict[str, int]:
         "optimizer state": row.optimizer_state_bytes or 0,
     }
     between = row.between_steps_bytes
-    return {**stored, said("stays"): between - sum(stored.values()), said("within"): row.peak_bytes - between}
+    return {**stored, say("stays"): between - sum(stored.values()), say("within"): row.peak_bytes - between}

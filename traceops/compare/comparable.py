@@ -16,7 +16,7 @@ from traceops.compare.capture import (
     steps_of_whole_run,
     unseen_ranks,
 )
-from traceops.compare.changes import said
+from traceops.compare.changes import say
 from traceops.compare.metrics import METRICS, MIN_STEPS, enough_unprofiled
 from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.rank_text import runs_text, who
@@ -75,9 +75,9 @@ def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[Compared
     of = "unlike_later" if len(side) == 1 else "unlike_later_in_some"
     counts = {"count": len(unlike[more]), "captures": len(side)}
     return Unlike(
-        said(of, side=more, before=window.before_ms, later=window.later_ms, **counts),
-        said("unlike_later_short", side=more),
-        said("skip_first", settled=window.settled),
+        say(of, side=more, before=window.before_ms, later=window.later_ms, **counts),
+        say("unlike_later_short", side=more),
+        say("skip_first", settled=window.settled),
         _of_early_steps(base, head) if abs(shares[0] - shares[1]) >= _MORE else frozenset(),
     )
 
@@ -104,8 +104,8 @@ def _other_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
         return None
     was, now = (" or ".join(sorted(found)) for found in sides.values())
     kind = "unmarked" if unmarked else "other_marks"
-    short = said(f"{kind}_short", sides=" and ".join(unmarked))
-    return Unlike(said(kind, short=short, base=was, head=now), short, said("mark_steps"), EVERY)
+    short = say(f"{kind}_short", sides=" and ".join(unmarked))
+    return Unlike(say(kind, short=short, base=was, head=now), short, say("mark_steps"), EVERY)
 
 
 def _found_by(side: Sequence[ComparedCapture]) -> set[str]:
@@ -120,15 +120,15 @@ def _recorded_otherwise(base: Sequence[ComparedCapture], head: Sequence[Compared
     options = [", ".join(sorted(k for k, v in (side[0].run.options or {}).items() if v)) for side in (base, head)]
     if options[0] != options[1]:
         was, now = (named or "nothing more" for named in options)
-        found.append(said("recorded_otherwise", base=was, head=now))
+        found.append(say("recorded_otherwise", base=was, head=now))
     whole = [_has_operators(side) for side in (base, head)]
     if None not in whole and whole[0] != whole[1]:
         more, less = ("base", "head") if whole[0] else ("head", "base")
-        found.append(said("operators_too", more=more, less=less))
+        found.append(say("operators_too", more=more, less=less))
     versions = [side[0].run.torch_version for side in (base, head)]
     if not unprofiled and all(versions) and versions[0] != versions[1]:
-        found.append(said("other_torch", head=versions[1], base=versions[0]))
-    return [Unlike(why, said("profiler_cost_short"), said("record_alike"), metrics, of_profiler=True) for why in found]
+        found.append(say("other_torch", head=versions[1], base=versions[0]))
+    return [Unlike(why, say("profiler_cost_short"), say("record_alike"), metrics, of_profiler=True) for why in found]
 
 
 def _has_operators(side: Sequence[ComparedCapture]) -> bool | None:
@@ -157,20 +157,20 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     found = [
         *_refuse(base, head, "world size", lambda c: c.run.world_size),
         *(() if _same_work(base, head) else _refuse(base, head, "device", lambda c: c.run.device)),
-        *_refuse(base, head, said("gpu_activity"), _gpu_activity),
+        *_refuse(base, head, say("gpu_activity"), _gpu_activity),
         *_refuse(base, head, "number of hosts", lambda c: None if c.run.missing else len(c.run.hosts) or None),
     ]
     for label, keys in _WORKLOAD:
         for key in keys:
             found += _refuse(base, head, f"{label} ({key})", partial(_setting, key))
-    found += [said("same_schedule", why=why) for why in _refuse(base, head, "recorded steps", _which_steps)]
+    found += [say("same_schedule", why=why) for why in _refuse(base, head, "recorded steps", _which_steps)]
     starts = [(c.info.started_ns, c.info.path) for c in everyone if c.info.started_ns is not None]
     twice = sorted({c.info.path for c in everyone if [x.info.path for x in everyone].count(c.info.path) > 1})
     if twice:
-        found.append(said("given_twice", path=twice[0]))
+        found.append(say("given_twice", path=twice[0]))
     elif len({ns for ns, _ in starts}) < len(starts):
         same = [path for ns, path in starts if [n for n, _ in starts].count(ns) > 1]
-        found.append(said("same_capture", paths=" and ".join(same[:2])))
+        found.append(say("same_capture", paths=" and ".join(same[:2])))
     return found
 
 
@@ -184,7 +184,7 @@ def _refuse(
     if any(len(side) > 1 for side in sides):
         which = "base" if len(sides[0]) > 1 else "head"
         mixed = sides[0] if len(sides[0]) > 1 else sides[1]
-        return [said("differ_among_themselves", side=which, what=what, values=" and ".join(sorted(mixed)))]
+        return [say("differ_among_themselves", side=which, what=what, values=" and ".join(sorted(mixed)))]
     return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
 
 
@@ -208,7 +208,7 @@ def _gpu_activity(capture: ComparedCapture) -> str | None:
 def _which_steps(capture: ComparedCapture) -> str | None:
     """Whether a capture is of a program's first steps or of later ones; None where its numbers do not tell."""
     if capture.report.summary.first_steps:
-        return said("first_steps")
+        return say("first_steps")
     numbers = [row.step for row in capture.report.steps if row.step is not None]
     return "later ones" if numbers and min(numbers) >= FIRST_STEPS else None
 
@@ -226,15 +226,15 @@ def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
     if all(hosts) and hosts[0] != hosts[1]:
         found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
     found += [
-        said("missing_ranks", side=side, missing=runs_text(missing))
+        say("missing_ranks", side=side, missing=runs_text(missing))
         for side, run in (("base", before), ("head", now))
         if (missing := run.missing)
     ]
     found += _machines(base, head)
     unlike = unlike_steps(base, head)
-    found += [said("may_be_that", why=one.why, cure=one.cure) for one in unlike]
+    found += [say("may_be_that", why=one.why, cure=one.cure) for one in unlike]
     if not any(one.metrics is EVERY for one in unlike) and all(map(windows_unlike, (base, head))):
-        found.append(said("both_unlike_later"))
+        found.append(say("both_unlike_later"))
     return found
 
 
@@ -255,7 +255,7 @@ def _trainings(base: ComparedCapture, head: ComparedCapture) -> list[str]:
             found.append(f"command: base {words[0]}, head {words[1]}")
     elif not old or not new:
         side = "both" if not old and not new else "base" if not old else "head"
-        found.append(said("unknown_training", side=said(f"training.{side}")))
+        found.append(say("unknown_training", side=say(f"training.{side}")))
     return found
 
 
@@ -269,7 +269,7 @@ def _machines(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) 
         ]
         if all(sides) and sides[0] != sides[1]:
             was, now = (" and ".join(map(str, side)) for side in sides)
-            found.append(said("gpus_set_otherwise", what=what, base=was, head=now, unit=unit))
+            found.append(say("gpus_set_otherwise", what=what, base=was, head=now, unit=unit))
     return found
 
 
@@ -281,12 +281,12 @@ def _machine(capture: ComparedCapture) -> Sequence[MachineRow]:
 def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
     """Traces that are half known: their ranks are left out, and what runs in a step is not compared."""
     return [
-        said("half_known", side=side, capture=capture.info.name or ".", ranks=who(sorted(ranks)), how=how)
+        say("half_known", side=side, capture=capture.info.name or ".", ranks=who(sorted(ranks)), how=how)
         for side, captures in (("base", base), ("head", head))
         for capture in captures
         for how, ranks in (
             ("is damaged", damaged_ranks(capture)),
-            (said("no_gpu_activity"), half_known_ranks(capture) - damaged_ranks(capture)),
+            (say("no_gpu_activity"), half_known_ranks(capture) - damaged_ranks(capture)),
         )
         if ranks
     ]

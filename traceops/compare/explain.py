@@ -20,7 +20,7 @@ from traceops.compare.changes import (
     kernel_text,
     moved_kernels,
     operator_text,
-    said,
+    say,
 )
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
@@ -83,11 +83,11 @@ def collectives_explanation(case: _Case) -> Explanation | None:
         return None
     rules = {found.rule for capture in case.head for found in capture.report.findings}
     hints = {"late_start": LATE_START, "small_ones": SMALL_COLLECTIVES}
-    text = "; ".join([*_other_pattern(old, new), *[said(key) for key, rule in hints.items() if rule.id in rules][:1]])
+    text = "; ".join([*_other_pattern(old, new), *[say(key) for key, rule in hints.items() if rule.id in rules][:1]])
     buckets = tuple(bucket for bucket in COMM_BUCKETS if bucket in case.left)
     exposed = sum(case.left[bucket] for bucket in buckets)
     if abs(exposed) >= 0.005:
-        text += f". {said('exposes' if exposed > 0 else 'hides', ms=f'{abs(exposed):.2f}')}"
+        text += f". {say('exposes' if exposed > 0 else 'hides', ms=f'{abs(exposed):.2f}')}"
     transfer = case.left.get("comm_transfer", 0.0)
     if case.is_worth(transfer - exposed):
         text += f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(case.left.get('comm_wait', 0.0))})"
@@ -165,7 +165,7 @@ def bandwidth_explanation(case: _Case) -> Explanation | None:
     if _pct(was, now) < (_SLOWER_PCT if same else _MUCH_SLOWER_PCT) or (now < was) != (ms > 0):
         return None
     variables = [change for change in case.of_kind("environment") if change.name.startswith(_TRANSPORT)]
-    text = said(
+    text = say(
         "bus_bandwidth",
         what="the same collectives" if same else "collectives",
         now=now,
@@ -256,7 +256,7 @@ def _late_text(
     key: str, found: Sequence[Finding], ms: float, gone: Sequence[Finding], kernels: Sequence[Change]
 ) -> str:
     makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
-    text = said(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
+    text = say(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
     text += f"; {joined([_who_and_why(one) for one in gone])} no longer" if gone else ""
     return text + (f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}" if kernels else "")
 
@@ -265,7 +265,7 @@ def _who_and_why(finding: Finding) -> str:
     words = CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
     why = words.changed_several if len(finding.ranks) > 1 else words.changed
     sometimes = finding.rule == stragglers.SOMETIMES_LATE.id
-    return said("late_sometimes" if sometimes else "late", ranks=finding.ranks, why=why)
+    return say("late_sometimes" if sometimes else "late", ranks=finding.ranks, why=why)
 
 
 def _stragglers(side: Sequence[ComparedCapture]) -> dict[Hashable, Finding]:
@@ -363,7 +363,7 @@ def _blocking(case: _Case) -> Explanation | None:
     ms = sum(case.left[bucket] for bucket in buckets)
     if not case.is_worth(ms) and abs(more) < 2.0 and all(call.status == "changed" for call in calls):
         return None
-    idle = said("idles", device=case.ledger.device, ms=ms_change_text(ms)) if ms else ""
+    idle = say("idles", device=case.ledger.device, ms=ms_change_text(ms)) if ms else ""
     base = round(sum(change.base_count or 0.0 for change in calls), 2)
     head = round(sum(change.head_count or 0.0 for change in calls), 2)
     evidence = (Evidence(Fact.BLOCKING_CALLS, head, "", peers=base),)
@@ -383,7 +383,7 @@ def _compute(case: _Case) -> Explanation | None:
         return None
     movers = moved_kernels(case.changes, ms)
     named = movers[:_FEW]
-    how = joined([kernel_text(c) for c in named]) if named else said("no_kernel")
+    how = joined([kernel_text(c) for c in named]) if named else say("no_kernel")
     text = f"compute {ms_change_text(ms)} a step: {how}"
     return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
-from traceops.compare.changes import said
+from traceops.compare.changes import say
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
 from traceops.compare.model import (
@@ -53,9 +53,7 @@ class StepBound(Struct, frozen=True):
         """Why that is certain."""
         longer, other = ("head", "base") if self.pct > 0 else ("base", "head")
         least, most = digits_text(self.least_ms), digits_text(self.most_ms)
-        return said(
-            "steps_apart" if self.whole else "devices_apart", longer=longer, other=other, least=least, most=most
-        )
+        return say("steps_apart" if self.whole else "devices_apart", longer=longer, other=other, least=least, most=most)
 
 
 def step_bound(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> StepBound | None:
@@ -142,7 +140,7 @@ def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
         for at in far_from_median(middles):
             others = float(np.median(np.delete(middles, at)))
             took, usual = digits_text(middles[at]), digits_text(others)
-            found.append(said("odd_capture", side=side, capture=known[at][0].info.name or ".", took=took, usual=usual))
+            found.append(say("odd_capture", side=side, capture=known[at][0].info.name or ".", took=took, usual=usual))
     return found
 
 
@@ -255,7 +253,7 @@ def _deciding(rows: Sequence[MetricChange], config: CompareConfig, unlike: Mappi
         excused.add("collective_bytes")
     return [
         replace(row, outcome="informative", threshold_pct=None,
-                reason=said("time_decides" if known else "looks_faster"))
+                reason=say("time_decides" if known else "looks_faster"))
         if row.metric in excused and row.outcome in ("regression", "improvement", "inconclusive")
         and row.metric not in config.thresholds
         else row
@@ -312,14 +310,14 @@ def _timed(
               for side in series]  # fmt: skip
     row = replace(_empty(metric, threshold, *values), samples=Samples(*samples))
     if values[0] is None and values[1] is None:
-        return replace(row, threshold_pct=None, reason=said("unknown_on_both")), None, 0.0
+        return replace(row, threshold_pct=None, reason=say("unknown_on_both")), None, 0.0
     if values[0] is None or values[1] is None:
-        unknown = said("unknown_for", sides="base" if values[0] is None else "head")
+        unknown = say("unknown_for", sides="base" if values[0] is None else "head")
         return replace(row, outcome=_open(threshold), reason=unknown), None, 0.0
     scale = step_ms if metric.of_step else abs(values[0])
     row = replace(row, change=values[1] - values[0])
     if not scale:
-        return replace(row, reason=said("base_is_zero")), None, 0.0
+        return replace(row, reason=say("base_is_zero")), None, 0.0
     row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
     if why := _too_few(metric, series, noise_pct):
         return replace(row, outcome=_open(threshold), reason=why), None, 0.0
@@ -352,9 +350,9 @@ def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float
     if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
         few = "few_steps" if metric.family != "communication" or per_step else "one_value_a_capture"
         where = "a side" if samples[0] == samples[1] else "on one side"
-        return said(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
+        return say(few, steps=f"{min(samples)} step{'s' if min(samples) != 1 else ''}", where=where, needed=MIN_STEPS)
     if noise_pct is None and sum(bool(len(own)) for side in series for own in side) <= 2:
-        return said("launches_differ", needed=_MANY_STEPS)
+        return say("launches_differ", needed=_MANY_STEPS)
     return ""
 
 
@@ -381,9 +379,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
         outcome, why = "inconclusive", "worse_and_maybe_more" if certain and worse else "not_ruled_out"
     else:
         outcome, why = "unchanged", "worse_by_less" if certain and worse else "ruled_out"
-    return replace(
-        row, outcome=outcome, reason=said(why, threshold=threshold, p=f"{row.p:.2g}", most=f"{most_pct:.1f}")
-    )
+    return replace(row, outcome=outcome, reason=say(why, threshold=threshold, p=f"{row.p:.2g}", most=f"{most_pct:.1f}"))
 
 
 def _exact(
@@ -395,7 +391,7 @@ def _exact(
     old, new = means
     if old is None or new is None:
         sides = [name for name, side in zip(("base", "head"), values, strict=True) if not side]
-        return replace(_empty(metric, None, old, new), reason=said("unknown_for", sides=" and ".join(sides)))
+        return replace(_empty(metric, None, old, new), reason=say("unknown_for", sides=" and ".join(sides)))
     row = replace(
         _empty(metric, threshold, old, new), change=new - old, change_pct=100.0 * (new - old) / old if old else None,
         samples=Samples(*(sum(map(len, side)) for side in values)),
@@ -410,22 +406,22 @@ def _of_count(metric: Metric, row: MetricChange, old: float, new: float, before:
     """
     threshold = row.threshold_pct
     if len(set(before.tolist()) | set(after.tolist())) == 1:
-        return replace(row, outcome="unchanged", reason=said("same"))
+        return replace(row, outcome="unchanged", reason=say("same"))
     small = row.change_pct is not None and abs(row.change_pct) < (threshold or 0.0)
     if threshold is not None and small:
-        why = said("less_than" if new != old else "same_mean", threshold=threshold)
+        why = say("less_than" if new != old else "same_mean", threshold=threshold)
         return replace(row, outcome="unchanged", reason=why)
     if metric.per_capture and min(row.samples.base, row.samples.head) < _LEAST_CAPTURES:
-        return replace(row, outcome=_open(threshold), reason=said("differs_between_launches"))
+        return replace(row, outcome=_open(threshold), reason=say("differs_between_launches"))
     room = 0.5 * (threshold or 0.0) / 100.0 * abs(old) if metric.per_capture else 0.0
     spans = [(side[1], side[-2]) if len(side) >= 4 else (side[0], side[-1]) for side in (before, after)]
     if not (spans[1][0] > spans[0][1] + room or spans[1][1] < spans[0][0] - room):
         which = "launch to launch" if metric.per_capture else "step to step"
-        return replace(row, outcome=_open(threshold), reason=said("varies", which=which))
+        return replace(row, outcome=_open(threshold), reason=say("varies", which=which))
     worse = new > old if metric.better == "lower" else new < old
     if threshold is None:
-        return replace(row, reason=said("worse" if worse else "better"))
-    return replace(row, outcome="regression" if worse else "improvement", reason=said("exact"))
+        return replace(row, reason=say("worse" if worse else "better"))
+    return replace(row, outcome="regression" if worse else "improvement", reason=say("exact"))
 
 
 def _worse(row: MetricChange, pct: float) -> float:
@@ -439,8 +435,8 @@ def _waive(row: MetricChange, config: CompareConfig, today: date) -> MetricChang
         return row
     worse = abs(row.change_pct) if row.change_pct is not None else float("inf")
     if waiver.limit_pct is not None and worse > waiver.limit_pct:
-        return replace(row, waiver=waiver, reason=said("beyond_waiver", reason=row.reason, limit=waiver.limit_pct))
-    waived = said("waived", until=waiver.until, reason=waiver.reason)
+        return replace(row, waiver=waiver, reason=say("beyond_waiver", reason=row.reason, limit=waiver.limit_pct))
+    waived = say("waived", until=waiver.until, reason=waiver.reason)
     return replace(row, outcome="waived", waiver=waiver, reason=waived)
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
-from traceops.compare.changes import find_changes, ledger_of, memory_explanation, said
+from traceops.compare.changes import find_changes, ledger_of, memory_explanation, say
 from traceops.compare.comparable import Unlike, damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
@@ -191,9 +191,9 @@ def _notes(
 ) -> tuple[str, ...]:
     timed = "without_profiler" if enough_unprofiled((base, head)) else "with_profiler"
     return (
-        said(timed, needed=MIN_STEPS),
-        *([said("common_ranks", ranks=who(sorted(common)))] if common else ()),
-        *(said("expired", metric=w.metric, until=w.until, reason=w.reason) for w in config.expired(today)),
+        say(timed, needed=MIN_STEPS),
+        *([say("common_ranks", ranks=who(sorted(common)))] if common else ()),
+        *(say("expired", metric=w.metric, until=w.until, reason=w.reason) for w in config.expired(today)),
     )
 
 
@@ -257,7 +257,7 @@ def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
 def _not_in_turn(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], in_turn: bool) -> list[str]:
     if in_turn or len(base) + len(head) <= 2:
         return []
-    return [said("not_in_turn")]
+    return [say("not_in_turn")]
 
 
 def _points(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[StepPoint]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from traceops.compare.capture import ComparedCapture, inventories
-from traceops.compare.changes import said
+from traceops.compare.changes import say
 from traceops.compare.judge import reason_for_more, worse_for_certain
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
 from traceops.compare.model import Change, Comparison, Explanation, MetricChange, metric_of
@@ -41,9 +41,9 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     low, high, noise = main.low_pct, main.high_pct, comparison.launch_noise_pct
     certain = f"{_upper(main.reason)}." if _certain(main) else ""
     if low is not None and high is not None:
-        certain = said("interval", pct=100 * comparison.confidence, low=_signed(low), high=_signed(high))
+        certain = say("interval", pct=100 * comparison.confidence, low=_signed(low), high=_signed(high))
         if noise is not None and main.p is not None:
-            certain += f", {said('assumed', noise=round(noise, 1))}"
+            certain += f", {say('assumed', noise=round(noise, 1))}"
         certain += "."
     return short, " ".join(filter(None, [certain, *parts[1:]]))
 
@@ -60,7 +60,7 @@ def _parts(comparison: Comparison) -> list[str]:
     if comparison.verdict == "improvement":
         return _improvement(comparison, step)
     if step is None or step.base is None or step.head is None:
-        return [said("step_unknown")]
+        return [say("step_unknown")]
     if comparison.verdict == "inconclusive":
         return _inconclusive(comparison, step)
     return _no_regression(comparison, step)
@@ -68,11 +68,11 @@ def _parts(comparison: Comparison) -> list[str]:
 
 def _improvement(comparison: Comparison, step: MetricChange | None) -> list[str]:
     if step is not None and step.outcome == "improvement":
-        faster = f"{said('faster', values=values_text(step))}{_certain(step)}."
+        faster = f"{say('faster', values=values_text(step))}{_certain(step)}."
         return [faster, _why(comparison, step), _open_text(comparison)]
     best = next(row for row in comparison.gated if row.outcome == "improvement")
     why = _why_memory(comparison) if best.metric == "peak_memory" else ""
-    return [said("better_metric", label=best.label, values=values_text(best)), why, _open_text(comparison)]
+    return [say("better_metric", label=best.label, values=values_text(best)), why, _open_text(comparison)]
 
 
 def _inconclusive(comparison: Comparison, step: MetricChange, *, values_known: bool = False) -> list[str]:
@@ -82,10 +82,10 @@ def _inconclusive(comparison: Comparison, step: MetricChange, *, values_known: b
     unlike = next((one for one in comparison.not_judged if step.metric in one.metrics), None)
     if unlike is not None:
         opens = _phrase("not_judged", why=unlike.why, why_first=_upper(unlike.why), values=values)
-        return [opens, _at_least(step), said("judge", cure=unlike.cure), open_]
+        return [opens, _at_least(step), say("judge", cure=unlike.cure), open_]
     moved = 0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
     why = _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""  # noise has no reason
-    opens = said("inconclusive", reason=step.reason) if values else f"{_upper(step.reason)}."
+    opens = say("inconclusive", reason=step.reason) if values else f"{_upper(step.reason)}."
     if abs(moved) >= _FAR and step.p is None:
         looks = _phrase("looks_far", way="slower" if moved > 0 else "faster", values=values)
         return [looks, why, opens, _wanted(comparison, step), open_]
@@ -101,7 +101,7 @@ def _at_least(step: MetricChange) -> str:
     base, head = step.base, step.head
     if base is None or head is None or head < _TWICE * base:
         return ""
-    return said("slower_unless", more=digits_text(head - base), head=digits_text(head))
+    return say("slower_unless", more=digits_text(head - base), head=digits_text(head))
 
 
 def _regression(comparison: Comparison, step: MetricChange | None) -> list[str]:
@@ -113,14 +113,14 @@ def _regression(comparison: Comparison, step: MetricChange | None) -> list[str]:
     else:
         why = _why(comparison, step) if main is step else _because(reason_for_more(main, comparison.explanations))
     noise = comparison.launch_noise_pct
-    assumed = "" if noise is None or main.p is None else said("assumed", noise=round(noise, 1))
+    assumed = "" if noise is None or main.p is None else say("assumed", noise=round(noise, 1))
     certain = f"{_certain(main)}{f', {assumed}' if assumed else ''}"
     return [
-        f"{said('regression', label=main.label, values=values_text(main))}{certain}.",
+        f"{say('regression', label=main.label, values=values_text(main))}{certain}.",
         why,
         _differing(comparison, why),
-        said("also_worse", others=_listed(others)) if others else "",
-        said("step_open", reason=step.reason)
+        say("also_worse", others=_listed(others)) if others else "",
+        say("step_open", reason=step.reason)
         if step is not None and main is not step and step.outcome == "inconclusive"
         else "",
     ]
@@ -128,18 +128,18 @@ def _regression(comparison: Comparison, step: MetricChange | None) -> list[str]:
 
 def _no_regression(comparison: Comparison, step: MetricChange) -> list[str]:
     waived = [row for row in comparison.metrics if row.outcome == "waived"]
-    accepted = said("accepted", waived=_listed(waived)) if waived else ""
+    accepted = say("accepted", waived=_listed(waived)) if waived else ""
     values, open_ = values_text(step), _open_text(comparison)
     if step in waived:
-        return [said("all_waived"), accepted, open_]
+        return [say("all_waived"), accepted, open_]
     if step.threshold_pct is None:
-        return [said("step_not_gated", values=values), accepted]
+        return [say("step_not_gated", values=values), accepted]
     if worse_for_certain(step, comparison.confidence):
         why = _because(reason_for_more(step, comparison.explanations))
-        return [said("slower_below", threshold=step.threshold_pct, values=values), why, accepted, open_]
+        return [say("slower_below", threshold=step.threshold_pct, values=values), why, accepted, open_]
     times = count_text(10 * comparison.power)
-    found = said("would_be_found", pct=f"{step.mde_pct:.1f}", times=times) if step.mde_pct else ""
-    return [said("no_regression", values=values), found, accepted, open_]
+    found = say("would_be_found", pct=f"{step.mde_pct:.1f}", times=times) if step.mde_pct else ""
+    return [say("no_regression", values=values), found, accepted, open_]
 
 
 def _certain(row: MetricChange) -> str:
@@ -151,7 +151,7 @@ def _why(comparison: Comparison, step: MetricChange) -> str:
     """The first explanation of a step time that changed for certain, if it points where that goes."""
     first = next((one for one in comparison.explanations if one.cause != "peak_memory"), None)
     if first is not None and first.ms * (step.change or 0.0) < 0:
-        return said("not_shown_why")
+        return say("not_shown_why")
     return _because(first)
 
 
@@ -182,7 +182,7 @@ def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str
     told = [_variable(change) for change in variables[:_MOST_VARIABLES]]
     if told:
         if len(variables) > len(told):
-            told.append(said("more_variables", count=len(variables) - len(told)))
+            told.append(say("more_variables", count=len(variables) - len(told)))
         return f"{_upper('; '.join(told))}."
     found = next(iter(comparison.gone_findings if faster else comparison.new_findings), None)
     where = "Only in base" if faster else "New in head"
@@ -213,13 +213,13 @@ def _wanted(comparison: Comparison, step: MetricChange) -> str:
     captures = min(len(comparison.base.captures), len(comparison.head.captures))
     if captures < 3:
         enough = max(step.samples.base, step.samples.head) >= MIN_STEPS
-        return said("several_settle" if enough else "more_steps_settle")
+        return say("several_settle" if enough else "more_steps_settle")
     if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
         return ""
     needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)
     if needed > _TOO_MANY:
-        return said("too_noisy", threshold=step.threshold_pct)
-    return said("captures_settle", needed=needed) if needed > captures else ""
+        return say("too_noisy", threshold=step.threshold_pct)
+    return say("captures_settle", needed=needed) if needed > captures else ""
 
 
 def values_text(row: MetricChange) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from string import Formatter
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
@@ -47,8 +47,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentences(self, part: str) -> list[str]:
         """The sentences of a part of its section of which every fact is known."""
-        lines = sections(self.family)[self.kind].get(part, "").split("\n")
-        return [said for line in lines if line and (said := filled(line, self)) is not None]
+        return list(_sentences(self, part))
 
     def headline(self) -> str:
         """The first of its headlines of which every fact is known."""
@@ -120,10 +119,7 @@ def reason(family: str, key: str, **facts: Any) -> str:
 
 def phrases(family: str, kind: str, part: str, /, *, window: bool = False, **facts: Any) -> list[str]:
     """The sentences of a part of section [`kind`] of which every fact is known, as `Claim.sentences` gives them."""
-    told = Facts(family=family, window=window, **facts)
-    told.kind = kind
-    lines = sections(family)[kind].get(part, "").split("\n")
-    return [said for line in lines if line and (said := filled(line, told)) is not None]
+    return list(_sentences(_facts(family, kind, window=window, **facts), part))
 
 
 def first_phrase(family: str, kind: str, part: str, /, *, window: bool = False, **facts: Any) -> str:
@@ -139,12 +135,23 @@ class Wording:
 
     def __call__(self, part: str, /, **facts: Any) -> str:
         """The first sentence of a part of which every fact is known. Raises KeyError where there is none."""
-        known = Facts(family=self._family, **facts)
-        known.kind = self._kind
-        for line in sections(self._family)[self._kind][part].split("\n"):
-            if line and (sentence := filled(line, known)) is not None:
-                return sentence
-        raise KeyError(f"words/{self._family}.ini has no sentence for {self._kind}.{part} with {sorted(facts)}")
+        sentence = next(_sentences(_facts(self._family, self._kind, **facts), part), None)
+        if sentence is None:
+            raise KeyError(f"words/{self._family}.ini has no sentence for {self._kind}.{part} with {sorted(facts)}")
+        return sentence
+
+
+def _facts(family: str, kind: str, **facts: Any) -> Facts:
+    known = Facts(family=family, **facts)
+    known.kind = kind
+    return known
+
+
+def _sentences(known: Claim | Facts, part: str) -> Iterator[str]:
+    """The sentences of a part of a section of which every fact is known."""
+    for line in sections(known.family)[known.kind].get(part, "").split("\n"):
+        if line and (sentence := filled(line, known)) is not None:
+            yield sentence
 
 
 def _is_empty(value: Any) -> bool:

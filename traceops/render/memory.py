@@ -22,7 +22,7 @@ from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, diff
 from traceops.traces.ran_out import RanOut
 
 _GIB, _MIB = 1 << 30, 1 << 20
-said = partial(first_phrase, "gpu_memory")
+say = partial(first_phrase, "gpu_memory")
 _SMALL = _GIB / 10  # below it two decimals of a GiB say too little
 _CLOSE = 0.05  # an error above is one that was not measured
 _MODULES = 5  # shown
@@ -93,7 +93,7 @@ def headline(found: MemoryEstimate) -> str:
         facts["close"] = found.verdict == "too_close"
         facts["too_much"] = gib(least - found.capacity_bytes) if found.verdict == "does_not_fit" else None
         facts["spare"] = spare
-    return said("estimate", "headline", trained=_trained(found), count=found.world_size, **facts)
+    return say("estimate", "headline", trained=_trained(found), count=found.world_size, **facts)
 
 
 def _trained(found: MemoryEstimate) -> str:
@@ -107,24 +107,24 @@ def _trained(found: MemoryEstimate) -> str:
 def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
     cached = most.peak_reserved_bytes - most.peak_allocated_bytes
-    rows += [(said("estimate", "cached"), cached)] if cached else []
+    rows += [(say("estimate", "cached"), cached)] if cached else []
     rows += [("CUDA context", found.context_bytes)]
     rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
-    caption = said("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
+    caption = say("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
     unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
     table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
     blocks: list[Block] = [TableBlock(table)]
     if most.peak_operation:
-        at_peak = said(
+        at_peak = say(
             "estimate", "peak", held=gib(most.peak_allocated_bytes), phase=most.peak_phase, step=most.peak_step,
             inside=most.peak_module, operation=most.peak_operation, made=gib(most.peak_operation_bytes),
         )  # fmt: skip
         blocks.append(text(at_peak))
     if most.least_allocated_bytes < most.peak_allocated_bytes:
-        blocks.append(text(said("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
+        blocks.append(text(say("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
     if most.activations:
         top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
-        blocks.append(text(said("estimate", "activations", top=top)))
+        blocks.append(text(say("estimate", "activations", top=top)))
     return blocks
 
 
@@ -139,7 +139,7 @@ def _changes(changes: Sequence[MemoryChange], known: bool) -> Table:
         )
         for change in changes
     ]
-    return plain_table(said("estimate", "changes"), ("change", "GiB", "saves", "", "costs"), rows)
+    return plain_table(say("estimate", "changes"), ("change", "GiB", "saves", "", "costs"), rows)
 
 
 def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -157,7 +157,7 @@ _MIB_BYTES = 1 << 20
 def recorded_headline(rows: MemoryRecorded) -> str:
     """The highest peak of the recorded steps."""
     most = highest(rows)
-    return said(
+    return say(
         "recorded", "headline", rank=rows.rank, device=rows.device, peak=gib_text(most.peak_bytes), step=most.step
     )
 
@@ -172,13 +172,13 @@ def kinds_table(rows: MemoryRecorded) -> Table:
     most = highest(rows)
     held = sorted(((getattr(most.held, kind), words) for kind, words in MEMORY_KINDS.items()), reverse=True)
     shown = [(f"{size / _MIB_BYTES:,.1f}", words) for size, words in held if size]
-    return plain_table(said("recorded", "kinds"), ("MiB", "what"), shown)
+    return plain_table(say("recorded", "kinds"), ("MiB", "what"), shown)
 
 
 def makers_table(rows: MemoryRecorded) -> Table:
     """The operators that made most of what is held there, and was made in the recording."""
     return plain_table(
-        said("recorded", "makers"), ("MiB", "blocks", "operator", "what"),
+        say("recorded", "makers"), ("MiB", "blocks", "operator", "what"),
         tuple(_makers(highest(rows))),
     )  # fmt: skip
 
@@ -203,14 +203,14 @@ def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -
     blocks: list[Block] = []
     for name, devices in read:
         if not devices:
-            blocks.append(text(said("snapshot", "empty", name=name)))
+            blocks.append(text(say("snapshot", "empty", name=name)))
         for device in devices:
             blocks += describe_device(f"{name}, GPU {device.device}", device, places=len(read) == 1)
     if len(read) == 2:
         pairs = _pairs(read[0][1], read[1][1])
         blocks += [compared(before, after) for before, after in pairs]
         if not pairs and read[0][1] and read[1][1]:
-            blocks.append(text(said("snapshot", "none_in_both")))
+            blocks.append(text(say("snapshot", "none_in_both")))
     return blocks
 
 
@@ -226,12 +226,12 @@ def _pairs(
 
 def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
     """What held the memory of one device, and when."""
-    held = said("snapshot", "held", name=name, recorded=device.recorded, peak=gib(device.peak))
+    held = say("snapshot", "held", name=name, recorded=device.recorded, peak=gib(device.peak))
     blocks: list[Block] = [text(bold(held))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
     largest = f"{device.largest_free / _SNAPSHOT_MIB:,.0f}" if device.free_between else None
-    at_end = said(
+    at_end = say(
         "snapshot", "at_end", reserved=gib(device.reserved), allocated=gib(device.allocated),
         whole=gib(device.free_whole), between=gib(device.free_between), largest_mib=largest,
     )  # fmt: skip
@@ -240,7 +240,7 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
     if places and device.over_time is not None:
         blocks.append(TableBlock(_over_time(device.over_time)))
     if places:
-        blocks.append(TableBlock(places_table(said("snapshot", "places"), device.at_peak)))
+        blocks.append(TableBlock(places_table(say("snapshot", "places"), device.at_peak)))
     return blocks
 
 
@@ -256,7 +256,7 @@ def _over_time(found: OverTime) -> Table:
         name = f"{size / _SNAPSHOT_MIB:,.0f} MiB {place}" if size else ""
         bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
         rows.append((str(found.moments[at]), f"{sum(held) / _SNAPSHOT_MIB:,.0f}", bar, name))
-    return plain_table(said("snapshot", "over_time"), ("event", "MiB", "", "most"), rows)
+    return plain_table(say("snapshot", "over_time"), ("event", "MiB", "", "most"), rows)
 
 
 def _in_pieces(device: DeviceSnapshot) -> list[Block]:
@@ -265,7 +265,7 @@ def _in_pieces(device: DeviceSnapshot) -> list[Block]:
         return []
     never = device.reserved - device.peak
     little = gib(max(never, 0)) if never <= _LOST * device.reserved else None
-    pieces = said("snapshot", "pieces", unrecorded=not device.recorded, little=little, most=gib(device.peak))
+    pieces = say("snapshot", "pieces", unrecorded=not device.recorded, little=little, most=gib(device.peak))
     return [soft(pieces)]
 
 
@@ -277,8 +277,8 @@ def _out_of_memory(device: DeviceSnapshot) -> Block:
         (device.largest_free >= asked > free and unused == device.free_whole + device.free_between, "not_for_this"),
         (free >= asked, "limit"),
     )
-    why = said("snapshot", f"why.{next((key for holds, key in cases if holds), 'pieces')}")
-    return text(said("snapshot", "out_of_memory", asked=gib(asked), free=gib(free), unused=gib(unused), why=why))
+    why = say("snapshot", f"why.{next((key for holds, key in cases if holds), 'pieces')}")
+    return text(say("snapshot", "out_of_memory", asked=gib(asked), free=gib(free), unused=gib(unused), why=why))
 
 
 def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
@@ -286,7 +286,7 @@ def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
     changes = difference(before, after)
     change = after.peak - before.peak
     by = f"{'+' if change >= 0 else '-'}{gib(abs(change))}"
-    caption = said("snapshot", "compared", same=not changes, device=after.device, change=by)
+    caption = say("snapshot", "compared", same=not changes, device=after.device, change=by)
     return TableBlock(places_table(caption, changes, signed=True)) if changes else text(caption)
 
 
@@ -329,9 +329,9 @@ def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = F
         lines = [own for own in found.snapshot.held if own.place != NO_STACK]
         lines = [own for own in lines if own.bytes >= _WORTH * found.allocated]
         if lines:
-            blocks.append(TableBlock(places_table(said("ran_out", "places"), found.snapshot.held, _FEW_PLACES)))
+            blocks.append(TableBlock(places_table(say("ran_out", "places"), found.snapshot.held, _FEW_PLACES)))
         else:
-            blocks.append(text(said("ran_out", "no_lines"), look="soft", indent=(2, 2)))
+            blocks.append(text(say("ran_out", "no_lines"), look="soft", indent=(2, 2)))
     return blocks
 
 
@@ -348,7 +348,7 @@ def _why(found: RanOut) -> str:
         (found.unused >= found.asked, "small_pieces"),
         (found.unused + found.left >= found.asked, "together"),
     )
-    return said(
+    return say(
         "ran_out", f"why.{next((key for holds, key in cases if holds), 'too_large')}", largest=gib_text(largest),
         between=None if own is None else gib_text(own.free_between), others=gib_text(others),
         unused=gib_text(found.unused), left_over=gib_text(found.left),
@@ -367,7 +367,7 @@ def describe_run(found: RunMemory) -> list[Block]:
     if found.uses:
         most = max(found.uses, key=lambda use: use.peak or 0)
         capacity = None if most.capacity is None else gib_text(most.capacity)
-        held = said("run", "most", peak=gib_text(most.peak or 0), capacity_bytes=capacity, rank=most.rank)
+        held = say("run", "most", peak=gib_text(most.peak or 0), capacity_bytes=capacity, rank=most.rank)
         blocks.append(text(bold(held)))
         blocks.append(TableBlock(_table(found.uses)))
     for one in found.ran_out[:_MOST_RAN_OUT]:
@@ -375,7 +375,7 @@ def describe_run(found: RunMemory) -> list[Block]:
     if found.ran_out:
         blocks += describe_less(found.ran_out[0], max(len(found.uses), 1))
     if len(found.ran_out) > _MOST_RAN_OUT:
-        blocks.append(soft(said("run", "further", more=len(found.ran_out) - _MOST_RAN_OUT)))
+        blocks.append(soft(say("run", "further", more=len(found.ran_out) - _MOST_RAN_OUT)))
     if found.recorded is not None:
         rows = recorded_memory(*found.recorded)
         blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
@@ -392,7 +392,7 @@ def _snapshots(found: RunMemory) -> list[Block]:
     most, least = ranks[-1], ranks[0]
     blocks = describe_device(f"rank {most}", found.snapshots[most])
     if most != least and found.snapshots[most].peak > 1.1 * found.snapshots[least].peak:
-        blocks.append(text(said("run", "next_to", rank=least)))
+        blocks.append(text(say("run", "next_to", rank=least)))
         blocks.append(compared(found.snapshots[least], found.snapshots[most]))
     return blocks
 
@@ -403,7 +403,7 @@ def _table(uses: Sequence[MemoryUse]) -> Table:
     columns = tuple(Column(name, name, number=True) for name in _COLUMNS)
     rows = tuple(tuple(map(Cell, _row(use))) for use in shown)
     left = len(uses) - len(shown)
-    caption = said("run", "caption", fewer=left or None)
+    caption = say("run", "caption", fewer=left or None)
     return Table(caption, columns, rows)
 
 

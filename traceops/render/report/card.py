@@ -103,17 +103,14 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
         return _of_hang(report, hang)
     if told := told_first(report):
         return _of_finding(report, told)
-    level, found = without_finding(report)
-    judged, unjudged = judged_pct(report), unjudged_of(report)
-    too_little = isinstance(found, NoProblem) and judged is not None and judged < _LEAST_JUDGED_PCT
-    claim = unjudged if too_little and unjudged is not None else found
+    level, claim = without_finding(report)
     undisturbed = undisturbed_of(report)
     return Card(
         level=level,
         headline=shortened(claim.headline()),
         actions=(claim.part(f"do.{claim.do}"),) if isinstance(claim, Unjudged) else (),
         now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
-        judged_pct=judged,
+        judged_pct=judged_pct(report),
         not_checked=not_checked(report),
         without_profiler=_without_profiler(report, undisturbed is not None),
         caveat=_caveat(report),
@@ -198,7 +195,7 @@ def _saved_pct(cure: Cure) -> float:
     return cure.pct if cure.least_ms is None else 100 * (cure.now_ms - cure.least_ms) / cure.now_ms
 
 
-def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | WaitForEachOther]:
+def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | WaitForEachOther | Unjudged]:
     """What is said where no rule fired above a remark."""
     waiting, undisturbed = waiting_of(report), undisturbed_of(report)
     window = report.summary.step_words is WINDOW
@@ -207,8 +204,8 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
-    if nothing_timed(report):
-        return "info", NothingTimed()
+    if (unknown := _nothing_judged(report)) is not None:
+        return "info", unknown
     judged, compute = judged_pct(report), report.summary.ledger_pct.compute
     much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
     if undisturbed is not None:
@@ -218,6 +215,14 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = much or waits or unrated or _caveat(report) is not None
     return "info" if doubtful else "clear", found
+
+
+def _nothing_judged(report: Report) -> NothingTimed | Unjudged | None:
+    """Why next to nothing of the step could be judged; None where enough was."""
+    judged = judged_pct(report)
+    if nothing_timed(report):
+        return NothingTimed()
+    return unjudged_of(report) if judged is not None and judged < _LEAST_JUDGED_PCT else None
 
 
 def judged_pct(report: Report) -> float | None:

@@ -15,7 +15,7 @@ from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
 from traceops.render.report.coverage import check_of
 from traceops.render.report.figures import Figure, dots, laid_out, line, worded
-from traceops.render.report.terms import first_said, said, section_of
+from traceops.render.report.terms import say, say_first, section_of
 from traceops.report.inventory import ComputeRows, LossRow, OperatorRow, RoofRows
 from traceops.report.model import Report
 from traceops.rules.compute import BOUNDS, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
@@ -81,7 +81,7 @@ def kernels_sentence(report: Report) -> str:
     elif compute and efficiency is not None:
         known = [(row.ms - row.attainable_ms, row.name) for row in compute.operators if row.attainable_ms is not None]
         slow = tuple(dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0))
-    return first_said(
+    return say_first(
         "compute", "kernels", pct=efficiency, saved=saved, busy=compute.busy_ms if compute else None, slow=slow,
         why=why_unrated(report),
     )  # fmt: skip
@@ -99,11 +99,11 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
     rows = report.compute
     words = report.summary.step_words
     facts = {"rank": rows.rank, "busy": rows.busy_ms, "attainable": rows.attainable_ms, "rates": rows.rates}
-    blocks: list[Block] = [text(said("compute", "rated", words, efficiency=rows.efficiency_pct, **facts))]
+    blocks: list[Block] = [text(say("compute", "rated", words, efficiency=rows.efficiency_pct, **facts))]
     if any(loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms for loss in rows.losses):
         blocks.append(TableBlock(losses_table(report, rows)))
     if (figure := roofline_figure(report)) is not None:
-        blocks += [soft(said("compute", "roofline")), Chart("roofline", said("compute", "chart"), figure)]
+        blocks += [soft(say("compute", "roofline")), Chart("roofline", say("compute", "chart"), figure)]
     places = place_times(rows)
     blocks += [TableBlock(places_table(report, places)), TableBlock(operators_table(report, rows))]
     large = [place for place in places[:_MOST_PLACES] if place.ms >= _LEAST_PCT / 100 * rows.busy_ms]
@@ -150,7 +150,7 @@ def places_table(report: Report, places: Sequence[PlaceTime]) -> Table:
 def operators_table(report: Report, rows: ComputeRows) -> Table:
     """A row an operator on one set of inputs."""
     shown = sorted((row for row in rows.operators if row.name), key=lambda row: -row.ms)[:_MOST_OPERATORS]
-    return _operators(report, shown, said("compute", "operators"), "kernels")
+    return _operators(report, shown, say("compute", "operators"), "kernels")
 
 
 def kernels_table(report: Report, place: PlaceTime) -> Table:

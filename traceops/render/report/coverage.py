@@ -10,7 +10,7 @@ from traceops.core.claims import Claim
 from traceops.core.findings import Check
 from traceops.core.words import BUCKETS, WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
-from traceops.render.report.terms import first_said, said
+from traceops.render.report.terms import say, say_first
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
 from traceops.rules.idle import CAPTURED, THROUGH_HOST
@@ -33,7 +33,7 @@ def why_no_what_if(report: Report, least_pct: float) -> str:
     reason = unmatched_reason(report) if none == "nothing_matched" and report.run.backend == "gloo" else ""
     if none is None and (replay is None or any((row.saved_pct or 0.0) >= least_pct for row in report.what_if)):
         return ""
-    return first_said(
+    return say_first(
         "no_what_if", "sentence", report.summary.step_words, reason=reason, do=reason and to_match(report, reason),
         none=none, not_alike=not report.what_if, off=None if replay is None else replay.error_pct, least_pct=least_pct,
     )  # fmt: skip
@@ -53,12 +53,12 @@ def least_note(report: Report) -> str:
 def unfit_note(report: Report) -> str:
     """That the ranks' clocks do not fit together, beside what compares ranks; '' where they do."""
     unfit = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
-    return said("what-if", "unfit_note", rule=UNALIGNED_CLOCKS.id if unfit else None)
+    return say("what-if", "unfit_note", rule=UNALIGNED_CLOCKS.id if unfit else None)
 
 
 def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
     """The same for these ranks whose loaders and hosts are not known."""
-    return first_said("what-if", "least_note", loaders=loaders, hosts=hosts)
+    return say_first("what-if", "least_note", loaders=loaders, hosts=hosts)
 
 
 # Why communication was not matched across ranks, and what would let it be.

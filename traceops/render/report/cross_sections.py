@@ -35,7 +35,7 @@ from traceops.render.report import cross_figures
 from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text, lateness_by_group, rank_column
 from traceops.render.report.step_timeline import how_to_open, step_timeline
-from traceops.render.report.terms import COMM_TRANSFER, TERMS, meanings, said, section_of, term_of
+from traceops.render.report.terms import COMM_TRANSFER, TERMS, meanings, say, section_of, term_of
 from traceops.report.model import Report
 from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow
 from traceops.report.tables import ArrivalRow, LatenessRow
@@ -152,7 +152,7 @@ def what_if_table(report: Report) -> Table | None:
 def stages_table(pipeline: PipelineRow, words: StepWords = STEP) -> Table:
     """A row a stage of a pipeline: its work and its bubble."""
     whole = pipeline.schedule_bubble_pct is None
-    facts = {"ranks": ranks_text(pipeline.ranks, 8), "late": said("pipelines", "late", whole=whole)}
+    facts = {"ranks": ranks_text(pipeline.ranks, 8), "late": say("pipelines", "late", whole=whole)}
     unknown = ("fill_drain_ms", "fill_ms", "drain_ms") if whole else ()
     return table_of("stages", pipeline.stages, words, without=unknown, facts=facts)
 
@@ -210,7 +210,7 @@ def replay_sentence(report: Report) -> str:
     late = any(found.rule in stragglers.IDS and found.severity != "info" for found in report.findings)
     if unfit or (slowdown is not None and slowdown < _NO_SLOWDOWN and late):
         slowdown = None  # with half of the ranks late their median is no measure
-    return said(
+    return say(
         "what-if", "replay", words, error=replay.error_pct, doubt=(replay.error_pct or 0.0) > _DOUBTFUL_PCT,
         which=f"steps {ranks_text(replay.steps, 4)}" if len(replay.steps) > 1 else words.the,
         least=least_note(report), unfit=unfit, slowdown=slowdown,
@@ -225,15 +225,15 @@ def clocks_sentence(report: Report) -> str:
         return ""
     residual = clocks.residual_p95_us
     if residual is None:
-        return said("timeline", "clocks", unknown=True)
+        return say("timeline", "clocks", unknown=True)
     unaligned = ranks_text(clocks.unaligned, 8) if clocks.unaligned else ""
-    return said("timeline", "clocks", residual=us_text(residual), count=clocks.anchors, unaligned=unaligned)
+    return say("timeline", "clocks", residual=us_text(residual), count=clocks.anchors, unaligned=unaligned)
 
 
 def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
     """'Ranks 0 to 3: 1F1B, 8 micro-batches per step. Its stages wait 29 % of a step; by the schedule alone, 27 %.'"""
     held, ranks = pipeline.stages_per_rank, pipeline.ranks
-    return said(
+    return say(
         "pipelines", "sentence", words, ranks=", ".join(map(str, ranks[:16])) + " …" * (len(ranks) > 16),
         schedule=SCHEDULES[pipeline.schedule], stages=held if held is not None and held > 1 else None,
         batches=pipeline.micro_batches, bubble=pipeline.bubble_pct, even=pipeline.schedule_bubble_pct,
@@ -253,7 +253,7 @@ def path_sentence(report: Report) -> str:
     if not named:
         return ""
     (pct, most), *rest = named
-    return said("path", "sentence", pct=pct, most=most, rest=[f"{pct:.0f} % through {what}" for pct, what in rest])
+    return say("path", "sentence", pct=pct, most=most, rest=[f"{pct:.0f} % through {what}" for pct, what in rest])
 
 
 def waiting_sentence(report: Report) -> str:
@@ -262,10 +262,10 @@ def waiting_sentence(report: Report) -> str:
     if check is None or check.status == "fired":
         return ""
     if check.status == "not_evaluated":
-        return said("lateness", "sentence", unknown=check.reason)
+        return say("lateness", "sentence", unknown=check.reason)
     sometimes = check_of(report, stragglers.SOMETIMES_LATE.id)
     late = sometimes is not None and sometimes.status == "fired"
-    return said("lateness", "sentence", clear=check.reason, sometimes=late)
+    return say("lateness", "sentence", clear=check.reason, sometimes=late)
 
 
 def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
@@ -304,7 +304,7 @@ def hang(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     from traceops.render.hang.html import hang_blocks
 
-    return Section("hang", said("hang", "heading"), hang_blocks(report.hang))
+    return Section("hang", say("hang", "heading"), hang_blocks(report.hang))
 
 
 def lateness(report: Report, shown: Sequence[int]) -> Section | None:
@@ -316,8 +316,8 @@ def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     blocks: list[Block] = [text(sentence)] if sentence else []
     if table is not None:
         figure = cross_figures.lateness_figure(report, list(shown))
-        chart = Chart("lateness", said("lateness", "chart", words), figure)
-        blocks += [soft(said("lateness", "intro")), chart, TableBlock(table)]
+        chart = Chart("lateness", say("lateness", "chart", words), figure)
+        blocks += [soft(say("lateness", "intro")), chart, TableBlock(table)]
     blamed = max(report.ranks, key=lambda row: row.caused_wait_ms or 0.0, default=None)
     facts = {} if blamed is None else {"caused_ms": blamed.caused_wait_ms, "caused_by": blamed.rank}
     return section_of("lateness", blocks, words, **facts)
@@ -327,7 +327,7 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     """What the stages of each pipeline wait for each other."""
     if not report.pipelines:
         return None
-    blocks: list[Block] = [soft(said("pipelines", "intro"))]
+    blocks: list[Block] = [soft(say("pipelines", "intro"))]
     for pipeline in report.pipelines:
         blocks += [
             text(pipeline_sentence(pipeline, report.summary.step_words)),
@@ -344,8 +344,8 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
         return section_of("what-if", (text(why_no_what_if(report, 0.0)),)) if no_replay else None
     replay, words = replay_sentence(report), report.summary.step_words
-    blocks: list[Block] = [soft(said("what-if", "intro", words)), *((text(replay),) if replay else ())]
-    chart = Chart("what-if", said("what-if", "chart", words), cross_figures.what_if_figure(report))
+    blocks: list[Block] = [soft(say("what-if", "intro", words)), *((text(replay),) if replay else ())]
+    chart = Chart("what-if", say("what-if", "chart", words), cross_figures.what_if_figure(report))
     best = max(report.what_if, key=lambda row: row.saved_pct or 0.0)
     worth = (best.saved_pct or 0.0) >= cross_figures.WORTH_PCT
     return section_of(
@@ -362,9 +362,9 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     sentence, step = path_sentence(report), report.tables.critical_path[0].step
     blocks: list[Block] = [text(bold(sentence))] if sentence else []
     blocks += [
-        soft(said("path", "intro", words)),
-        Chart("path", said("path", "chart"), cross_figures.critical_path_figure(report)),
-        fold(said("path", "fold"), TableBlock(table)),
+        soft(say("path", "intro", words)),
+        Chart("path", say("path", "chart"), cross_figures.critical_path_figure(report)),
+        fold(say("path", "fold"), TableBlock(table)),
     ]
     return section_of("path", blocks, words, step=step, path=sentence.rstrip("."))
 
@@ -378,13 +378,13 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     runs = cross_figures.MOST_RUNS if report.detail is None else FEW_RUNS
     figure = cross_figures.timeline_figure(report, list(shown), runs)
     longest = words.choose("longest step", "window")
-    chart = Chart("timeline", said("timeline", "chart", longest=longest), figure)
-    sums = fold(said("timeline", "fold"), TableBlock(table))
-    moments = soft(said("timeline", "said", several=several, clocks=clocks, kinds=groups_text(report)))
+    chart = Chart("timeline", say("timeline", "chart", longest=longest), figure)
+    sums = fold(say("timeline", "fold"), TableBlock(table))
+    moments = soft(say("timeline", "said", several=several, clocks=clocks, kinds=groups_text(report)))
     drawn = step_timeline(report, (moments, chart))
     blocks: tuple[Block, ...] = (moments, chart, sums)
     if drawn is not None:
-        blocks = (soft(said("timeline", "intro", words, clocks=clocks)), drawn, how_to_open(report), sums)
+        blocks = (soft(say("timeline", "intro", words, clocks=clocks)), drawn, how_to_open(report), sums)
     return section_of(
         "timeline", blocks, words, drawn=drawn is not None, step=report.tables.timeline[0].step, several=several,
         recorded=len(report.run.steps), ranks=len(report.ranks),
@@ -400,15 +400,15 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
     if arrivals is not None:
         blocks += [
             Heading("Late arrivals"),
-            soft(said("collectives", "arrivals")),
-            Chart("arrivals", said("collectives", "arrivals_chart"), cross_figures.arrivals_figure(report)),
-            fold(said("collectives", "arrivals_fold"), TableBlock(arrivals)),
+            soft(say("collectives", "arrivals")),
+            Chart("arrivals", say("collectives", "arrivals_chart"), cross_figures.arrivals_figure(report)),
+            fold(say("collectives", "arrivals_fold"), TableBlock(arrivals)),
         ]
     if any(row.bytes for row in report.tables.bandwidth):
         blocks += [
             Heading("Bandwidth against size"),
-            soft(said("collectives", "bandwidth")),
-            Chart("bandwidth", said("collectives", "bandwidth_chart"), cross_figures.bandwidth_figure(report)),
+            soft(say("collectives", "bandwidth")),
+            Chart("bandwidth", say("collectives", "bandwidth_chart"), cross_figures.bandwidth_figure(report)),
         ]
     matched = None if matching is None else matching.matched_pct
     return section_of("collectives", blocks, collectives=len(report.collectives), matched_pct=matched)
@@ -420,7 +420,7 @@ def fabric(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     blocks: list[Block] = []
     if references := reference_table(report):
-        blocks += [soft(said("fabric", "intro")), TableBlock(references)]
+        blocks += [soft(say("fabric", "intro")), TableBlock(references)]
     if report.fabric is not None:
         from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
 
@@ -430,7 +430,7 @@ def fabric(report: Report, shown: Sequence[int]) -> Section | None:
 
 def reference_table(report: Report) -> Table | None:
     """What collectives achieved against what their links can do, most time lost first; None without rows."""
-    rows, unknown = report.tables.reference, replace(NOT_KNOWN, title=said("fabric", "no_share"))
+    rows, unknown = report.tables.reference, replace(NOT_KNOWN, title=say("fabric", "no_share"))
     cells = {
         "group": _group_cell,
         "bytes_p50": _reference_size,
@@ -471,14 +471,14 @@ def _tied_sentence(report: Report) -> str:
     group = next((group for group in groups_of(report) if last.rank in group.ranks), None)
     if group is None or not 1 < len(group.ranks) < len(report.ranks):
         return ""
-    return said("lateness", "tied", last=last.rank, alike=len(group.ranks))
+    return say("lateness", "tied", last=last.rank, alike=len(group.ranks))
 
 
 def _matching_sentence(report: Report) -> str:
     matching = report.summary.matching
     if matching is None or not matching.events:
-        return said("collectives", "matching", none=True)
+        return say("collectives", "matching", none=True)
     pct = matching.matched_pct
     left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
     matched = None if pct is None else number(pct, 1).text
-    return said("collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left)
+    return say("collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left)

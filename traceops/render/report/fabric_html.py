@@ -19,7 +19,7 @@ from traceops.fabric.to_json import alike_connections, alike_machines
 from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, size, table_of
 from traceops.render.document import Block, Drawing, Heading, Span, TableBlock, Text, fold, items, soft, text
 from traceops.render.finding_blocks import not_used
-from traceops.render.report.terms import first_said, said
+from traceops.render.report.terms import say, say_first
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
 from traceops.report.hang_text import inspector_text
@@ -64,7 +64,7 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
     if fabric.inspector is not None:
         blocks += [soft(f"Read: {inspector_text(fabric.inspector)}."), TableBlock(inspector_table(fabric.inspector))]
     if lines := _settings(fabric.log):
-        blocks.append(fold(said("fabric", "settings", count=len(lines)), items(lines, "quotes")))
+        blocks.append(fold(say("fabric", "settings", count=len(lines)), items(lines, "quotes")))
     if fabric.problems:
         blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
     return tuple(blocks)
@@ -74,18 +74,18 @@ def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
     figures = _figures(fabric, device)
     if not figures:
         return []
-    by = said("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
+    by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
     blocks: list[Block] = [Heading("Machine"), soft(machine_legend(by))]
     blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
     more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
     if more > 0:
-        blocks.append(soft(said("fabric", "more_machines", more=more)))
+        blocks.append(soft(say("fabric", "more_machines", more=more)))
     return blocks
 
 
 def machine_legend(by: str) -> str:
     """What the colours of a machine's figure say, and where its bandwidths are from; by: '' without any."""
-    return said("fabric", "colours", by=by)
+    return say("fabric", "colours", by=by)
 
 
 def connections_table(log: NcclLog) -> Table | None:
@@ -131,8 +131,8 @@ def nccl_sentence(log: NcclLog) -> str:
     each = []
     for plugin, devices in list(plugins.items())[:3]:
         names = ", ".join(device for _, device in devices[:8])
-        each.append(said("fabric", "network", plugin=plugin, devices=names))
-    return first_said("fabric", "nccl", version=version, groups=groups, networks_used=each)
+        each.append(say("fabric", "network", plugin=plugin, devices=names))
+    return say_first("fabric", "nccl", version=version, groups=groups, networks_used=each)
 
 
 def _figures(fabric: Fabric, device: Any) -> list[Figure]:
@@ -167,7 +167,7 @@ def _settings(log: NcclLog | None) -> list[Text]:
 def _where(row: ConnectionJson) -> Cell:
     one, other = row.from_host, row.to_host
     if row.within_host:
-        return Cell(f"GPUs of {one}" if one else said("fabric", "one_host"))
+        return Cell(f"GPUs of {one}" if one else say("fabric", "one_host"))
     if row.within_host is None:
         return NOT_KNOWN
     return Cell(f"{one} and {other}" if one and other else "hosts")

@@ -13,7 +13,7 @@ from traceops.core.arrays import median as median_of
 from traceops.core.arrays import percentiles
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
-from traceops.render.report.terms import TERMS, said
+from traceops.render.report.terms import TERMS, say
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.words.catalogue import texts
@@ -54,12 +54,12 @@ def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
 
     `ranks` chooses the bars; without it all ranks, or one of each kind of more than 64.
     """
-    return _stacked(report, BUCKETS, ranks, said("ledger", "axis", report.summary.step_words))
+    return _stacked(report, BUCKETS, ranks, say("ledger", "axis", report.summary.step_words))
 
 
 def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Why each rank's device was idle: stacked bars, ms a step, mean over the rank's steps."""
-    return _stacked(report, IDLE_BUCKETS, ranks, said("idle", "axis", report.summary.step_words))
+    return _stacked(report, IDLE_BUCKETS, ranks, say("idle", "axis", report.summary.step_words))
 
 
 def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
@@ -161,7 +161,7 @@ def distribution_figure(report: Report) -> Figure:
                 "showlegend": False,
             }
         )
-    title = {"text": said("ledger", "spread_axis", report.summary.step_words, ranks=len(report.ranks))}
+    title = {"text": say("ledger", "spread_axis", report.summary.step_words, ranks=len(report.ranks))}
     return laid_out(boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS)
 
 

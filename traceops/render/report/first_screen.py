@@ -33,7 +33,7 @@ from traceops.render.document import (
 from traceops.render.report.card import card_answer
 from traceops.render.report.cross_figures import thinned
 from traceops.render.report.lead import hang_leads, late_together, lead_finding
-from traceops.render.report.terms import TERMS, said
+from traceops.render.report.terms import TERMS, say
 from traceops.report.detail import alike_spent
 from traceops.report.model import Card, Report
 from traceops.report.tables import TimelineRow
@@ -123,7 +123,7 @@ def _said(report: Report, lanes: Sequence[StepLane]) -> str:
         f"{lane.label}: {', '.join(mark.text for mark in lane.marks if mark.text)}" for lane in lanes if lane.marks
     ]
     named = "; ".join(one.replace("\n", " ") for one in marked) or f"{len(lanes)} rows"
-    return said("first_screen", "label", when="The window" if step is None else f"Step {step}", named=named)
+    return say("first_screen", "label", when="The window" if step is None else f"Step {step}", named=named)
 
 
 def _blamed(report: Report, lead: Finding | None, by_rank: Mapping[int, Rows]) -> list[int]:
@@ -263,7 +263,7 @@ def _folded(report: Report, lead: Finding | None) -> list[Block]:
     same = [finding for finding in others if finding not in caused and _is_same(report, told, finding)]
     rest = [finding for finding in others if finding not in (*caused, *same)]
     folds = ((same, "same"), (caused, "caused"), (rest, "others" if lead else "remarks"))
-    blocks: list[Block] = [_findings_fold(report, found, said("first_screen", key)) for found, key in folds if found]
+    blocks: list[Block] = [_findings_fold(report, found, say("first_screen", key)) for found, key in folds if found]
     unjudged = [check for check in report.checks if check.status == "not_evaluated" and check.unjudged is UNSET]
     if unjudged:
         blocks.append(_unjudged_fold(unjudged))
@@ -290,10 +290,10 @@ def _findings_fold(report: Report, found: Sequence[Finding], name: str) -> Fold:
 def _unjudged_fold(checks: Sequence[Check]) -> Fold:
     by_reason: dict[str, list[str]] = defaultdict(list)
     for check in checks:
-        by_reason[check.reason or said("first_screen", "no_reason")].append(check.rule)
+        by_reason[check.reason or say("first_screen", "no_reason")].append(check.rule)
     ordered = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
     lines = [text(f"{', '.join(rules)}: {reason}") for reason, rules in ordered[:_MOST_REASONS]]
     if (more := len(ordered) - _MOST_REASONS) > 0:
-        lines.append(text(said("first_screen", "more_reasons", more=more) + " ", Span("Checks", href="#checks"), "."))
-    count = said("first_screen", "not_checked", count=len(checks))
-    return fold((f"{count} ", Span(said("first_screen", "why"), "soft")), items(lines))
+        lines.append(text(say("first_screen", "more_reasons", more=more) + " ", Span("Checks", href="#checks"), "."))
+    count = say("first_screen", "not_checked", count=len(checks))
+    return fold((f"{count} ", Span(say("first_screen", "why"), "soft")), items(lines))

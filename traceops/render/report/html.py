@@ -17,7 +17,7 @@ from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
 from traceops.render.report.rank_groups import shown_ranks
 from traceops.render.report.step_timeline import finding_place
-from traceops.render.report.terms import COLUMNS, TERMS, how_found, kinds_sentence, said, section_of, speed_facts
+from traceops.render.report.terms import COLUMNS, TERMS, how_found, kinds_sentence, say, section_of, speed_facts
 from traceops.render.report.whole_run import undisturbed, whole_run
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
@@ -25,7 +25,7 @@ from traceops.report.model import Report
 
 def checks(report: Report, shown: Sequence[int]) -> Section:
     """What each rule says."""
-    block, counts = checks_block(report.checks, said("checks", "caption")), count_checks(report.checks)
+    block, counts = checks_block(report.checks, say("checks", "caption")), count_checks(report.checks)
     return section_of("checks", (block,), fired=counts.fired, clear=counts.clear, not_evaluated=counts.not_evaluated)
 
 
@@ -33,7 +33,7 @@ def definitions(report: Report, shown: Sequence[int]) -> Section:
     """What the numbers mean."""
     buckets = [Term(term.label, term.definition, key, term.colour) for key, term in TERMS.items()]
     columns = [Term(label, meaning) for label, meaning in COLUMNS.items()]
-    return section_of("definitions", (Terms((*buckets, *columns)), soft(said("definitions", "unknown"))))
+    return section_of("definitions", (Terms((*buckets, *columns)), soft(say("definitions", "unknown"))))
 
 
 # Which section of the page shows what a finding speaks of.
@@ -141,7 +141,7 @@ def describe(report: Report) -> Document:
         verdict=headline(card),
         intro=tuple(intro),
         sections=(*hang, findings, *_closed(report, made)),
-        footer=said("definitions", "footer"),
+        footer=say("definitions", "footer"),
         styles=tuple(f"{style}.css" for style, needed in shows if needed),
         scripts=("step_timeline.js",) if drawn else (),
     )

@@ -18,7 +18,7 @@ from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, Mem
 from traceops.report.model import Report
 
 _GIB = 1 << 30
-said = partial(first_phrase, "gpu_memory")
+say = partial(first_phrase, "gpu_memory")
 _MOST_LINES = 8  # ranks that have a line in the figure
 _PALER = ("#a9c3dd", "#f9c795", "#acd3a6", "#d8bcd0", "#bbdad8", "#f6e6a3", "#d0bdb3", "#dcd6d4")
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
@@ -35,12 +35,12 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
         capacity = None if most.capacity_bytes is None else gib_text(most.capacity_bytes)
         if most.peak_bytes:
             peak = gib_text(most.peak_bytes)
-            blocks.append(text(said("run", "most", peak=peak, capacity_bytes=capacity, rank=most.rank)))
+            blocks.append(text(say("run", "most", peak=peak, capacity_bytes=capacity, rank=most.rank)))
         blocks.append(TableBlock(_table(rows.ranks), "narrow"))
     if rows.steps:
-        blocks.append(Chart("memory-steps", said("run", "steps_chart"), steps_figure(rows.steps)))
+        blocks.append(Chart("memory-steps", say("run", "steps_chart"), steps_figure(rows.steps)))
     if rows.over_time is not None:
-        chart = Chart("memory-over-time", said("run", "over_time_chart"), over_time_figure(rows.over_time))
+        chart = Chart("memory-over-time", say("run", "over_time_chart"), over_time_figure(rows.over_time))
         blocks += [text(_peak_text(rows.over_time)), chart]
     if rows.recorded is not None:
         from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
@@ -49,7 +49,7 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
             text(recorded_headline(rows.recorded)),
             TableBlock(kinds_table(rows.recorded), "narrow"),
             TableBlock(makers_table(rows.recorded), "narrow"),
-            Chart("memory-in-step", said("run", "in_step_chart"), in_step_figure(rows.recorded.in_step)),
+            Chart("memory-in-step", say("run", "in_step_chart"), in_step_figure(rows.recorded.in_step)),
         ]
     peak_bytes = max((row.peak_memory_bytes or 0 for row in report.ranks), default=0) or None
     return section_of("memory", blocks, peak_bytes=peak_bytes)
@@ -99,7 +99,7 @@ def _peak_text(rows: MemoryOverTime) -> str:
     held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
     names = [f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)]
     told = ", ".join([gib_text(sum(rows.held_bytes[at])), *names])
-    return said("run", "peak", rank=rows.rank, held=told)
+    return say("run", "peak", rank=rows.rank, held=told)
 
 
 def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.words import ROLE_TOLD, ROLES, STEP, StepWords
 from traceops.render.cells import NOT_KNOWN, Cell, Table, name, table_of
 from traceops.render.document import Block, Section, TableBlock, soft, text
-from traceops.render.report.terms import said, section_of
+from traceops.render.report.terms import say, section_of
 from traceops.report.model import Report
 from traceops.report.rows import ExpertsRow, HostSummary, PassRow, RoleRow
 
@@ -19,10 +19,10 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
     """What each kind of parallelism costs a step."""
     if not report.roles:
         return None
-    blocks: list[Block] = [soft(said("roles", "intro"))]
+    blocks: list[Block] = [soft(say("roles", "intro"))]
     blocks += [text(sentence) for row in _worth(report) if (sentence := role_sentence(row))]
     if unknown := next((row for row in report.roles if row.role == "unknown" and row.exposed_ms), None):
-        blocks.append(soft(said("roles", "unknown", unknown=unknown.exposed_ms)))
+        blocks.append(soft(say("roles", "unknown", unknown=unknown.exposed_ms)))
     named = ", ".join(dict.fromkeys(ROLES[row.role] for row in report.roles))
     return section_of("roles", (*blocks, TableBlock(roles_table(report))), roles=named)
 
@@ -59,7 +59,7 @@ def role_sentence(row: RoleRow) -> str:
         return ""
     label = ROLES[row.role]
     inside = row.host if row.reach == "inside" else None
-    return said(
+    return say(
         "roles", "sentence", label=f"{label[0].upper()}{label[1:]}", exposed=row.exposed_ms, inside=inside,
         mostly=row.host, fused=row.fused,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def _reach(row: RoleRow) -> str:
 
 def _groups_cell(row: RoleRow) -> Cell:
     sizes = " and ".join(map(str, row.group_sizes))
-    count = f"{row.groups} of {sizes} ranks" if row.groups else said("roles", "no_groups")
+    count = f"{row.groups} of {sizes} ranks" if row.groups else say("roles", "no_groups")
     return name(f"{', '.join(row.names)}: {count}", 60) if row.names else Cell(count)
 
 
@@ -99,7 +99,7 @@ def experts(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.experts:
         return None
     words = report.summary.step_words
-    blocks: list[Block] = [soft(said("experts", "intro", words))]
+    blocks: list[Block] = [soft(say("experts", "intro", words))]
     for row in report.experts:
         blocks += [text(experts_sentence(row, words)), TableBlock(experts_table(row))]
     return section_of("experts", blocks)
@@ -120,7 +120,7 @@ def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
     most = max(row.ranks, key=lambda rank: got[rank])
     shares = [one.share for one in row.imbalance_by_step]
     mean, even = sum(got.values()) / len(got), row.imbalance < _UNEVEN
-    return said(
+    return say(
         "experts", "sentence", words, ranks=ranks_text(row.ranks, 8), layers=row.layers, even=even,
         most=None if even else most, times=got[most] / mean if mean else 1.0, low=min(shares), high=max(shares),
         dispatch=row.dispatch_ms, dispatch_gbs=row.dispatch_gbs, combine=row.combine_ms, combine_gbs=row.combine_gbs,
@@ -145,13 +145,13 @@ def passes(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     table = table_of("passes", report.passes, make={"kind": lambda row: Cell(_LABELS[row.kind])})
     sentences = map(pass_sentence, report.passes)
-    return section_of("passes", (soft(said("passes", "intro")), *map(text, sentences), TableBlock(table)))
+    return section_of("passes", (soft(say("passes", "intro")), *map(text, sentences), TableBlock(table)))
 
 
 def pass_sentence(row: PassRow) -> str:
     """'Decode: 128 passes, 3.20 ms on the device each; 0.80 ms before each the device waits for the host.'"""
     moved = row.waiting_ms is not None and row.transfer_ms is not None and row.waiting_ms + row.transfer_ms > 0
-    return said(
+    return say(
         "passes", "sentence", label=_LABELS[row.kind], count=row.count, device=row.device_ms, several=row.count != 1,
         between=row.between_ms, scheduling=row.scheduling_ms or None, waiting=row.waiting_ms if moved else None,
         transfer=row.transfer_ms if moved else None,
@@ -174,7 +174,7 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.hosts:
         return None
     words = report.summary.step_words
-    blocks = soft(said("hosts", "intro", words)), TableBlock(hosts_table(report.hosts, words))
+    blocks = soft(say("hosts", "intro", words)), TableBlock(hosts_table(report.hosts, words))
     return section_of("hosts", blocks, hosts=len(report.hosts))
 
 
@@ -193,5 +193,5 @@ def host_lines(report: Report) -> list[Block]:
         "late_share": lambda row: NOT_KNOWN if row.late_share is None else Cell(f"{100 * row.late_share:.0f} %"),
     }
     rows = sorted(report.hosts, key=lambda row: -(row.late_share or 0.0))
-    words, note = report.summary.step_words, said("hosts", "terminal")
+    words, note = report.summary.step_words, say("hosts", "terminal")
     return [TableBlock(table_of("terminal_hosts", rows, words, make=cells, note=note, most=_MOST_HOSTS))]

@@ -12,7 +12,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.words import CAUSES
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, value_of
-from traceops.render.report.terms import first_said, said
+from traceops.render.report.terms import say, say_first
 from traceops.report.detail import APART_PCT, Detail, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
@@ -69,7 +69,7 @@ def groups_text(report: Report) -> str:
     named = named_ranks(report)
     rest = [row for row in report.ranks if row.rank not in named]
     apart = next((kind.apart_pct for kind in alike_ranks(rest)), APART_PCT)
-    return said("ranks", "groups", ranks=len(report.ranks), apart=apart)
+    return say("ranks", "groups", ranks=len(report.ranks), apart=apart)
 
 
 def outliers(report: Report) -> list[int]:
@@ -109,7 +109,7 @@ def rank_column(report: Report) -> Column:
             return Cell(str(rank))
         return Cell(f"{rank} and {len(group.ranks) - 1} alike", f"ranks {ranks_text(group.ranks, 40)}")
 
-    return Column("rank", "Rank", said("ranks", "alike"), number=False, make=cell)
+    return Column("rank", "Rank", say("ranks", "alike"), number=False, make=cell)
 
 
 # Which rows of the timeline in the page stand where: by host, and where one rank stands for others, for whom.
@@ -181,7 +181,7 @@ def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, al
 def group_text(rank: int, ranks: Sequence[int], hosts: Collection[str], all_ranks: int) -> str:
     """'rank 3', 'ranks 2, 3: alike', 'all 8 ranks: alike', 'rank 2 and 61 alike, on 8 hosts'."""
     few = ranks_text(sorted(ranks), _FEW_DRAWN) if len(ranks) <= _FEW_DRAWN else None
-    return first_said(
+    return say_first(
         "ranks", "group", rank=rank, alone=len(ranks) == 1, every=all_ranks if len(ranks) == all_ranks else None,
         few=few, more=len(ranks) - 1, hosts=len(hosts) if len(hosts) > 1 else None,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from traceops.render.document import Block, Chart, Section, Span, TableBlock, fo
 from traceops.render.report import figures
 from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.rank_groups import MOST_RANKS, group_label, groups_text, idle_ms, rank_column
-from traceops.render.report.terms import BUBBLE, KINDS, NOT_TOLD_APART, TERMS, meanings, said, section_of
+from traceops.render.report.terms import BUBBLE, KINDS, NOT_TOLD_APART, TERMS, meanings, say, section_of
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.step_times import WorstRank
@@ -46,20 +46,20 @@ def ledger(report: Report, shown: Sequence[int]) -> Section:
     if report.steps:
         together = all(row.comm_wait_ms is None for row in report.ranks)
         blocks += [
-            soft(said("ledger", "intro", words, kernels=kernels_sentence(report), together=together)),
+            soft(say("ledger", "intro", words, kernels=kernels_sentence(report), together=together)),
             TableBlock(buckets_table(report)),
         ]
     else:
-        blocks.append(text(said("ledger", "none")))
+        blocks.append(text(say("ledger", "none")))
     if report.steps and report.ranks:
         blocks += [text(groups)] if (groups := groups_text(report)) else []
-        blocks.append(Chart("ledger", said("ledger", "chart", words), figures.ledger_figure(report, list(shown))))
+        blocks.append(Chart("ledger", say("ledger", "chart", words), figures.ledger_figure(report, list(shown))))
         if total > MOST_RANKS:
-            spread = Chart("distribution", said("ledger", "spread_chart", words), figures.distribution_figure(report))
-            blocks += [text(said("ledger", "spread", ranks=total)), spread]
+            spread = Chart("distribution", say("ledger", "spread_chart", words), figures.distribution_figure(report))
+            blocks += [text(say("ledger", "spread", ranks=total)), spread]
     blocks.append(TableBlock(ranks_table(report, list(shown))))
     if own := _own_breakdown(report):
-        blocks.append(soft(said("ledger", "own", own=who(own, 12), why=True), Span("why", href="#hta"), "."))
+        blocks.append(soft(say("ledger", "own", own=who(own, 12), why=True), Span("why", href="#hta"), "."))
     pct = {bucket: part for bucket in BUCKETS if (part := report.summary.ledger_pct.of(bucket))}
     largest = sorted(pct, key=lambda bucket: -pct[bucket])[:3]
     named = ", ".join(f"{TERMS[bucket].label} {percent_text(pct[bucket])}" for bucket in largest)
@@ -70,19 +70,19 @@ def steps(report: Report, shown: Sequence[int]) -> Section | None:
     """How long each step took."""
     if len({row.step for row in report.steps if row.step is not None}) < 2 or not report.ranks:
         return None
-    chart = Chart("steps", said("steps", "chart"), figures.steps_figure(report, list(shown)))
-    table = fold(said("steps", "fold"), TableBlock(steps_table(report), "narrow"))
+    chart = Chart("steps", say("steps", "chart"), figures.steps_figure(report, list(shown)))
+    table = fold(say("steps", "fold"), TableBlock(steps_table(report), "narrow"))
     took = [row.duration_ms for row in report.steps]
-    return section_of("steps", (soft(said("steps", "intro")), chart, table), step_low=min(took), step_high=max(took))
+    return section_of("steps", (soft(say("steps", "intro")), chart, table), step_low=min(took), step_high=max(took))
 
 
 def idle(report: Report, shown: Sequence[int]) -> Section:
     """Why the devices were idle."""
     words = report.summary.step_words
     idles = any(row.bucket_ms(bucket) for row in report.ranks for bucket in IDLE_BUCKETS)
-    drawn: Block = text(said("idle", "none", words))
+    drawn: Block = text(say("idle", "none", words))
     if report.steps and idles:
-        drawn = Chart("idle", said("idle", "chart", words), figures.idle_figure(report, list(shown)))
+        drawn = Chart("idle", say("idle", "chart", words), figures.idle_figure(report, list(shown)))
     most = max(report.ranks, key=idle_ms, default=None)
     facts = {} if most is None else {"idle": idle_ms(most), "idle_by": most.rank}
     return section_of("idle", (drawn, TableBlock(idle_table(report, list(shown)))), words, **facts)
@@ -91,7 +91,7 @@ def idle(report: Report, shown: Sequence[int]) -> Section:
 def kernels(report: Report, shown: Sequence[int]) -> Section:
     """Which kernels take the device's time."""
     rows, operators = report.tables.kernels, operators_table(report)
-    first = TableBlock(kernels_table(report)) if rows else text(said("kernels", "none"))
+    first = TableBlock(kernels_table(report)) if rows else text(say("kernels", "none"))
     facts = {"kernel": rows[0].name, "kernel_pct": rows[0].share_pct} if rows else {}
     return section_of("kernels", (first, *((TableBlock(operators),) if operators is not None else ())), **facts)
 
@@ -101,7 +101,7 @@ def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:
     rows = sorted(report.tables.blocking_calls, key=lambda row: -(row.total_ms or 0.0))
     if not rows:
         return None
-    outside = Cell("none", said("blocking", "outside"))
+    outside = Cell("none", say("blocking", "outside"))
     cells = {"operator": lambda row: name(str(row.operator)) if row.operator else outside}
     table = table_of("blocking_calls", rows, report.summary.step_words, make=cells, most=MOST_CALLS)
     return section_of("blocking", (TableBlock(table),), blocking=len(rows))
@@ -129,8 +129,8 @@ def copies(report: Report, shown: Sequence[int]) -> Section | None:
 def hta(report: Report, shown: Sequence[int]) -> Section:
     """HTA's six analyses in its own columns."""
     own, tables = _own_breakdown(report), hta_tables(report, list(shown))
-    blocks: list[Block] = [text(said("hta", "own", own=who(own, 12)))] if own else []
-    blocks += [soft(said("hta", "intro"))] if tables else [text(said("hta", "none"))]
+    blocks: list[Block] = [text(say("hta", "own", own=who(own, 12)))] if own else []
+    blocks += [soft(say("hta", "intro"))] if tables else [text(say("hta", "none"))]
     return section_of("hta", (*blocks, *(TableBlock(table, "narrow") for table in tables)), hta=len(report.tables.hta))
 
 
@@ -235,14 +235,14 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
         (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition) for b in IDLE_BUCKETS
     ]
     named = (
-        ("idle_ms", "All idle", said("idle", "all")),
+        ("idle_ms", "All idle", say("idle", "all")),
         *causes,
-        ("input_ms", "In data loading", said("idle", "input")),
+        ("input_ms", "In data loading", say("idle", "input")),
     )
     apart = _apart(report)
     columns = [Column(key, label, title, unit="ms", worst="max", apart=apart) for key, label, title in named]
     return build_table(
-        said("idle", "caption", report.summary.step_words), (rank_column(report), *columns), rows_of(rows, shown),
+        say("idle", "caption", report.summary.step_words), (rank_column(report), *columns), rows_of(rows, shown),
         note=_cut(report, shown), summarize=rows if len(rows) > 2 else (),
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ def _apart(report: Report) -> float:
 
 
 def _cut(report: Report, shown: Sequence[int]) -> str:
-    return said("ledger", "cut", rows=len(shown), every=len(report.ranks)) if len(report.ranks) > MOST_RANKS else ""
+    return say("ledger", "cut", rows=len(shown), every=len(report.ranks)) if len(report.ranks) > MOST_RANKS else ""
 
 
 # Tables about kernels, operators and HTA's results.

@@ -15,7 +15,7 @@ from traceops.core.findings import Finding
 from traceops.core.words import ROLES
 from traceops.render.document import Block, Code, Place, StepTimeline, fold, soft
 from traceops.render.report.rank_groups import drawn_ranks
-from traceops.render.report.terms import said
+from traceops.render.report.terms import say
 from traceops.report.detail import Detail, DetailRank, DetailStep
 from traceops.report.model import Report
 
@@ -28,7 +28,7 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
         return None
     data = packed(report.detail, _longest(report.detail), len(report.ranks))
     data |= drawn_ranks(report, report.detail)
-    return StepTimeline("steps-zoom", said("timeline", "label", report.summary.step_words), data, tuple(instead))
+    return StepTimeline("steps-zoom", say("timeline", "label", report.summary.step_words), data, tuple(instead))
 
 
 def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def how_to_open(report: Report) -> Block:
         lines.append(f"traceops view {path} --steps {step}")
     if not lines:
         lines.append(f"traceops view {path}")
-    how = soft(said("timeline", "open_how"))
-    return fold(said("timeline", "open"), how, Code(tuple(lines), "Commands"))
+    how = soft(say("timeline", "open_how"))
+    return fold(say("timeline", "open"), how, Code(tuple(lines), "Commands"))
 
 
 def detail_step(report: Report) -> int | None:

@@ -23,7 +23,7 @@ from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluate
 from traceops.render.report.parallel_sections import experts_lines, host_lines, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.step_sections import bubble_parts
-from traceops.render.report.terms import BUBBLE, first_said, kinds_sentence, said, speed_text, steps_found
+from traceops.render.report.terms import BUBBLE, kinds_sentence, say, say_first, speed_text, steps_found
 from traceops.render.report.whole_run import rows_of_run, typical_of, undisturbed_of, whole_run_sentence
 from traceops.render.report.whole_run import sentence as undisturbed_sentence
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -56,7 +56,7 @@ def describe_summary(report: Report, written: Path, *, verbose: bool = False) ->
     elif others := _others(report):
         blocks += [_BLANK, *map(_finding_line, others[:_MOST_FINDINGS])]
         if len(others) > _MOST_FINDINGS:
-            blocks.append(soft(said("terminal", "more_findings", more=len(others) - _MOST_FINDINGS)))
+            blocks.append(soft(say("terminal", "more_findings", more=len(others) - _MOST_FINDINGS)))
     blocks.append(_BLANK)
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
@@ -90,7 +90,7 @@ def _details(report: Report) -> list[Block]:
         blocks.append(soft(unjudged))
     if skipped := count_checks(report.checks).not_evaluated:
         named = ", ".join(not_evaluated(report.checks))
-        blocks.append(soft(said("terminal", "missing", count=skipped, named=named)))
+        blocks.append(soft(say("terminal", "missing", count=skipped, named=named)))
     if report.steps and all(found.severity == "info" for found in report.findings):
         blocks.append(soft(kernels_sentence(report)))
     return blocks
@@ -98,7 +98,7 @@ def _details(report: Report) -> list[Block]:
 
 def hta_sentence(found: HtaAgreement) -> str:
     """One line that says whether HTA's own code gives the same tables."""
-    return first_said(
+    return say_first(
         "terminal", "hta", own=f"HTA's own code ({found.by})" if found.by else "HTA's own code",
         none=not found.values, same=not found.differing, values=f"{found.values:,}", ranks=found.ranks,
         differing=f"{found.differing:,}", tables=", ".join(found.tables),
@@ -114,12 +114,12 @@ def _heading(report: Report) -> str:
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
-        parts.append(said("terminal", "window", ms=f"{step.typical:.2f}"))
+        parts.append(say("terminal", "window", ms=f"{step.typical:.2f}"))
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
         rows = rows_of_run(report)
         if rows is not None and rows.rounds is not None and rows.rounds.steps > 1:
-            parts.append(said("terminal", "round", steps=rows.rounds.steps, ms=fixed_text(rows.rounds.ms, 2)))
+            parts.append(say("terminal", "round", steps=rows.rounds.steps, ms=fixed_text(rows.rounds.ms, 2)))
         parts += [found] if (found := steps_found(report)) else []
         parts += [speed] if (speed := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
@@ -128,7 +128,7 @@ def _heading(report: Report) -> str:
 def _typical_of(step: StepTime) -> str:
     """Of how many steps the typical one is the mean, and how all of them spread; one step alone does not."""
     mean_of = step.n - len(step.left_out)
-    return first_said(
+    return say_first(
         "terminal", "spread", one=step.n == 1, all=not step.left_out, count=step.n, mean_of=mean_of,
         range=f"{step.p5:.2f}–{step.p95:.2f}", is_unlike=step.unlike, ones="one" if mean_of == 1 else "ones",
         unshared=step.unshared,
@@ -144,7 +144,7 @@ def _first_steps(report: Report) -> list[Block]:
     if not report.summary.first_steps:
         return []
     plain = report.summary.plain_ms
-    told = said("terminal", "first_steps", plain=None if plain is None else fixed_text(plain, 2))
+    told = say("terminal", "first_steps", plain=None if plain is None else fixed_text(plain, 2))
     return [text(told, indent=(0, 2))]
 
 
@@ -219,7 +219,7 @@ def _ranks(report: Report) -> TableBlock:
         "compute": lambda row: Cell(fixed_text(_share_pct(row, ("compute",)), 1)),
         "late_share": lambda row: NOT_KNOWN if row.late_share is None else Cell(f"{100 * row.late_share:.0f} %"),
     }
-    note = said("terminal", "kinds", ranks=len(report.ranks)) if kinds else ""
+    note = say("terminal", "kinds", ranks=len(report.ranks)) if kinds else ""
     return TableBlock(table_of("terminal_ranks", rows, make=cells, note=note))
 
 

@@ -66,24 +66,24 @@ def term_of(kind: Any) -> BucketTerm:
     return TERMS.get(key) or BucketTerm("Other", "#444444", "")
 
 
-def said(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
+def say(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
     """A text of words/page.ini: those of its sentences whose facts are known."""
     return " ".join(filter(None, phrases("page", section, part, window=words is WINDOW, noun=words.noun, **facts)))
 
 
-def first_said(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
+def say_first(section: str, part: str, words: StepWords = STEP, /, **facts: Any) -> str:
     """The first of the sentences whose facts are known; '' without any."""
     return first_phrase("page", section, part, window=words is WINDOW, noun=words.noun, **facts)
 
 
 def section_of(id: str, blocks: Sequence[Block], words: StepWords = STEP, /, **facts: Any) -> Section:
     """A section whose heading, name and line while it is closed words/page.ini has; heading and line take the facts."""
-    heading, brief = said(id, "heading", words, **facts), first_said(id, "brief", words, **facts)
-    return Section(id, heading, tuple(blocks), said(id, "nav", words, **facts), brief)
+    heading, brief = say(id, "heading", words, **facts), say_first(id, "brief", words, **facts)
+    return Section(id, heading, tuple(blocks), say(id, "nav", words, **facts), brief)
 
 
 def _columns(words: StepWords) -> dict[str, tuple[str, str, str]]:
-    return {key: said("columns", key, words).partition(" | ") for key in texts("page", "columns")}
+    return {key: say("columns", key, words).partition(" | ") for key in texts("page", "columns")}
 
 
 def meanings(words: StepWords = STEP) -> dict[str, str]:
@@ -125,7 +125,7 @@ def _of_peak(flops: Flops) -> str:
 
 def _why(flops: Flops) -> str:
     key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
-    return said("speed", key, precision=flops.precision, device=flops.device or said("speed", "these"))
+    return say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
 
 
 # How the steps of a report were found, in a few words.
@@ -157,7 +157,7 @@ def kinds_sentence(report: Report) -> str:
         return ""
     another = f"another optimizer's {kinds.another}" if kinds.another in kinds.ends else kinds.another
     every = round_steps(kinds.steps, kinds.count)
-    return said(
+    return say(
         "kinds", "sentence", ends=" or ".join(kinds.ends), another=another, count=kinds.count, of=kinds.steps,
         every=every, round=kinds.round_ms,
     )  # fmt: skip

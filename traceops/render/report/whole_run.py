@@ -16,7 +16,7 @@ from traceops.measure.recording import SLOWED
 from traceops.render.cells import Cell, Column, Table, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
 from traceops.render.report.figures import Figure, dots, hover, laid_out, line, worded
-from traceops.render.report.terms import first_said, said, section_of
+from traceops.render.report.terms import say, say_first, section_of
 from traceops.report.model import Report
 from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
 from traceops.rules.whole_run_machine import MACHINE
@@ -66,7 +66,7 @@ def sentence(rows: UndisturbedRows, typical_ms: float | None = None) -> str:
     behind, unseen_ms = rows.behind_ms, rows.step_ms - rows.light_ms
     apart = typical_ms is not None and rows.before is None and abs(rows.step_ms / typical_ms - 1) >= _APART
     as_light = apart and rows.step_ms < (typical_ms or 0.0) and rows.light_ms <= rows.step_ms  # without recording too
-    return said(
+    return say(
         "undisturbed", "sentence", step=rows.step_ms, light=rows.light_ms, recorded=rows.recorded_ms,
         window_name="light windows" if len(rows.windows) > 1 else "light window", before=rows.before,
         as_light=typical_ms if as_light else None, typical=typical_ms if apart else None, scaled=rows.scaled,
@@ -88,7 +88,7 @@ def _windows(rows: UndisturbedRows) -> str:
     """'the light window', or 'the mean of 2 light windows (steps 17 to 22, 129 to 134)'."""
     several = len(rows.windows) if len(rows.windows) > 1 else None
     steps = ", ".join(f"{one.first} to {one.last}" for one in rows.windows)
-    return first_said("undisturbed", "windows", several=several, steps=steps)
+    return say_first("undisturbed", "windows", several=several, steps=steps)
 
 
 def _who_waits(rows: UndisturbedRows) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     told = sentence(rows, typical_of(report))
     blocks = (
         text(told[0].upper() + told[1:]),
-        soft(said("undisturbed", "from", windows=_windows(rows), **_who_waits(rows))),
+        soft(say("undisturbed", "from", windows=_windows(rows), **_who_waits(rows))),
         TableBlock(table_of("undisturbed", rows.ranks[:MOST_ROWS]), "narrow"),
     )
     return section_of("undisturbed", blocks, undisturbed_ms=rows.step_ms)
@@ -136,14 +136,14 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     blocks: list[Block] = [
         text(whole_run_sentence(rows, report)),
-        Chart("all-steps", said("all-steps-of-run", "chart"), all_steps_figure(rows)),
+        Chart("all-steps", say("all-steps-of-run", "chart"), all_steps_figure(rows)),
     ]
     if rows.occasions:
         blocks.append(TableBlock(_occasions_table(rows), "narrow"))
     if rows.hosts:
-        blocks += [Heading("Where hosts are"), soft(said("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
+        blocks += [Heading("Where hosts are"), soft(say("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
     if rows.machine:
-        blocks += [Heading(said("all-steps-of-run", "machine")), TableBlock(_machine_table(rows))]
+        blocks += [Heading(say("all-steps-of-run", "machine")), TableBlock(_machine_table(rows))]
     return section_of("all-steps-of-run", blocks, run_steps=rows.steps)
 
 
@@ -160,7 +160,7 @@ def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
     rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
     slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
     own = rows.own_profiler
-    return said(
+    return say(
         "all-steps-of-run", "sentence", steps=rows.steps, by_turns=rows.typical_ms if rows.input_by_turns else None,
         typical_ms=rows.typical_ms, before=rows.before_ms if slowed else None, behind=rows.behind_ms,
         longer_times=much_longer(rows.typical_ms, report.summary.step_time_ms.typical), rounds=rounds,
@@ -184,10 +184,10 @@ def _occasions(rows: WholeRunRows, report: Report, *, in_rounds: bool) -> list[s
             much = one.times > 1 and one.share_pct >= _MUCH_PCT
             if much and report.summary.step_kinds is None and not in_rounds:
                 rule = MACHINE.id if waits else ""
-                unexplained.append(said("all-steps-of-run", "unexplained", rule=rule, **facts))
+                unexplained.append(say("all-steps-of-run", "unexplained", rule=rule, **facts))
         elif one.share_pct >= 1 and not (in_rounds and one.cause in ("host", "inference")):
             cause = _cause_text(one.cause)
-            explained.append(first_said("all-steps-of-run", "occasion", cause=cause, once=one.times <= 1, **facts))
+            explained.append(say_first("all-steps-of-run", "occasion", cause=cause, once=one.times <= 1, **facts))
     return explained + unexplained
 
 
@@ -202,7 +202,7 @@ def unlike_run(report: Report) -> str:
         return ""
     times = much_longer(rows.typical_ms, report.summary.step_time_ms.typical)
     facts = {"longer_times": times, "typical_ms": rows.typical_ms, "early": rows.early_window}
-    told = first_said("all-steps-of-run", "unlike", **facts)
+    told = say_first("all-steps-of-run", "unlike", **facts)
     return f" {told}" if told else ""
 
 
