@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
 from traceops.hangs.crash_kinds import RULE_OF
-from traceops.render.report.card import NothingTimed, WaitForEachOther, without_finding
+from traceops.render.report.card import NoProblem, WaitForEachOther, without_finding
 from traceops.report.model import Card, Report
 from traceops.rules.registry import BY_ID, RULES
 
@@ -88,6 +88,6 @@ def headline_kind(report: Report, card: Card) -> Kind:
     opening = without_finding(report)[1]
     if isinstance(opening, WaitForEachOther):
         return Kind("analyze", "waiting")
-    if isinstance(opening, NothingTimed) or opening.judged is not None:
+    if not isinstance(opening, NoProblem) or opening.judged is not None:
         return Kind("analyze", "unjudged")
     return Kind("analyze", "clear" if card.level == "clear" else "notes")
