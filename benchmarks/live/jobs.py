@@ -85,12 +85,12 @@ def run_job(
             if stranger is not None:
                 stranger.kill()
                 stranger.wait()
-            _end(process)
+            end_job(process)
     told = Outcome(out.name, fault, rank, seconds, exit_code=process.returncode)
     return judged(told, out, json.loads(truth.read_text()) if truth.exists() else None)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_job(process: subprocess.Popen[bytes]) -> None:
     """End a job that does not end by itself, as its user would; a rank that is stopped only ends by SIGKILL."""
     if process.poll() is not None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
@@ -44,6 +44,7 @@ _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
 _AGAIN_S, _MOST_AGAIN_S, _CLOSER_S = 7.0, 600.0, 5.0
 _MOST_RANKS = 16  # whose lines are read for one change
+_LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
 _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
@@ -94,6 +95,7 @@ class RankState:
         self.recent: deque[float] = deque(maxlen=60)
         self.garbage: deque[tuple[int, float]] = deque(maxlen=2_000)  # ms of each step
         self.longest_ms = 0.0
+        self.long: deque[int] = deque(maxlen=500)  # steps much longer than those before
         self.steps = 0
 
     @property
@@ -124,6 +126,8 @@ class RankState:
         if step.recorded:
             return
         self.pace.feed(step.number, ms, step.compile_us / 1000)
+        if len(self.recent) >= _FIRST and ms > _LONG * max(median(list(self.recent)[-_FIRST:]), self.pace.usual_ms):
+            self.long.append(step.number)
         self.recent.append(ms)
         self.garbage.append((step.number, step.gc_us / 1000))
         if step.number > _FIRST:
@@ -241,7 +245,9 @@ class Job:
             return []
         found = []
         for cause in causes_of(self._evidence(changes, episode, now_ns)):
-            if cause.why in INDIRECT and (waited < _UNKNOWN_S or episode.reported):
+            if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
+                continue
+            if cause.why in INDIRECT and episode.reported:
                 continue
             if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
                 episode.reported.add((cause.why, cause.ranks))
@@ -300,7 +306,7 @@ class Job:
     ) -> RankEvidence:
         before, since = state.around(change.since)
         since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
-        seen = _seen(before), _seen(since)
+        seen = _seen(before, state.long), _seen(since, state.long)
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
@@ -525,14 +531,21 @@ class _Seen(Struct, frozen=True):
         return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
 
 
-def _seen(pulses: Sequence[Pulse]) -> _Seen:
-    """From close looks alone, where there are enough: one look among many that stands for a whole second hides them."""
-    pairs = [(seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
-    close = [pair for pair in pairs if pair[1] >= _CLOSE]
-    if sum(looks for _, looks in close) >= _ENOUGH:
+def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:
+    """Without single long steps, and from close looks alone, where that leaves enough.
+
+    A look among many that stands for a whole second hides the others, as an evaluation hides what each step does.
+    """
+    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
+    whole = sum(looks for *_, looks in pairs)
+    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
+    if sum(looks for *_, looks in usual) >= min(_ENOUGH, 0.5 * whole):
+        pairs = usual
+    close = [pair for pair in pairs if pair[3] >= _CLOSE]
+    if sum(looks for *_, looks in close) >= _ENOUGH:
         pairs = close
-    ms = {kind: sum(seen[kind] for seen, _ in pairs) for kind in KINDS}
-    return _Seen(ms, sum(looks for _, looks in pairs))
+    ms = {kind: sum(seen[kind] for *_, seen, _ in pairs) for kind in KINDS}
+    return _Seen(ms, sum(looks for *_, looks in pairs))
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:
