@@ -204,7 +204,7 @@ def run_attached(out: Path, how: str, cores: Sequence[int]) -> None:
         process = _started([sys.executable, *command], cores, log, more)
         monitor = _started([sys.executable, "-m", "traceops", "live", str(run)], cores, log, {})
         try:
-            process.wait(seconds + 40)
+            process.wait(seconds + 60)
         except subprocess.TimeoutExpired:
             pass
         finally:

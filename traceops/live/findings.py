@@ -122,6 +122,9 @@ _WEIGHTS = 2.0  # looks that count as one
 # Differences of log likelihoods: from how much on a rank's own work counts as grown, and more the more ranks there
 # are; what each rank that is named costs; from how much on no more looks are needed.
 _GROWN, _GROWN_RANKS, _NAMED, _SURE = 3.5, 1.0, 2.5, 4.0
+# Of a step: a main thread that ran longer may have waited so; by how much its time on a core may be off; and the log
+# likelihood that it takes at most.
+_RUNS_PART, _RUNS_OFF, _RUNS_MOST = 0.8, 0.03, 4.0
 _LEAST_SHARE = 0.01  # that a kind is expected to have: some looks are misread
 
 
@@ -151,12 +154,13 @@ HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
 
 
-# Groups of kinds of core/live_pulses.py, and the cause where one grows; what a rank that is not the cause does longer.
-_GROUPS: Mapping[Why, tuple[str, ...]] = {
+_WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
+# Groups of kinds of core/live_pulses.py, and the cause where one grows.
+_GROUPS: Mapping[Why | None, tuple[str, ...]] = {
     Why.HOST: ("own", "optimizer"), Why.INPUT: ("input",), Why.CHECKPOINT: ("checkpoint",),
-    Why.EVALUATION: ("evaluation",), Why.COMPILING: ("compiling",),
+    Why.EVALUATION: ("evaluation",), Why.COMPILING: ("compiling",), None: _WAITING,
 }  # fmt: skip
-_WAITING = ("waiting", "backward")
+_OWN = tuple(why for why in _GROUPS if why is not None)
 
 
 class RankEvidence(Struct, frozen=True, kw_only=True):
@@ -176,6 +180,7 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     looks: tuple[int, int] = (0, 0)
     lines: tuple[LineTime, ...] = ()
     ran_ms: float | None = None
+    before_ran_ms: float | None = None  # by how much before, a step
     cores_ms: float | None = None
     garbage_ms: float = 0.0
     faults: float = 0.0
@@ -279,12 +284,11 @@ class _Fit(Struct, frozen=True):
     @classmethod
     def of(cls, one: RankEvidence) -> _Fit:
         """Of what is known of a rank. A step's parts before, and what grew, are what all explanations expect."""
-        groups: dict[Why | None, tuple[str, ...]] = {**_GROUPS, None: _WAITING}
-        before = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in groups.items()}
-        grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in groups.items()}
+        before = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
+        grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
         excess = one.now_ms - one.before_ms
         looks = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
-        seen = {why: max(before[why] + grew[why], 0.0) for why in groups}
+        seen = {why: max(before[why] + grew[why], 0.0) for why in _GROUPS}
         whole = sum(seen.values())
 
         def likelihood(expected: Mapping[Why | None, float]) -> float:
@@ -300,11 +304,23 @@ class _Fit(Struct, frozen=True):
 
         if not whole:
             return cls(Why.HOST, 0.0, 0.0, 0.0, -1.0)
-        best = max(_GROUPS, key=lambda why: grown(why)[0])
+        best = max(_OWN, key=lambda why: grown(why)[0])
         own, ms = grown(best)
-        wait = likelihood({**before, None: before[None] + excess})
+        wait = likelihood({**before, None: before[None] + excess}) + _of_core(one, 0.0)
         more = likelihood({why: ms * one.now_ms / one.before_ms for why, ms in before.items()})
-        return cls(best, ms, own, wait, more)
+        return cls(best, ms, own, wait, more + _of_core(one, excess / one.before_ms))
+
+
+def _of_core(one: RankEvidence, part: float) -> float:
+    """The log likelihood of what a rank's main thread ran longer, if it were such a part of what it ran before.
+
+    Only of hosts that sleep where they wait; one that waits for a GPU may run.
+    """
+    ran = one.before_ran_ms
+    if one.ran_ms is None or ran is None or one.on_gpu or ran > _RUNS_PART * one.before_ms:
+        return 0.0
+    apart = (one.ran_ms - part * ran) / (_RUNS_OFF * one.before_ms + 0.1 * ran)
+    return -min(apart * apart / 2, _RUNS_MOST)
 
 
 def _of_rank(one: RankEvidence, fit: _Fit, excess: float, least: float) -> tuple[Why, float]:

@@ -38,7 +38,7 @@ _LOOKS = 90  # at each rank's host since the change, after which the cause is ju
 _NOTED_PCT = 10.0
 _FEW = 10
 _LEAST = 1.08  # times the usual step, where a cause is named
-_CLOSE, _ENOUGH = 5, 40  # looks in half a second, and in all, that count without the others
+_ENOUGH = 120  # looks without those in single long steps
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
@@ -516,6 +516,8 @@ def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: flo
     for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
         if x is not None and y is not None:
             found[field] = (y * change.now_ms - x * change.before_ms) / 1000
+    if before.ran_ms is not None:
+        found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
     return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
 
 
@@ -532,20 +534,17 @@ class _Seen(Struct, frozen=True):
 
 
 def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:
-    """Without single long steps, and from close looks alone, where that leaves enough.
-
-    A look among many that stands for a whole second hides the others, as an evaluation hides what each step does.
-    """
+    """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
+    single long steps, where that leaves enough: they would hide what each step does."""
     pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
-    whole = sum(looks for *_, looks in pairs)
     usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
-    if sum(looks for *_, looks in usual) >= min(_ENOUGH, 0.5 * whole):
-        pairs = usual
-    close = [pair for pair in pairs if pair[3] >= _CLOSE]
-    if sum(looks for *_, looks in close) >= _ENOUGH:
-        pairs = close
-    ms = {kind: sum(seen[kind] for *_, seen, _ in pairs) for kind in KINDS}
-    return _Seen(ms, sum(looks for *_, looks in pairs))
+    whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
+    ms = dict.fromkeys(KINDS, 0.0)
+    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.6 * whole) else pairs:
+        of_looks = sum(seen.values()) / looks if looks else 0.0
+        for kind, took in seen.items() if of_looks else ():
+            ms[kind] += took / of_looks
+    return _Seen(ms, round(sum(ms.values())))
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:
