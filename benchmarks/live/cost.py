@@ -37,6 +37,7 @@ from traceops.capture.observing import observer as pace
 from traceops.capture.observing.observer import Pulses
 from traceops.core.live_pulses import EVERY_S
 
+_STARTED_S = 20.0
 _SETTLE_S = 3.0  # before the first block: the first looks are more frequent
 
 
@@ -139,7 +140,7 @@ class TurnedPulses(Pulses):
     due: list[int]
 
     @property
-    def due_ns(self) -> int:  # type: ignore[override]
+    def due_ns(self) -> int:
         at = bisect_right(self.due, self._after_ns)
         return self.due[at] if at < len(self.due) else 1 << 62
 
@@ -195,13 +196,15 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     random = Random(name)
     means: list[list[float]] = [[], []]  # without, with
     with monitor(folder / "run") as turn:
-        until, count = time.monotonic() + _SETTLE_S, 0
-        while time.monotonic() < until or count < 5:
+        began_s, count, reads = time.monotonic(), 0, folder / "run" / "live.json"
+        while count < 5 or not reads.exists() or time.monotonic() - began_s < _SETTLE_S:
+            if time.monotonic() - began_s > _STARTED_S:
+                raise TimeoutError("the monitor does not start")
             step()
             step_ends()
             count += 1
         sync()
-        block_s = max(EVERY_S, EVERY_S * round(5 * _SETTLE_S / count / EVERY_S))
+        block_s = max(EVERY_S, EVERY_S * round(5 * (time.monotonic() - began_s) / count / EVERY_S))
         blocks, due = timetable(time.perf_counter_ns(), seconds - (time.monotonic() - began), block_s, random)
         pulses = observer._pulses
         assert pulses is not None

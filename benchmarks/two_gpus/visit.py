@@ -132,7 +132,7 @@ def make_compare(part: Part, seconds: float) -> None:
             for name, pct in Random(number).sample(kinds, len(kinds)):
                 yield Job(part.work / f"{name}.{number}", ("slower", str(known), str(pct)))
 
-    part.all(jobs(), int(os.environ.get("COMPARE_LANES", "5")))
+    part.all(jobs(), int(os.environ.get("COMPARE_LANES", "6")))
 
 
 def decide(work: Path) -> list[dict[str, Any]]:
