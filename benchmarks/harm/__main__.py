@@ -35,6 +35,7 @@ from traceops.launch.display import without_chatter
 
 _LIMIT_S = 1800.0  # for a program that hangs; the longest takes a minute where nothing else runs
 _LIMIT_OF_A_BUDGET_S = 120.0
+_MOST_SHOWN = 600  # bytes of an output that differs
 _FOR_AGAIN = 0.12  # of a budget: to run alone what differed beside others
 _LISTED_IN = ROOT / "docs" / "capture.md"
 _OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
@@ -65,7 +66,9 @@ class Outcome:
         for name in ("stdout", "stderr"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                found.append(f"{name} {theirs[-300:]!r}, not {mine[-300:]!r}")
+                begins = max(0, len(os.path.commonprefix([mine, theirs])) - 80)
+                shown = slice(begins, begins + _MOST_SHOWN)
+                found.append(f"{name} {theirs[shown]!r}, not {mine[shown]!r}")
         changed = sorted(n for n in self.files.keys() | other.files.keys() if self.files.get(n) != other.files.get(n))
         found += [f"files: {', '.join(changed)}"] if changed else []
         found += [f"{other.left} processes left, not {self.left}"] if self.left != other.left else []

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import cache
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -51,7 +52,8 @@ def _take_cores(begun: Synchronized[int], lanes: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     first = lane * len(cores) // lanes
     if lanes > 1:
-        os.sched_setaffinity(0, {cores[(first + more) % len(cores)] for more in range(_CORES_EACH)})
+        with suppress(OSError):  # a sandbox may not let it choose
+            os.sched_setaffinity(0, {cores[(first + more) % len(cores)] for more in range(_CORES_EACH)})
 
 
 def seconds_about(case: Case) -> float:
