@@ -66,7 +66,8 @@ class Outcome:
         for name in ("stdout", "stderr"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                begins = max(0, len(os.path.commonprefix([mine, theirs])) - 80)
+                unlike = (at for at, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
+                begins = max(0, next(unlike, min(len(mine), len(theirs))) - 80)
                 shown = slice(begins, begins + _MOST_SHOWN)
                 found.append(f"{name} {theirs[shown]!r}, not {mine[shown]!r}")
         changed = sorted(n for n in self.files.keys() | other.files.keys() if self.files.get(n) != other.files.get(n))
