@@ -51,8 +51,10 @@ class _Samples(torch.utils.data.Dataset[torch.Tensor]):
 
 def encoder(rows: int) -> Step:
     """A transformer in bf16, bound by its GPU; it reads its loss."""
-    width, layers, length = (1024, 8, 512) if CUDA else (32, 2, 16)
-    layer = torch.nn.TransformerEncoderLayer(width, width // 16, 4 * width, 0.0, batch_first=True, norm_first=True)
+    width, layers, length = (2048, 4, 512) if CUDA else (32, 2, 16)
+    layer = torch.nn.TransformerEncoderLayer(
+        width, max(width // 64, 2), 4 * width, 0.0, batch_first=True, norm_first=True
+    )
     model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=CUDA)
     batch = torch.randn(rows, length, width, device=DEVICE)
@@ -128,9 +130,9 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "loader": lambda: fitted(8, loader, 24),
     "resnet50": lambda: training("resnet", ddp=False),
     "llama": lambda: training("llama", ddp=False),
-    "encoder_60": lambda: fitted(60, encoder, 48),
-    "encoder_150": lambda: fitted(150, encoder, 120),
-    "encoder_300": lambda: fitted(300, encoder, 240),
+    "encoder_60": lambda: fitted(60, encoder, 34),
+    "encoder_150": lambda: fitted(150, encoder, 85),
+    "encoder_300": lambda: fitted(300, encoder, 170),
 }
 
 

@@ -79,10 +79,14 @@ def run_job(
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.5)
-                began = truth.exists() and truth.stat().st_size
-                if fault == "stranger" and began and stranger is None:
+                if not truth.exists() or not truth.stat().st_size:
+                    continue
+                since_s = time.time() - json.loads(truth.read_text())["began_ns"] / 1e9
+                if fault == "stranger" and stranger is None:
                     stranger = _stranger(rank)
-                if stuck and began and time.time() - json.loads(truth.read_text())["began_ns"] / 1e9 > 16:
+                if stranger is not None and since_s > seconds - at:  # before the next job begins
+                    stranger.kill()
+                if stuck and since_s > 16:
                     break
         finally:
             if stranger is not None:
