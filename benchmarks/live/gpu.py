@@ -22,7 +22,7 @@ from traceops.live.machines import Gpm, RasLook, ask
 # With the seconds that each trains: load shows by what is missing alone, and memory has to grow for a while.
 JOBS = (
     ("power", 21), ("none", 20), ("stranger", 20), ("recompile", 26), ("loader", 20), ("longer", 20), ("load", 33),
-    ("none", 20), ("leak", 46), ("checkpoint", 20), ("host", 20),
+    ("none", 20), ("leak", 49), ("checkpoint", 20), ("host", 20),
 )  # fmt: skip
 _FAULT_S = (8.0, 11.0)
 _START_S, _BETWEEN_S = 12.0, 5.0  # until the first job trains, and between two
