@@ -50,6 +50,7 @@ _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
 _GROWS_AFTER_S, _GROWS_PULSES = 40.0, 16  # of a job, and in a while
+_GROWS_EVERY = 4  # pulses between two judgements
 _GROWS_S, _GROWS_MIN = (24.0, 90.0, 300.0), 60.0  # whiles, and minutes until it is full
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
 _LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
@@ -97,6 +98,7 @@ class RankState:
         self.longest_ms = 0.0
         self.long: deque[int] = deque(maxlen=500)  # steps much longer than those before
         self.steps = 0
+        self.weighed = 0  # number of the pulse at which memory was judged last
 
     @property
     def pulse(self) -> Pulse | None:
@@ -112,7 +114,7 @@ class RankState:
         """What is new; returns where its host was seen meanwhile, ms by kind."""
         if look.anew:
             self.pulses.clear()
-            self.pace, self.steps = Pace(), 0
+            self.pace, self.steps, self.weighed = Pace(), 0, 0
         before = self.pulse
         self.pulses.extend(look.pulses)
         seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
@@ -405,8 +407,9 @@ class Job:
         """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
         pulses = [one for one in state.pulses if one.steps > 2 * _FIRST]
-        if pulse is None or pulse.number % 2 or not pulses:
+        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or not pulses:
             return None
+        state.weighed = pulse.number
         if pulse.time_ns - pulses[0].time_ns < _GROWS_AFTER_S * 1e9:
             return None
         for seconds in _GROWS_S:
