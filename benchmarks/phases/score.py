@@ -1,15 +1,22 @@
 """Run the programs with phases under traceops, and score what it says of their rounds against their own clocks.
 
-python -m benchmarks.phases.score run cpu|gpu OUT [CASE ...]
+python -m benchmarks.phases.score run cpu|gpu OUT [--budget SECONDS] [CASE ...]
 python -m benchmarks.phases.score read OUT [CASE ...]
+
+`run` leaves one file, OUT/phases.tar.xz; unpack it for `read`. It starts no case that the budget has no time for, and
+stops those that run when it ends.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,10 +29,14 @@ from benchmarks.phases.cases import LEAST_PCT, PART, POINTS, PROGRAMS, cases, ro
 _AT_ONCE = {"cpu": 1, "gpu": 3}
 _PROCESSES = {"cpu": 2, "gpu": 1}
 _LIMIT_S = 120
+_LEAST_S = 20  # a case that has less time left does not start
+_STOPPING_S = 6
+_PACKING_S = 12
+_PACKED_BYTES = 13_500_000
 RULE = "TO-W004"
 
 
-def run_case(case: str, out: Path) -> None:
+def run_case(case: str, out: Path, ends: float) -> None:
     """The program under `traceops run`, its folder in OUT/<case>, with its own clock's file beside."""
     program, device = case.rsplit(".", 1)
     environ = {
@@ -41,12 +52,47 @@ def run_case(case: str, out: Path) -> None:
         str(_PROCESSES[device]), "--", str(PROGRAMS / f"{program}.py"),
     ]  # fmt: skip
     began = time.monotonic()
+    if ends - began < _LEAST_S:
+        print(f"{case}: no time left", flush=True)
+        return
     with (out / f"{case}.log").open("w") as log:
+        job = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
         try:
-            subprocess.run(command, env=environ, stdout=log, stderr=subprocess.STDOUT, timeout=_LIMIT_S, cwd=ROOT)
+            end = f"exit code {job.wait(min(_LIMIT_S, ends - began))}"
         except subprocess.TimeoutExpired:
-            log.write("\ntimeout\n")
-    print(f"{case}: {time.monotonic() - began:.1f} s", flush=True)
+            end = "stopped: out of time"
+            for ask in (job.terminate, job.kill):  # terminated, the launcher ends its workers too
+                ask()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.wait(_STOPPING_S)
+                    break
+    print(f"{case}: {time.monotonic() - began:.1f} s, {end}", flush=True)
+
+
+def run_cases(names: list[str], out: Path, ends: float, at_once: int) -> None:
+    """Run these and pack what they wrote; the largest files stay out where all of it would be too much."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(lambda case: run_case(case, folder, ends - _PACKING_S - _STOPPING_S), names))
+        out.mkdir(parents=True, exist_ok=True)
+        left = _PACKED_BYTES
+        with tarfile.open(out / "phases.tar.xz", "w:xz", preset=1) as packed:
+            files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+            for path in sorted(files, key=lambda one: one.stat().st_size):
+                left -= path.stat().st_size
+                if left < 0:
+                    print(f"left out: {path.relative_to(folder)}, {path.stat().st_size / 1e6:.1f} MB", flush=True)
+                    continue
+                packed.add(path, str(path.relative_to(folder)))
+    print(f"{out / 'phases.tar.xz'}: {(out / 'phases.tar.xz').stat().st_size / 1e6:.2f} MB", flush=True)
+
+
+def by_turns() -> list[str]:
+    """All cases, one set aside and one worked on in turn, so that a budget that ends early leaves some of both."""
+    every = cases()
+    half = len(every) // 2
+    return [case for pair in zip(every[:half], every[half:], strict=True) for case in pair]
 
 
 def analyze(case: str, out: Path) -> dict[str, Any]:
@@ -105,16 +151,19 @@ def _inside(phase: dict[str, Any], lines: list[list[Any]]) -> bool:
 
 
 def main() -> None:
-    action, *rest = sys.argv[1:]
-    if action == "run":
-        device, out, *names = rest
-        folder = Path(out).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        chosen = [case for case in cases() if case.endswith(f".{device}") and (not names or case in names)]
-        with ThreadPoolExecutor(_AT_ONCE[device]) as pool:
-            list(pool.map(lambda case: run_case(case, folder), chosen))
+    began = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "read"))
+    parser.add_argument("rest", nargs="+", metavar="[cpu|gpu] OUT [CASE ...]")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="150 on a GPU, 3,600 on the CPU")
+    args = parser.parse_intermixed_args()
+    if args.action == "run":
+        device, out, *names = args.rest
+        chosen = [case for case in by_turns() if case.endswith(f".{device}") and (not names or case in names)]
+        ends = began + (args.budget or {"cpu": 3600.0, "gpu": 150.0}[device])
+        run_cases(chosen, Path(out).resolve(), ends, _AT_ONCE[device])
         return
-    out, *names = rest
+    out, *names = args.rest
     folder, right, read = Path(out).resolve(), 0, 0
     for case in cases():
         truths = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{case}.truth.*.json"))]
