@@ -57,7 +57,7 @@ def train(args: argparse.Namespace) -> None:
     ends = []
     for batch, labels in DataLoader(Data(), batch_size=_BATCH, num_workers=args.workers, prefetch_factor=queue):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(batch), labels).backward()
+        torch.autograd.backward(torch.nn.functional.cross_entropy(net(batch), labels))
         time.sleep(0.005)
         optimizer.step()
         ends.append(time.perf_counter())

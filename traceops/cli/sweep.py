@@ -153,7 +153,7 @@ def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: 
     samples, step = samples_per_step(manifest), None
     if status == "finished":
         recorded = manifest.get("profiled_step_ms")
-        step = mean_step_ms(out, manifest) or (float(recorded) if is_step_time(recorded) else None)
+        step = mean_step_ms(out, manifest) or (recorded if is_step_time(recorded) else None)
     return SweepTrial(
         point=point,
         repeat=repeat,

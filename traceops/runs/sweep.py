@@ -220,7 +220,7 @@ def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTria
 
 
 def best_again(found: SweepSearch, points: int, attempt: Attempt) -> SweepSearch:
-    """The two best are trained again, in turn, until they differ by more than chance or each has `_MOST_AGAIN` trainings."""
+    """The two best are trained again, in turn, until they differ by more than chance or each has `_MOST_AGAIN`."""
     trials = list(found.trials)
     for number in range(2, _MOST_AGAIN + 1):
         first = sorted((p for p in range(points) if rate_of(trials, p)), key=lambda p: -rate_of(trials, p))[:2]
