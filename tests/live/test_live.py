@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from benchmarks.live.generated import START_NS, Scene, StepParts, played
+from benchmarks.live.generated import START_NS, Files, Scene, StepParts, played
 from traceops.capture.observing.observer import Observer
 from traceops.core.errors import UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
-from traceops.live.findings import Detection, Lags, RankEvidence, Slower, Stuck, Why, causes_of
+from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
+from traceops.live.job import Job
 from traceops.live.measures import Pace, growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, address_of, metrics_text
-from traceops.live.stream import LineTime, RankReader
+from traceops.live.stream import LineTime, RankLook, RankReader
 
 
 def pulse(number: int, steps: int = 0) -> Pulse:
@@ -118,6 +120,20 @@ def test_growth_is_steady():
     assert growth([1000 * mib + 2 * mib * at for at in range(200)]) is not None
     assert growth([1000 * mib] * 100 + [2000 * mib] * 100) is None
     assert growth([1000 * mib + mib * (at % 20) for at in range(200)]) is None
+
+
+@pytest.mark.parametrize("first", (0, 1))
+def test_memory_that_grows_is_found_whichever_pulses_a_monitor_reads_last(tmp_path, first):
+    job, found = Job(Files(tmp_path)), []
+    for second in range(60):
+        now_ns = START_NS + second * 1_000_000_000
+        pulses = [
+            replace(pulse(first + 2 * second + at, 30 * (second + 1)), time_ns=now_ns + at * 500_000_000,
+                            begun_ns=now_ns, held=(4 << 30) + second * (128 << 20), total=140 << 30)
+            for at in range(2)
+        ]  # fmt: skip
+        found += job.take([RankLook(0, [], pulses, START_NS)], now_ns + 600_000_000)
+    assert [one.claim.where for one in found if isinstance(one.claim, MemoryGrows)] == ["gpu"]
 
 
 def test_a_fault_in_a_generated_job_is_found_with_its_rank_and_line(tmp_path):
