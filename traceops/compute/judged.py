@@ -219,8 +219,8 @@ def kernel_works(judged: Sequence[Judged]) -> list[KernelWork]:
     """Kernels by their time, over all operators that launch them."""
     parts: defaultdict[str, list[tuple[float, Judged]]] = defaultdict(list)
     for one in judged:
-        for name, (_, ns) in one.use.kernels.items():
-            parts[name].append((ns / one.use.ns if one.use.ns else 0.0, one))
+        for name, (_, spent) in one.use.kernels.items():
+            parts[name].append((spent / one.use.ns if one.use.ns else 0.0, one))
     found = []
     for name, own in parts.items():
         most = max(own, key=lambda part: part[0] * part[1].ns)[1]
