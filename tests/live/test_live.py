@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.live.generated import START_NS, Files, Scene, StepParts, played
+from benchmarks.live.generated import START_NS, Files, GeneratedRank, Scene, StepParts, played
 from traceops.capture.observing.observer import Observer
 from traceops.core.errors import UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
@@ -129,11 +129,13 @@ def test_growth_that_began_a_moment_ago_counts_where_nothing_grew_before():
         pulses = [second / 2 for second in range(60)]
         return [(at, mib * (1000 + before * at + 50 * max(at - begin, 0))) for at in pulses]
 
-    assert steady_growth(sizes(21, 0)) == pytest.approx(60 * 50 * mib, rel=0.05)
+    assert steady_growth(sizes(21, 0)) == (pytest.approx(60 * 50 * mib, rel=0.05), 480)
     assert steady_growth(sizes(26, 0)) is None  # for 4 s only
     assert steady_growth(sizes(21, 40)) is None  # as it did all the time, and this job is too young for that
     jump = [(at / 2, 1000 * mib + (3000 * mib if at > 50 else 0)) for at in range(60)]
     assert steady_growth(jump) is None
+    settles = [(at / 2, mib * (1000 + 4000 * (1 - 0.5 ** (at / 40)))) for at in range(100)]
+    assert steady_growth(settles) is None
 
 
 def test_chance_among_many_ranks_names_no_host():
@@ -250,6 +252,21 @@ def test_pulses_that_fail_end_alone(tmp_path, monkeypatch, error):
     assert observer.trouble is None
     look = RankReader(tmp_path, 0).look()
     assert look is not None and len(look.steps) == 20
+
+
+def test_a_monitor_that_starts_late_passes_over_what_is_long_ago(tmp_path):
+    rank = GeneratedRank(tmp_path / "rank_0", 0, Random(1))
+    for _ in range(9_000):
+        rank.take(StepParts(), 50.0)
+    rank.write(START_NS + 450 * 10**9, START_NS)
+    reader, job = RankReader(rank.folder, 0), Job(Files(tmp_path))
+    looks = []
+    for second in range(450, 453):
+        looks.append(reader.look())
+        job.take([looks[-1]], START_NS + second * 10**9)
+    assert looks[0].skipped == (7_000, 7_000 * 50_000) and [look.skipped[0] for look in looks[1:]] == [0, 0]
+    assert (looks[0].steps[0].number, looks[0].steps[-1].number) == (7_000, 8_999)
+    assert job.goodput.seconds["productive"] == pytest.approx(350, rel=0.05)
 
 
 def test_a_rank_writes_where_its_thread_is_seen(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import sqrt
 from statistics import fmean, median
 from typing import Any, Protocol
@@ -49,8 +49,8 @@ _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
-_GROWS_EVERY = 4  # pulses between two judgements
-_GROWS_MIN = 480.0  # until it is full
+_GROWS_EVERY, _GROWS_ALL = 2, 20  # pulses between two judgements, and between those of all whiles
+_GROWS_PULSES = 80  # that a judgement in between looks at
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
 _LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
 _LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
@@ -103,6 +103,10 @@ class RankState:
     def pulse(self) -> Pulse | None:
         """The latest one."""
         return self.pulses[-1] if self.pulses else None
+
+    def latest(self, count: int) -> list[Pulse]:
+        """So many pulses, the latest ones."""
+        return list(islice(reversed(self.pulses), count))[::-1]
 
     @property
     def ended(self) -> bool:
@@ -169,6 +173,7 @@ class Job:
         self._stuck_since: int | None = None
         self._said: set[tuple[str, int]] = set()
         self._before_ns: int | None = None
+        self._skipped: dict[int, tuple[int, int]] = {}  # by rank: steps of before this monitor, and their µs
         self._starved_since: int | None = None
 
     @property
@@ -185,7 +190,7 @@ class Job:
     def saves_or_evaluates(self) -> bool:
         """Whether a rank was seen in a checkpoint or an evaluation in the last seconds."""
         for state in self.ranks.values():
-            pulses = list(state.pulses)[-6:]
+            pulses = state.latest(6)
             if len(pulses) > 1:
                 seen = seen_ms(pulses[0], pulses[-1])
                 if seen["checkpoint"] + seen["evaluation"] > 0.3 * sum(seen.values()) > 0:
@@ -198,6 +203,8 @@ class Job:
         for look in looks:
             state = self.ranks.setdefault(look.rank, RankState(look.rank))
             seen[look.rank] = state.take(look)
+            if look.skipped[0]:
+                self._skipped[look.rank] = look.skipped
         found = self._judge_pace(now_ns)
         stuck = self._judge_progress(now_ns)
         found += stuck
@@ -406,17 +413,20 @@ class Job:
     def _grows(self, state: RankState) -> MemoryGrows | None:
         """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
-        pulses = [one for one in state.pulses if one.steps > 2 * _FIRST]
-        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or not pulses:
+        known = ("memory", state.rank) in self._said
+        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or known or pulse.steps <= 2 * _FIRST:
             return None
+        all_whiles = pulse.number // _GROWS_ALL > state.weighed // _GROWS_ALL
         state.weighed = pulse.number
+        pulses = [one for one in state.latest(_KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * _FIRST]
         for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
             sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
-            per_minute = steady_growth(sizes)
-            if per_minute is None:
+            grows = steady_growth(sizes)
+            if grows is None:
                 continue
+            per_minute, horizon = grows
             left = max(limit - sizes[-1][1], 0) / per_minute
-            if left <= _GROWS_MIN:
+            if left <= horizon:
                 return MemoryGrows(
                     ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
                 )
@@ -428,7 +438,7 @@ class Job:
     def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
         shares = {}
         for state in alive:
-            pulses = [pulse for pulse in list(state.pulses)[-int(2 * _STARVED_S) :] if pulse.steps > _FIRST]
+            pulses = [pulse for pulse in state.latest(int(2 * _STARVED_S)) if pulse.steps > _FIRST]
             if len(pulses) < 1.6 * _STARVED_S or pulses[-1].looks - pulses[0].looks < _STARVED_LOOKS:
                 continue
             seen = seen_ms(pulses[0], pulses[-1])
@@ -441,14 +451,16 @@ class Job:
 
     def _lags(self, alive: Sequence[RankState]) -> Lags | None:
         """A rank that does more than the others in each step, since the start or for minutes."""
-        if len(alive) < 2 or self._episode or self._stuck_since or any(not state.pace.usual_ms for state in alive):
+        if ("lags", 0) in self._said or len(alive) < 2 or self._episode or self._stuck_since:
+            return None
+        if any(not state.pace.usual_ms for state in alive):
             return None
         own: dict[int, tuple[float, int]] = {}
         for state in alive:
-            pulses = [pulse for pulse in state.pulses if pulse.steps > _FIRST]
-            if len(pulses) < 2 or (looks := pulses[-1].looks - pulses[0].looks) < _LAG_LOOKS:
+            first, last = next((pulse for pulse in state.pulses if pulse.steps > _FIRST), None), state.pulse
+            if first is None or last is None or (looks := last.looks - first.looks) < _LAG_LOOKS:
                 return None
-            seen = seen_ms(pulses[0], pulses[-1])
+            seen = seen_ms(first, last)
             whole = max(sum(seen.values()), 1e-9)
             busy = whole - sum(seen[kind] for kind in _WAITING) - seen["evaluation"] - seen["checkpoint"]
             own[state.rank] = busy / whole, looks
@@ -483,6 +495,9 @@ class Job:
         if before is None or first is None:
             return
         state = self.ranks[first.rank]
+        if first.rank in self._skipped and state.pace.usual_ms:
+            count, us = self._skipped.pop(first.rank)
+            self.goodput.steps(us / 1000, state.pace.usual_ms, count, {}, False)
         if first.anew:
             self.goodput.add("restart", (now_ns - before) / 1e9)
         elif not state.steps:

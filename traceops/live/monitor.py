@@ -274,7 +274,7 @@ def _of_rank(state: RankState, now_ns: int) -> dict[str, Any]:
     }
     if pulse is None:
         return told
-    pulses = list(state.pulses)[-int(2 * _SHARE_S) :]
+    pulses = state.latest(int(2 * _SHARE_S))
     seen = seen_ms(pulses[0], pulses[-1])
     whole = sum(seen.values())
     told |= {
