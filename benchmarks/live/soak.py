@@ -4,7 +4,7 @@
     python -m benchmarks.live.soak --jobs 1 --hours 8        # memory
     python -m benchmarks.live.soak --day 64                  # 24 h of records of 64 ranks: bytes, and seconds to read
 
-Steps take 0.3 to 1.2 s here, so that hours take minutes; noise and habits are those of `streams`.
+Steps take 0.4 to 2 s here, so that hours take minutes; noise and habits are those of `streams`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GIB = 1 << 30
 def scene_of(seed: int, seconds: int) -> Scene:
     """A healthy job with one habit, whose memory settles, and is taken and given back."""
     random = Random(f"soak {seed}")
-    scale, habit = random.uniform(8, 30), HEALTHY[seed % len(HEALTHY)]
+    scale, habit = random.uniform(14, 45), HEALTHY[seed % len(HEALTHY)]
     base = StepParts(own=scale * random.uniform(4, 14), input=scale * random.uniform(0.2, 2),
                      optimizer=scale * random.uniform(1, 3), backward=scale * random.uniform(8, 20))  # fmt: skip
     whole = (base.busy + base.backward) / 1000
@@ -63,7 +63,7 @@ def scene_of(seed: int, seconds: int) -> Scene:
         settles = 1 - 0.5 ** (second / 30)
         return int((3 + 2 * settles + (0.5 if second % every < 20 else 0)) * _GIB)
 
-    ranks, noise = random.randint(2, 8), random.choice((0.01, 0.03, 0.06))
+    ranks, noise = random.randint(2, 4), random.choice((0.01, 0.03, 0.06))
     return Scene(parts, ranks, seconds, noise, resident=resident, seed=seed)
 
 

@@ -217,5 +217,7 @@ def growth(sizes: Sequence[float]) -> float | None:
     grown = levels[-1] - levels[0]
     if grown < max(_GROWS_PART * levels[0], _GROWS_BYTES) or min(rises) <= 0 or max(rises) > 4 * median(rises):
         return None
+    if min(b - a for a, b in pairwise(sizes)) < -median(rises):  # something was given back
+        return None
     # What grows ever more slowly settles: caches and pools do.
     return None if sum(rises[-3:]) < _SETTLES * sum(rises[:3]) else grown

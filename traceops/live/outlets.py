@@ -131,8 +131,12 @@ class Metrics:
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing is logged."""
 
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """A client that leaves is none of ours to report."""
+
         try:
-            self._server = ThreadingHTTPServer(address, Handler)
+            self._server = Server(address, Handler)
         except OSError as error:
             raise UsageError(f"--metrics {address[0]}:{address[1]}: {error.strerror}; choose another port") from error
         self._server.daemon_threads = True

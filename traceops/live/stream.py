@@ -174,7 +174,7 @@ class LineReader:
         for line in whole.splitlines():
             try:
                 self._take(json.loads(line))
-            except (ValueError, IndexError, TypeError):  # damage costs this line only
+            except (ValueError, LookupError, TypeError, AttributeError):  # damage costs this line only
                 continue
 
     def _take(self, line: list[Any]) -> None:
