@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,10 @@ from unittest import mock
 
 from benchmarks.live.generated import START_NS, GeneratedRank, StepParts, write_host
 from traceops.capture.observing.observer import Observer
-from traceops.core.live_pulses import CLOSER, HEAD, MAGIC, PULSES_FILE, SIZE
+from traceops.core.live_pulses import CLOSER, EVENTS_FILE, HEAD, MAGIC, PULSES_FILE, SIZE, STATE_FILE
 from traceops.core.rank_files import MOST_US, OBSERVED_FILE, RECORD, STEPS_FILE, machine_file
 from traceops.live.machines import ask
-from traceops.live.monitor import EVENTS, STATE, Monitor
+from traceops.live.monitor import Monitor
 from traceops.live.outlets import Metrics, Webhook, metrics_text
 
 _RANKS, _SECONDS = 3, 16
@@ -51,6 +51,21 @@ def _append(path: Path, content: bytes) -> None:
 def _as_folder(path: Path) -> None:
     path.unlink(missing_ok=True)
     path.mkdir(parents=True)
+
+
+def _as_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+def _folders(out: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (out / f"rank_{name}").mkdir()
+
+
+def _touch_often(path: Path) -> None:
+    for _ in range(100):
+        path.touch()
 
 
 FileFault = Callable[[Path, Random], object]
@@ -84,13 +99,13 @@ FILES: dict[str, FileFault] = {
     ),
     "looks: a line of 5 MB": lambda out, random: _append(out / "rank_1" / OBSERVED_FILE, b"x" * 5_000_000 + b"\n"),
     "a rank's folder is removed": lambda out, random: shutil.rmtree(out / "rank_1"),
-    "a rank's folder is a file": lambda out, random: (shutil.rmtree(out / "rank_1"), (out / "rank_1").touch()),
-    "odd names": lambda out, random: [(out / f"rank_{name}").mkdir() for name in ("x", "-1", "", "٣", "9" * 30)],
+    "a rank's folder is a file": lambda out, random: _as_file(out / "rank_1"),
+    "odd names": lambda out, random: _folders(out, ("x", "-1", "", "٣", "9" * 30)),
     "host's log: lines of chance": lambda out, random: _append(out / _HOST, random.randbytes(700) + b"\n"),
     "host's log: other JSON": lambda out, random: _append(out / _HOST, b'["r",1]\n{}\n["G"]\n["p","a"]\n'),
     "host's log: removed": lambda out, random: (out / _HOST).unlink(),
-    "the state is a folder": lambda out, random: _as_folder(out / STATE),
-    "the events are a folder": lambda out, random: _as_folder(out / EVENTS),
+    "the state is a folder": lambda out, random: _as_folder(out / STATE_FILE),
+    "the events are a folder": lambda out, random: _as_folder(out / EVENTS_FILE),
 }  # fmt: skip
 
 
@@ -261,7 +276,7 @@ RANK: dict[str, FileFault] = {
     "steps: removed": lambda folder, random: (folder / STEPS_FILE).unlink(),
     "steps: a folder": lambda folder, random: _as_folder(folder / STEPS_FILE),
     "looks: a folder": lambda folder, random: _as_folder(folder / OBSERVED_FILE),
-    "closer looks all the time": lambda folder, random: [(folder.parent / CLOSER).touch() for _ in range(100)],
+    "closer looks all the time": lambda folder, random: _touch_often(folder.parent / CLOSER),
     "the request is a folder": lambda folder, random: _as_folder(folder.parent / CLOSER),
     "the script closes our files": _close_files,
     "the script forks": lambda folder, random: os.waitpid(os.fork() or os._exit(0), 0),
@@ -316,7 +331,7 @@ def _left(begin: tuple[int, int]) -> str:
 
 def _held() -> tuple[int, int]:
     # A webhook's thread is a daemon's, for as long as the process: it ends with `traceops live`.
-    threads = [one for one in threading.enumerate() if one.name not in ("webhook", "fault")]
+    threads = [one for one in threading.enumerate() if one.name not in ("poster", "fault")]
     return len(threads), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names of numbers
 
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
 import urllib.request
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from benchmarks.live.generated import START_NS, Files, GeneratedRank, Scene, StepParts, played
+from traceops.answers.opening import opened_live
 from traceops.capture.observing.observer import Observer
-from traceops.core.errors import UsageError
+from traceops.cli import main as cli
+from traceops.cli.open import page_of, serve
+from traceops.core.errors import InputError, UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
+from traceops.live import outlets
 from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
 from traceops.live.job import Job
 from traceops.live.measures import Pace, growth, steady_growth
 from traceops.live.monitor import watched_folder
-from traceops.live.outlets import Metrics, address_of, metrics_text
+from traceops.live.outlets import Metrics, Otlp, address_of, metrics_text
 from traceops.live.stream import LineTime, RankLook, RankReader
 
 
@@ -225,6 +233,82 @@ def test_metrics_are_served(tmp_path):
     assert 'traceops_step_seconds{run="a\\"b",rank="0"} 0.02' in text.splitlines()
     with pytest.raises(UsageError):
         address_of("here")
+
+
+STATE = {
+    "run": "mine", "time_ns": START_NS, "began_ns": START_NS - 10**9, "goodput": 0.5, "windows": 0, "slow": True,
+    "ranks": [{"rank": rank, "step": 5, "ms": 20.0, "share": {"own": 0.5}} for rank in range(3)],
+    "seconds": {"productive": 3.0},
+    "events": [{"kind": "slower", "facts": {"cause": "input"}}],
+}  # fmt: skip
+
+
+def test_metrics_reach_a_collector_in_its_own_terms():
+    """Read by OpenTelemetry's own messages: each value of the Prometheus text is there, under the same name."""
+    service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    json_format = pytest.importorskip("google.protobuf.json_format")
+    posted = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append((self.path, json_format.Parse(body, service.ExportMetricsServiceRequest())))
+            self.send_response(200)
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        otlp = Otlp(f"http://127.0.0.1:{server.server_address[1]}")
+        for second in range(12):
+            otlp.look(STATE, second)
+        otlp.finish(5)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [path for path, _ in posted] == ["/v1/metrics"] * 2 and otlp.failed == 0
+    found = {}
+    for metric in posted[0][1].resource_metrics[0].scope_metrics[0].metrics:
+        data = metric.sum if metric.HasField("sum") else metric.gauge
+        assert metric.HasField("sum") == metric.name.endswith("_total")
+        for point in data.data_points:
+            labels = ",".join(f'{one.key}="{one.value.string_value}"' for one in point.attributes)
+            found[f"{metric.name}{{{labels}}}"] = point.as_double
+            assert point.time_unix_nano == START_NS
+    lines = [line.rsplit(" ", 1) for line in metrics_text(STATE).splitlines() if not line.startswith("#")]
+    assert found == {name: float(value) for name, value in lines}
+
+
+def test_the_dashboard_asks_for_metrics_that_are_there():
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "live-grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [one["query"] for one in dashboard["templating"]["list"]]
+    names = {name for text in asked for name in re.findall(r"traceops_\w+", text)}
+    assert len(names) > 10 and names <= set(outlets._METRICS)
+
+
+def test_what_was_found_is_shown_and_followed(tmp_path, capsys):
+    claim = Slower(ranks=(1,), step=5, cause="input", before_ms=30.0, now_ms=60.0, percent=100.0)
+    document = Detection(claim=claim, since_ns=START_NS, seen_ns=START_NS + 10**9).document()
+    (tmp_path / "live.events.jsonl").write_text(json.dumps(document) + '\n{"kind": "slow')
+    (tmp_path / "live.json").write_text(json.dumps(STATE))
+    assert cli(["show", str(tmp_path), "events"]) == 0
+    assert document["headline"] in capsys.readouterr().out
+    assert cli(["show", str(tmp_path), "events", "--json"]) == 0
+    assert [row["facts"]["cause"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["input"]
+    with pytest.raises(InputError):
+        opened_live(tmp_path / "none")
+    server = serve(page_of(str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with urllib.request.urlopen(server.address) as answer:
+            page = answer.read().decode()
+        with urllib.request.urlopen(server.address.removesuffix("?live")) as answer:
+            assert json.load(answer) == STATE
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert 'fetch("live.json"' in page
 
 
 def test_a_folder_has_to_be_there(tmp_path, monkeypatch):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from math import sqrt
 from statistics import fmean, median
 from typing import Any, Protocol
-
-from msgspec import Struct
 
 from traceops.core.live_pulses import KINDS, Pulse
 from traceops.live.findings import (
@@ -30,7 +28,7 @@ from traceops.live.findings import (
     causes_of,
 )
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth
+from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth, where_seen
 from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
@@ -38,7 +36,6 @@ _LOOKS = 90  # at each rank's host since the change, after which the cause is ju
 _NOTED_PCT = 10.0
 _FEW = 10
 _LEAST = 1.10  # times the usual step, where a cause is named
-_ENOUGH = 120  # looks without those in single long steps
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
@@ -161,6 +158,11 @@ class _Episode:
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
         self.from_ns = since_ns  # what is seen from then on counts
 
+    @property
+    def has_cause(self) -> bool:
+        """Whether something was named that is more than other work of the program."""
+        return any(why not in HARMLESS for why, _ in self.reported)
+
 
 class Job:
     """The whole of it; `take` what all ranks have written since the last time, about once a second."""
@@ -253,7 +255,10 @@ class Job:
         if median(change.now_ms / change.before_ms for change in changes.values()) < _LEAST:
             return []
         found = []
-        for cause in causes_of(self._evidence(changes, episode, now_ns)):
+        causes = causes_of(self._evidence(changes, episode, now_ns))
+        for cause in causes:
+            if cause.why in INDIRECT and episode.has_cause and len(causes) == 1:
+                continue  # what was named goes on, and nothing else shows
             if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
                 continue
             if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
@@ -315,12 +320,14 @@ class Job:
     ) -> RankEvidence:
         before, since = state.around(change.since)
         since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
-        seen = _seen(before, state.long), _seen(since, state.long)
+        seen = where_seen(before, state.long), where_seen(since, state.long)
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
         machine = self._sources.machine(state.rank)
-        host = {} if machine is None else _of_machine(machine, state.rank, change, episode.since_ns / 1e6, now_ns / 1e6)
+        begun_ms = before[0].time_ns / 1e6 if before else 0.0
+        times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
+        host = {} if machine is None else _of_machine(machine, state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
         held = since[-1].held / before[-1].held if before and since and before[-1].held else 1.0
@@ -511,15 +518,21 @@ class Job:
             self.goodput.add("hang", (now_ns - before) / 1e9)
 
 
-def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: float, end_ms: float) -> dict[str, Any]:
-    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before."""
+def _of_machine(
+    machine: MachineReader, rank: int, change: Change, begun_ms: float, onset_ms: float, end_ms: float
+) -> dict[str, Any]:
+    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before, in
+    which it trained. begun_ms: when its first steps were over."""
     known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
     others, crowd = machine.busy_others(onset_ms, end_ms)
     found: dict[str, Any] = {
         "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms) if pid not in known),
         "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
     }  # fmt: skip
-    before, since = machine.between(rank, onset_ms - 120_000, onset_ms), machine.between(rank, onset_ms, end_ms)
+    before, since = (
+        machine.between(rank, max(onset_ms - 120_000, begun_ms), onset_ms),
+        machine.between(rank, onset_ms, end_ms),
+    )
     if before is None or since is None:
         return found
     for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
@@ -528,32 +541,6 @@ def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: flo
     if before.ran_ms is not None:
         found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
     return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
-
-
-class _Seen(Struct, frozen=True):
-    """Where a rank's host was seen, ms by kind, in so many looks."""
-
-    ms: dict[str, float]
-    looks: int
-
-    def of_step(self, ms: float) -> dict[str, float]:
-        """Where a step of so many ms goes, by kind; empty where nothing was seen."""
-        whole = sum(self.ms.values())
-        return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
-
-
-def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:
-    """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
-    single long steps, where that leaves enough: they would hide what each step does."""
-    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
-    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
-    whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
-    ms = dict.fromkeys(KINDS, 0.0)
-    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
-        of_looks = sum(seen.values()) / looks if looks else 0.0
-        for kind, took in seen.items() if of_looks else ():
-            ms[kind] += took / of_looks
-    return _Seen(ms, round(sum(ms.values())))
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:

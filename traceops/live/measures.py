@@ -9,7 +9,7 @@ a significance (the sum) and a size on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -128,6 +128,8 @@ class Pace:
         self.usual_ms = self._anchor = median(self._slow or self._last)
 
 
+_ENOUGH = 120  # looks without those in single long steps
+
 PARTS = (
     "start", "productive", "evaluation", "checkpoint", "compiling", "input", "slowdown", "hang", "restart", "other",
 )  # fmt: skip
@@ -173,6 +175,32 @@ class Goodput:
 def seen_ms(before: Pulse, now: Pulse) -> dict[str, float]:
     """Where a rank's host was seen between two pulses, ms by kind."""
     return {kind: max(b - a, 0) / 1000 for kind, a, b in zip(KINDS, before.seen_us, now.seen_us, strict=True)}
+
+
+class Seen(Struct, frozen=True):
+    """Where a rank's host was seen, ms by kind, in so many looks."""
+
+    ms: dict[str, float]
+    looks: int
+
+    def of_step(self, ms: float) -> dict[str, float]:
+        """Where a step of so many ms goes, by kind; empty where nothing was seen."""
+        whole = sum(self.ms.values())
+        return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
+
+
+def where_seen(pulses: Sequence[Pulse], long: Iterable[int]) -> Seen:
+    """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
+    single long steps, where that leaves enough: they would hide what each step does."""
+    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
+    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
+    whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
+    ms = dict.fromkeys(KINDS, 0.0)
+    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
+        of_looks = sum(seen.values()) / looks if looks else 0.0
+        for kind, took in seen.items() if of_looks else ():
+            ms[kind] += took / of_looks
+    return Seen(ms, round(sum(ms.values())))
 
 
 def steady_growth(sizes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
