@@ -30,13 +30,9 @@ from random import Random
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.live.generated import Files
 from benchmarks.live.jobs import end_job
-from traceops.core.live_pulses import HEAD, MAGIC, PULSES_FILE, SIZE, place_of, read_pulses
-from traceops.core.rank_files import MAGIC as STEPS_MAGIC
-from traceops.core.rank_files import OBSERVED_FILE, RECORD, STEPS_FILE
-from traceops.live.job import Job
-from traceops.live.stream import RankReader
+from benchmarks.live.replay import replay
+from traceops.core.live_pulses import read_pulses
 
 PROGRAMS = Path(__file__).parent / "programs"
 HABITS = ("none", "longer", "evaluation", "checkpoint", "none", "epochs")
@@ -291,7 +287,7 @@ def scored(folder: Path, *, again: bool) -> Scored | None:
     times = [pulse.time_ns for path in run.glob("rank_*/live.bin") for pulse in read_pulses(path)]
     if not times:
         return None
-    events = replayed(run, plan.get("host_bytes", 64 << 30)) if again else _events(run)
+    events = _found_again(run, plan.get("host_bytes", 64 << 30)) if again else _events(run)
     told = Scored(folder.name, plan.get("ranks", 2), plan.get("habit", plan.get("attached", "")))
     told.hours = (max(times) - min(times)) / 3.6e12
     for fault in began:
@@ -329,64 +325,10 @@ def _events(run: Path) -> list[dict[str, Any]]:
         return []
 
 
-def replayed(run: Path, host_bytes: int) -> list[dict[str, Any]]:
-    """What today's rules find: everything that the ranks and the launcher wrote, second by second as they did.
-
-    Closer looks at the hosts are those that the monitor asked for then.
-    """
+def _found_again(run: Path, host_bytes: int) -> list[dict[str, Any]]:
+    """What today's rules find; closer looks at hosts are those that the monitor asked for then."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        ranks = [
-            _Recorded(path, out / path.name) for path in sorted(run.glob("rank_*")) if (path / "live.bin").exists()
-        ]
-        hosts = {path.name: path.read_bytes().splitlines(keepends=True) for path in run.glob("machine.*.jsonl")}
-        ranks = [rank for rank in ranks if rank.pulses]
-        files = Files(out)
-        files.host_bytes = host_bytes
-        job, readers = Job(files), [RankReader(rank.to, int(rank.to.name[5:])) for rank in ranks]
-        first, last = (pick(p.time_ns for rank in ranks for p in rank.pulses) for pick in (min, max))
-        events = []
-        for now_ns in range(first, last + 1_500_000_000, 1_000_000_000):
-            for rank in ranks:
-                rank.write_until(now_ns)
-            for name, lines in hosts.items():
-                known = [line for line in lines if line[2:3] == b"g" or json.loads(line)[1] * 1_000_000 <= now_ns]
-                (out / name).write_bytes(b"".join(known))
-            files.machines.look()
-            looks = [look for reader in readers if (look := reader.look()) is not None]
-            events += [found.document() for found in job.take(looks, now_ns)]
-        return events
-
-
-class _Recorded:
-    """What one rank wrote, to be written again as it came."""
-
-    def __init__(self, path: Path, to: Path) -> None:
-        self.to = to
-        to.mkdir()
-        self.pulses = read_pulses(path / PULSES_FILE)
-        raw = (path / STEPS_FILE).read_bytes()
-        self._begin = raw.index(b"\n", len(STEPS_MAGIC)) + 1
-        self._steps = raw
-        self._lines = (path / OBSERVED_FILE).read_bytes().splitlines(keepends=True)
-
-    def write_until(self, now_ns: int) -> None:
-        """All that was there then."""
-        pulses = [pulse for pulse in self.pulses if pulse.time_ns <= now_ns]
-        if not pulses:
-            return
-        latest = pulses[-1]
-        (self.to / STEPS_FILE).write_bytes(self._steps[: self._begin + RECORD.size * latest.steps])
-        content = bytearray(HEAD.pack(MAGIC, 0, 1, latest.number + 1).ljust(SIZE, b"\0"))
-        for pulse in pulses:
-            content[place_of(pulse.number) :] = pulse.pack()
-        (self.to / PULSES_FILE).write_bytes(content)
-        looks = at = 0
-        while at < len(self._lines) and looks < latest.looks:
-            line = json.loads(self._lines[at])
-            looks += len(line[1]) // 3 if line[0] == "t" else 0
-            at += 1
-        (self.to / OBSERVED_FILE).write_bytes(b"".join(self._lines[:at]))
+        return [found.document() for found in replay(run, Path(folder), host_bytes)]
 
 
 def report(found: Sequence[Scored]) -> None:

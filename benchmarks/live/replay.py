@@ -69,12 +69,13 @@ def _step(line: str) -> int:
     return max(told[1][::3], default=0) if told[0] == "t" else 0
 
 
-def replay(source: Path, out: Path) -> list[Detection]:
-    """What is found, by a monitor that looks once per second."""
+def replay(source: Path, out: Path, host_bytes: int = Files.host_bytes) -> list[Detection]:
+    """What is found, by a monitor that looks once per second. host_bytes: memory of a host."""
     ranks = {number: _Rank(folder, out / folder.name) for number, folder in rank_folders(source).items()}
     times = [pulse.time_ns for rank in ranks.values() for pulse in rank.pulses]
     machines = {path.name: path.read_text().splitlines(keepends=True) for path in source.glob(f"{PREFIX}*{SUFFIX}")}
     files = Files(out)
+    files.host_bytes = host_bytes
     job, found = Job(files), list[Detection]()
     readers = [RankReader(out / folder.name, number) for number, folder in rank_folders(source).items()]
     for now_ns in range(min(times), max(times) + 2_000_000_000, 1_000_000_000):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from math import log
+from math import log, sqrt
 from statistics import median
 from typing import Any, ClassVar
 
@@ -117,7 +117,7 @@ class Detection(Struct, frozen=True, kw_only=True):
 _PART = 0.35  # of what steps take longer: a cause explains at least so much of it
 _LIKE = 0.5  # of the most that a rank explains: others that explain so much are named too
 _ALIKE = 2.0  # times as much as steps: a line that grew by more is the cause by itself
-_CROWD_PCT = 50.0  # of a core, which others take
+_CROWD_PCT, _CROWD_PART = 50.0, 0.1  # of a core, which others take; of the excess, that a main thread waits for one
 _WEIGHTS = 2.0  # looks that count as one
 # Differences of log likelihoods: from how much on a rank's own work counts as grown, and more the more ranks there
 # are; what each rank that is named costs; from how much on no more looks are needed.
@@ -154,6 +154,7 @@ HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
 
 
+_WAITS_SIGMA, _WAITS_PART = 3.0, 0.15
 _WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
 # Groups of kinds of core/live_pulses.py, and the cause where one grows.
 _GROUPS: Mapping[Why | None, tuple[str, ...]] = {
@@ -212,25 +213,47 @@ def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
     Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
     work and the others wait; all ranks do more of all; all wait longer, and no host does more.
     """
-    excess = median(one.now_ms - one.before_ms for one in ranks)
-    everyone = tuple(one.rank for one in ranks)
     outer = _from_outside(ranks)
-    if outer is not None:
-        return [outer]
+    return [outer] if outer is not None else _by_likelihood(ranks)
+
+
+def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
+    """What fits best where hosts were seen."""
+    excess = median(one.now_ms - one.before_ms for one in ranks)
     fits = {one.rank: _Fit.of(one) for one in ranks}
     least = _GROWN + _GROWN_RANKS * log(len(ranks))
     found = {one.rank: _of_rank(one, fits[one.rank], excess, least) for one in ranks}
     wait, more = sum(fit.wait for fit in fits.values()), sum(fit.more for fit in fits.values())
     own = sum(max(fit.wait, fit.own - _NAMED) for fit in fits.values())
     if more > max(own, wait) and not any(_has_own_cause(one, excess) for one in ranks):
+        everyone = tuple(one.rank for one in ranks)
         return [Cause(Why.WORKLOAD, everyone, excess, sure=more - max(own, wait) > _SURE)]
     most = max((ms for _, ms in found.values()), default=0.0)
     if most >= _PART * excess:
         named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
-        named.sort(key=lambda one: -found[one.rank][1])
-        whys = list(dict.fromkeys(found[one.rank][0] for one in named))
-        return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
+        more_slow = [_indirect(ranks, excess, sure=False)] if _waits_too(named, excess) else []
+        return _causes_by_kind(named, found) + more_slow
     return [_indirect(ranks, excess, sure=wait - max(own, more) > _SURE)]
+
+
+def _causes_by_kind(named: list[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> list[Cause]:
+    """One for each kind of work that grew, on the ranks where it did; the largest first."""
+    named.sort(key=lambda one: -found[one.rank][1])
+    whys = list(dict.fromkeys(found[one.rank][0] for one in named))
+    return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
+
+
+def _waits_too(named: Sequence[RankEvidence], excess: float) -> bool:
+    """Whether the one rank that others wait for waits longer itself, beyond chance: something else is slow too."""
+    if len(named) > 1:
+        return False
+    one = named[0]
+    then, grew = (sum(kinds.get(kind, 0.0) for kind in _WAITING) for kinds in (one.before_kinds_ms, one.grew_ms))
+    off = 0.0
+    for ms, whole, looks in ((then, one.before_ms, one.looks[0]), (then + grew, one.now_ms, one.looks[1])):
+        part = min(max(ms / whole, 0.05), 0.95)
+        off += whole * whole * part * (1 - part) * _WEIGHTS / max(looks, 1)
+    return grew - _WAITS_SIGMA * sqrt(off) >= _WAITS_PART * excess
 
 
 def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> Cause:
@@ -250,7 +273,10 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
     if any(one.on_gpu for one in ranks):
         changed = min(abs(one.held - 1) for one in ranks) > 0.03  # on all of them: one alone does something of its own
         return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess, sure=sure)
-    crowded = [one for one in ranks if one.crowd_pct >= _CROWD_PCT]
+    crowded = [
+        one for one in ranks
+        if one.crowd_pct >= _CROWD_PCT and (one.cores_ms is None or one.cores_ms >= _CROWD_PART * excess)
+    ]  # fmt: skip
     if crowded:
         return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
     return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess, sure=sure)

@@ -30,28 +30,27 @@ from traceops.live.findings import (
     causes_of,
 )
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Change, Goodput, Pace, growth, seen_ms
+from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth
 from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _NOTED_PCT = 10.0
 _FEW = 10
-_LEAST = 1.08  # times the usual step, where a cause is named
+_LEAST = 1.10  # times the usual step, where a cause is named
 _ENOUGH = 120  # looks without those in single long steps
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
-_AGAIN_S, _MOST_AGAIN_S, _CLOSER_S = 7.0, 600.0, 5.0
+_AGAIN_S, _SOON_AGAIN, _MOST_AGAIN_S, _CLOSER_S = 5.0, 6, 600.0, 5.0
 _MOST_RANKS = 16  # whose lines are read for one change
 _LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
 _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
-_GROWS_AFTER_S, _GROWS_PULSES = 40.0, 16  # of a job, and in a while
 _GROWS_EVERY = 4  # pulses between two judgements
-_GROWS_S, _GROWS_MIN = (24.0, 90.0, 300.0), 60.0  # whiles, and minutes until it is full
+_GROWS_MIN = 480.0  # until it is full
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
 _LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
 _LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
@@ -154,6 +153,7 @@ class _Episode:
         self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
         self.reported: set[tuple[Why, tuple[int, ...]]] = set()
         self.noted = self.closely = False
+        self.again = 0
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
         self.from_ns = since_ns  # what is seen from then on counts
 
@@ -249,8 +249,6 @@ class Job:
         for cause in causes_of(self._evidence(changes, episode, now_ns)):
             if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
                 continue
-            if cause.why in INDIRECT and episode.reported:
-                continue
             if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
                 episode.reported.add((cause.why, cause.ranks))
                 found.append(self._slower(cause, changes, episode, now_ns))
@@ -260,7 +258,9 @@ class Job:
                 self._episode = None
         if episode.reported:
             episode.again_ns = now_ns + int(episode.pause_s * 1e9)
-            episode.pause_s, episode.closely = min(2 * episode.pause_s, _MOST_AGAIN_S), False
+            episode.again, episode.closely = episode.again + 1, False
+            if episode.again >= _SOON_AGAIN:
+                episode.pause_s = min(2 * episode.pause_s, _MOST_AGAIN_S)
         return found
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
@@ -410,25 +410,16 @@ class Job:
         if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or not pulses:
             return None
         state.weighed = pulse.number
-        if pulse.time_ns - pulses[0].time_ns < _GROWS_AFTER_S * 1e9:
-            return None
-        for seconds in _GROWS_S:
-            recent = [one for one in pulses if pulse.time_ns - one.time_ns <= seconds * 1e9]
-            if len(recent) < _GROWS_PULSES or pulse.time_ns - pulses[0].time_ns < seconds * 1e9:
+        for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
+            sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
+            per_minute = steady_growth(sizes)
+            if per_minute is None:
                 continue
-            for where, sizes, limit in (
-                ("gpu", [one.held for one in recent], pulse.total),
-                ("host", [one.resident for one in recent], self._host_limit()),
-            ):
-                grown = growth(sizes)
-                if grown is None:
-                    continue
-                per_minute = grown / ((recent[-1].time_ns - recent[0].time_ns) / 60e9)
-                left = max(limit - sizes[-1], 0) / per_minute
-                if left <= _GROWS_MIN:
-                    return MemoryGrows(
-                        ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
-                    )
+            left = max(limit - sizes[-1][1], 0) / per_minute
+            if left <= _GROWS_MIN:
+                return MemoryGrows(
+                    ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
+                )
         return None
 
     def _host_limit(self) -> float:
@@ -543,7 +534,7 @@ def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:
     usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
     whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
     ms = dict.fromkeys(KINDS, 0.0)
-    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.6 * whole) else pairs:
+    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
         of_looks = sum(seen.values()) / looks if looks else 0.0
         for kind, took in seen.items() if of_looks else ():
             ms[kind] += took / of_looks

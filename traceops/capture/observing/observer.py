@@ -462,8 +462,10 @@ def _kind(function: str, file: str, text: str | None) -> str | None:
 
 
 def _resident() -> int:
+    """Without files that are mapped: a data set that is read that way is no memory that grows."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - twice a second, beside a training
-            return int(file.read(64).split()[1]) * _PAGE
+            _, resident, of_files, *_ = file.read(128).split()
+            return (int(resident) - int(of_files)) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0
