@@ -124,6 +124,7 @@ class InputBound(Idles, frozen=True, kw_only=True):
     """Ranks wait for their input. workers: what those of the worst rank's loader do, where more may not help.
 
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
+    unseen: the trace lacks the kernels, so what runs meanwhile is unknown.
     """
 
     in_time: float | None = None
@@ -137,6 +138,7 @@ class InputBound(Idles, frozen=True, kw_only=True):
     core_pct: float | None = None
     slow_rank: int | None = None
     slow_ms: float | None = None
+    unseen: bool = False
 
 
 class BlockedOnDevice(Idles, frozen=True, kw_only=True):

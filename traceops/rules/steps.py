@@ -275,10 +275,11 @@ _EXPLAINED = ("other_optimizer", "round")  # by what the training does on purpos
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Steps unlike the others."""
-    run = inputs.run
-    every = numbered_steps(times.summary for times in run.ranks)
+    every = numbered_steps(times.summary for times in inputs.run.ranks)
     if len(every) < 3:
         return [UNLIKE_STEPS.not_evaluated(reason("steps", "too_few", count=len(every)))]
+    inputs = replace(inputs, run=_without_catching_up(inputs.run, min(every)))
+    run = inputs.run
     if not run.unlike:
         return [UNLIKE_STEPS.clear(reason("steps", "alike", count=len(every)))]
     odd = _odd_steps(inputs, len(every))
@@ -303,6 +304,14 @@ def judge(inputs: Inputs) -> list[Verdict]:
             )
         )
     ]
+
+
+def _without_catching_up(run: CrossRank, first: int) -> CrossRank:
+    """The run in which the first step is none of the unlike ones, if it is longer only until the device catches up."""
+    catches_up_ms = min(times.summary.catches_up_ns for times in run.ranks) / 1e6
+    if first not in run.unlike or longer_ms(run, first) > catches_up_ms:
+        return run
+    return replace(run, unlike=tuple(number for number in run.unlike if number != first))
 
 
 class _Odd(Struct, frozen=True):
