@@ -199,7 +199,8 @@ def _claim(loss: Loss, compute: RankCompute, window: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     bf16 = None
-    if loss.cause == "float32_products" and other is not None:
+    effect = _effect(loss, compute)
+    if loss.cause == "float32_products" and other is not None and effect != "host":
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
     return KernelLoss(
@@ -211,7 +212,7 @@ def _claim(loss: Loss, compute: RankCompute, window: bool) -> KernelLoss:
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=_effect(loss, compute),
+        effect=effect,
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         more=loss.more_ns / 1e6 if _may_save_more(loss, compute) else None,
