@@ -479,9 +479,10 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
     if loss.cause == "many_small_kernels":  # whose launches a CUDA graph may spare all
         least = min(least, compute.device_ns - loss.device_ns)
     if compute.bound == "device":  # a host that is slower than the device would have shown
-        most = min(most, compute.device_ns)
+        least, most = min(least, compute.device_ns), min(most, compute.device_ns)
     before = max(compute.paced_ns[at] for at in likely)  # a fix makes no step longer
-    return replace(loss, step_after_ns=(_BELOW * least, min(_ABOVE * most, before)))
+    most = min(_ABOVE * most, before)
+    return replace(loss, step_after_ns=(min(_BELOW * least, most), most))
 
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
