@@ -248,6 +248,8 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
     """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
     if loss.cause == "bandwidth_bound_at_limit":
         return "rows"
+    if loss.cause == "too_small_batch":
+        return "batch"
     if compute.bound == "host" and not loss.launches:
         return "host"
     if _is_certain(loss, compute):
