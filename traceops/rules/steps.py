@@ -260,6 +260,7 @@ class StepBounds(Bounds, frozen=True):
 
 
 BOUNDS = StepBounds()
+_UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
 _MOST_NAMED = 3
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
@@ -307,9 +308,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 
 def _without_catching_up(run: CrossRank, first: int) -> CrossRank:
-    """The run in which the first step is none of the unlike ones, if it is longer only until the device catches up."""
+    """The run in which the first step is none of the unlike ones, if it is so long only until the device catches up."""
     catches_up_ms = min(times.summary.catches_up_ns for times in run.ranks) / 1e6
-    if first not in run.unlike or longer_ms(run, first) > catches_up_ms:
+    own_ms = step_ms(run, first) - catches_up_ms
+    if first not in run.unlike or not catches_up_ms or own_ms > _UNLIKE * run.step_ms:
         return run
     return replace(run, unlike=tuple(number for number in run.unlike if number != first))
 
@@ -396,7 +398,7 @@ def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
 def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     rank, timed = odd.worst.summary.rank, odd.timed
     evidence = [
-        Evidence(Fact.LONGEST_STEP, stored(max(odd.took)), "ms", stored(odd.run.step_ms * 1.5)),
+        Evidence(Fact.LONGEST_STEP, stored(max(odd.took)), "ms", stored(odd.run.step_ms * _UNLIKE)),
         Evidence(Fact.TYPICAL_STEP, stored(odd.run.step_ms), "ms"),
     ]
     if not odd.once:
