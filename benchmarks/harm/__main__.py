@@ -8,8 +8,10 @@ that are left. README.md says how to add a case. A difference that docs/capture.
 from __future__ import annotations
 
 import argparse
+import compileall
 import hashlib
 import json
+import math
 import os
 import re
 import resource
@@ -26,11 +28,15 @@ from pathlib import Path
 
 from benchmarks import ROOT
 from benchmarks.harm.cases import Case, at_random_moments, load
+from benchmarks.harm.lanes import reason_to_skip, side_by_side
 from traceops.capture import as_script
 from traceops.cli.run import NOTHING_CAPTURED
 from traceops.launch.display import without_chatter
 
-_LIMIT_S = 1800  # for a program that hangs; the longest takes a minute where nothing else runs
+_LIMIT_S = 1800.0  # for a program that hangs; the longest takes a minute where nothing else runs
+_LIMIT_OF_A_BUDGET_S = 120.0
+_MOST_SHOWN = 600  # bytes of an output that differs
+_FOR_AGAIN = 0.12  # of a budget: to run alone what differed beside others
 _LISTED_IN = ROOT / "docs" / "capture.md"
 _OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
@@ -51,14 +57,19 @@ class Outcome:
     files: dict[str, str]
     left: int = 0  # processes still there when it has ended
     cpu_s: float = 0.0
+    ended_by_us: bool = False  # as it took too long
 
     def differences(self, other: Outcome) -> list[str]:
         """What is not the same, in words."""
         found = [f"exit code {other.code}, not {self.code}"] if self.code != other.code else []
+        found += ["ended by the harness, as it took too long"] if self.ended_by_us or other.ended_by_us else []
         for name in ("stdout", "stderr"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                found.append(f"{name} {theirs[-300:]!r}, not {mine[-300:]!r}")
+                unlike = (at for at, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
+                begins = max(0, next(unlike, min(len(mine), len(theirs))) - 80)
+                shown = slice(begins, begins + _MOST_SHOWN)
+                found.append(f"{name} {theirs[shown]!r}, not {mine[shown]!r}")
         changed = sorted(n for n in self.files.keys() | other.files.keys() if self.files.get(n) != other.files.get(n))
         found += [f"files: {', '.join(changed)}"] if changed else []
         found += [f"{other.left} processes left, not {self.left}"] if self.left != other.left else []
@@ -85,7 +96,7 @@ def command(case: Case, *, traced: bool) -> list[str]:
     return [sys.executable, *([as_script.__file__] if traced else []), *case.start.split(), *case.words]
 
 
-def run(case: Case, *, traced: bool) -> Outcome:
+def run(case: Case, *, traced: bool, limit_s: float = _LIMIT_S) -> Outcome:
     """Run it in a new folder, and do to it what the case says."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder, mark = Path(name, "work"), uuid.uuid4().hex
@@ -113,11 +124,14 @@ def run(case: Case, *, traced: bool) -> Outcome:
             stderr=subprocess.PIPE,
         )  # fmt: skip
         if case.signal or case.during:
-            _disturb(process, folder, case)
+            _disturb(process, folder, case, limit_s)
+        ended_by_us = False
         try:
-            texts = process.communicate(case.stdin.encode(), timeout=_LIMIT_S)
+            texts = process.communicate(case.stdin.encode(), timeout=limit_s)
         except subprocess.TimeoutExpired:
+            ended_by_us = True
             process.kill()
+            _end(_marked(mark))  # they may hold its pipes
             texts = process.communicate()
         time.sleep(case.settle_s)
         left = _left(mark)
@@ -127,12 +141,12 @@ def run(case: Case, *, traced: bool) -> Outcome:
             if path.is_file() and not path.relative_to(folder).parts[0].startswith(_RUN_FOLDER)
         }
         printed = [_without_ours(text, str(folder)) for text in texts]
-        return Outcome(process.returncode, printed[0], printed[1], files, left, _cpu_s() - began)
+        return Outcome(process.returncode, printed[0], printed[1], files, left, _cpu_s() - began, ended_by_us)
 
 
-def differences(case: Case) -> tuple[list[str], Outcome, Outcome]:
+def differences(case: Case, limit_s: float = _LIMIT_S) -> tuple[list[str], Outcome, Outcome]:
     """What is not the same with traceops, and both outcomes."""
-    plain, traced = (run(case, traced=traced) for traced in (False, True))
+    plain, traced = (run(case, traced=traced, limit_s=limit_s) for traced in (False, True))
     if not plain.code and traced.code == NOTHING_CAPTURED:
         traced = replace(traced, code=0)
     plain, traced = _comparable(case, plain), _comparable(case, traced)
@@ -152,7 +166,8 @@ def _comparable(case: Case, one: Outcome) -> Outcome:
         stderr = b""
     stdout = b"" if "stdout" in case.ignore else stdout
     files = {} if "files" in case.ignore else {n: h for n, h in one.files.items() if n not in case.ignore}
-    return Outcome(code, stdout, stderr, files, 0 if "left" in case.ignore else one.left, one.cpu_s)
+    left = 0 if "left" in case.ignore else one.left
+    return replace(one, code=code, stdout=stdout, stderr=stderr, files=files, left=left)
 
 
 def _without_ours(text: bytes, folder: str) -> bytes:
@@ -161,8 +176,8 @@ def _without_ours(text: bytes, folder: str) -> bytes:
     return _ADDRESS.sub(b"0x", text.replace(folder.encode(), b"HERE"))
 
 
-def _disturb(process: subprocess.Popen[bytes], folder: Path, case: Case) -> None:
-    deadline = time.monotonic() + _LIMIT_S
+def _disturb(process: subprocess.Popen[bytes], folder: Path, case: Case, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
     while not (folder / "ready").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(case.after_s)
@@ -185,10 +200,14 @@ def _left(mark: str) -> int:
     deadline = time.monotonic() + 1.0
     while (found := _marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for pid in found:
+    _end(found)
+    return len(found)
+
+
+def _end(pids: list[int]) -> None:
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return len(found)
 
 
 def _marked(mark: str) -> list[int]:
@@ -200,8 +219,31 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a case showed: the differences, in words, and what it took."""
+
+    found: list[str]
+    seconds: float
+    more_s: float  # of CPU time, with traceops
+
+
+def examine(case: Case, deadline: float) -> Result:
+    """Run both, within the deadline; an error of the harness is a difference too."""
+    began = time.monotonic()
+    limit_s = _LIMIT_S if math.isinf(deadline) else max(1.0, min(_LIMIT_OF_A_BUDGET_S, deadline - began))
+    try:
+        found, plain, traced = differences(case, limit_s)
+        more_s = traced.cpu_s - plain.cpu_s
+    except Exception as error:  # the other cases go on
+        found, more_s = [f"the harness failed: {error!r}"], 0.0
+    result = Result(found, time.monotonic() - began, more_s)
+    print("\n    ".join([f"{result.seconds:5.1f} s  {case.name}", *found]), file=sys.stderr, flush=True)
+    return result
+
+
 def main() -> int:
-    """Run the cases and say what differs; 1 where anything does that is not listed."""
+    """Run the cases and print what differs; 1 where anything does that is not listed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slice", default="0/1", metavar="K/N", help="every Nth case, from the Kth on")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="the first N, of a run that was cut off")
@@ -209,8 +251,11 @@ def main() -> int:
     parser.add_argument("--file", default="", metavar="NAME", help="cases of cases/NAME.toml")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N signals more, at random moments")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--lanes", type=int, default=1, metavar="N", help="cases side by side, with two cores each")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="begin no case after S seconds")
     parser.add_argument("--list", action="store_true", help="only print the names")
     args = parser.parse_args()
+    began = time.monotonic()
     kth, of = map(int, args.slice.split("/"))
     for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's & and nohup have them ignored
         signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else signal.SIG_DFL)
@@ -220,26 +265,41 @@ def main() -> int:
     if args.list:
         print(*(f"{one.way:8}{one.name}" for one in chosen), sep="\n")
         return 0
-    listed = " ".join(_LISTED_IN.read_text().split())
-    wrong, more_s = 0, []
-    for number, case in enumerate(chosen, 1):
-        print(f"{number}/{len(chosen)} {case.name}", file=sys.stderr, flush=True)
-        if case.own_mounts and os.getuid() != 0:
-            print(f"{case.name}: left out, as it takes root")
-            continue
-        found, plain, traced = differences(case)
-        more_s.append(traced.cpu_s - plain.cpu_s)
-        if not found:
-            continue
-        is_listed = bool(case.listed) and case.listed in listed
-        wrong += not is_listed
-        print(f"{case.name}: {case.listed if is_listed else 'NOT LISTED'}", *found, sep="\n    ", flush=True)
-    print(f"{len(chosen)} cases, {wrong} with a difference that is not listed")
+    compileall.compile_dir(ROOT / "traceops", quiet=2)  # as an installed package is
+    skipped = {case.name: reason for case in chosen if (reason := reason_to_skip(case))}
+    able = [case for case in chosen if case.name not in skipped]
+    for_cases_s = args.budget * (1 - _FOR_AGAIN if args.lanes > 1 else 1)
+    results = list(side_by_side(examine, able, args.lanes, began + for_cases_s))
+    for name, reason in skipped.items():
+        print(f"{name}: left out, as {reason}")
+    not_begun = [case.name for case, result in results if result is None]
+    if not_begun:
+        print(f"{len(not_begun)} cases did not begin within the budget: {'; '.join(not_begun)}")
+    deadline = began + args.budget
+    wrong = sum([not report(case, result, deadline, again=args.lanes > 1) for case, result in results if result])
+    more_s = [result.more_s for _, result in results if result]
+    took = f"{len(more_s)} of {len(chosen)} cases in {time.monotonic() - began:.0f} s"
+    print(f"{took}, {wrong} with a difference that is not listed")
     if more_s:
         print(
             f"CPU time with traceops: {statistics.median(more_s):.1f} s more in the median, {max(more_s):.1f} at most"
         )
     return int(wrong > 0)
+
+
+def report(case: Case, result: Result, deadline: float, *, again: bool) -> bool:
+    """Print what differs, also when the case runs again, alone; whether there is no difference but a listed one."""
+    if not result.found:
+        return True
+    if case.listed and case.listed in " ".join(_LISTED_IN.read_text().split()):
+        print(f"{case.name}: {case.listed}", *result.found, sep="\n    ", flush=True)
+        return True
+    print(f"{case.name}: NOT LISTED", *result.found, sep="\n    ", flush=True)
+    if not again or time.monotonic() > deadline:
+        return False
+    alone = examine(case, deadline)
+    print("  and alone:", *(alone.found or ["no difference"]), sep="\n    ", flush=True)
+    return not alone.found
 
 
 if __name__ == "__main__":

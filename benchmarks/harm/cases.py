@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent / "cases"
+RANDOM = "random"  # the file of cases that are drawn
 
 
 @dataclass(frozen=True)
@@ -86,4 +87,4 @@ def at_random_moments(cases: list[Case], count: int, seed: int) -> Iterator[Case
     rng = random.Random(seed)
     for number, case in enumerate(rng.choices([one for one in cases if one.any_moment], k=count)):
         after_s = round(rng.uniform(0, 3), 3)
-        yield replace(case, name=f"random {number}: {case.name}, {after_s} s", after_s=after_s)
+        yield replace(case, name=f"random {number}: {case.name}, {after_s} s", after_s=after_s, file=RANDOM)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
+import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import dataclass
 from datetime import date
@@ -23,9 +26,10 @@ from benchmarks.field.score import Scored, files_of, first_sentence, markdown, s
 from benchmarks.figures import BEGIN, END, PAGE, Figure, block, commits_since, measured_at, replaced
 from benchmarks.gpu_traces.truth import EXPECTED
 from benchmarks.harm import sizes
-from benchmarks.harm.__main__ import Outcome, run
+from benchmarks.harm.__main__ import Outcome, examine, run
 from benchmarks.harm.cases import Case, at_random_moments
 from benchmarks.harm.cases import load as load_programs
+from benchmarks.harm.lanes import reason_to_skip, side_by_side
 from benchmarks.observed.registry import ONE_GPU
 from benchmarks.pairs.cases import CASES
 from benchmarks.records import patterns, read_records
@@ -195,6 +199,30 @@ def test_every_difference_is_named() -> None:
     one = Outcome(0, b"a", b"", {"weights": "1", "log": "2"})
     other = replace(one, code=1, stderr=b"x", files={"weights": "3", "log": "2"})
     assert one.differences(other) == ["exit code 1, not 0", "stderr b'x', not b''", "files: weights"]
+
+
+def _cores(*_: object) -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def test_lanes_run_programs_with_cores_of_their_own_and_results_keep_the_order() -> None:
+    cases = [Case(f"ends with {code}", f"import sys; sys.exit({code})") for code in range(4)]
+    results = list(side_by_side(examine, cases, 2, math.inf))
+    assert [(case, result and result.found) for case, result in results] == [(case, []) for case in cases]
+    most = min(2, len(os.sched_getaffinity(0)))
+    assert {cores for _, cores in side_by_side(_cores, cases, 2, math.inf)} == {most}
+
+
+def test_a_program_without_an_end_is_ended_and_no_case_begins_behind_the_deadline() -> None:
+    endless = Case("endless", "import os, time\nos.fork()\nwhile True: time.sleep(1)")
+    ended = run(endless, traced=False, limit_s=1.0)
+    assert "ended by the harness, as it took too long" in ended.differences(ended)
+    assert list(side_by_side(examine, [endless], 1, time.monotonic())) == [(endless, None)]
+
+
+def test_a_case_that_needs_a_tool_that_is_missing_is_skipped() -> None:
+    assert "no-such-tool" in reason_to_skip(Case("x", way="command", command=("no-such-tool",)))
+    assert reason_to_skip(Case("x", way="command", command=("python", "main.py"))) == ""
 
 
 CRASHES = ROOT / "benchmarks" / "crashes" / "RESULTS.md"

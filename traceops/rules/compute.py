@@ -294,9 +294,8 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict
     pct = 100 * compute.efficiency
     if pct >= BOUNDS.attainable_pct or found:
         return SPEED.clear(reason("compute", "speed", pct=pct))
-    slow = sorted(
-        (one for one in compute.operators if one.attainable_ns >= 0), key=lambda one: one.attainable_ns - one.ns
-    )[:3]
+    known = [one for one in compute.unpacked().operators if one.attainable_ns >= 0]
+    slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
     return SPEED.verdict(
         SPEED.finding(
             "info" if compute.bound == "host" else "warning",
