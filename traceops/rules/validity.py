@@ -151,7 +151,7 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
     claim, longest = NoStepsMarked(), max(ranks, key=lambda one: one.recorded_ns)
     window = int(longest.step_edges[-1] - longest.step_edges[0])
     if longest.recorded_ns >= _MUCH_LONGER * window:
-        claim = NoStepsMarked(part=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
+        claim = NoStepsMarked(covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
     return NO_WHOLE_STEP.verdict(
         NO_WHOLE_STEP.finding("info", "high", claim, [Evidence(Fact.STEPS, 0, "steps", 1)], ranks=without)
     )

@@ -93,9 +93,9 @@ class OtherSteps(TraceClaim, frozen=True, kw_only=True):
 
 
 class NoStepsMarked(TraceClaim, frozen=True, kw_only=True):
-    """Nothing shows where steps begin. part: the window, ms, where it is only a part of what was `recorded`."""
+    """Nothing shows where steps begin. covered: the window, ms, where it is only a part of what was `recorded`."""
 
-    part: float | None = None
+    covered: float | None = None
     recorded: float | None = None
 
 
