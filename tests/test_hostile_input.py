@@ -22,7 +22,7 @@ from traceops.capture.manifest import RankManifest
 from traceops.cli import main
 from traceops.core.errors import odd_value_text
 from traceops.launch.conclusion import has_whole_steps
-from traceops.pipeline import analyze as concluding
+from traceops.pipeline import conclude as concluding
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping import ranks
 from traceops.render.writers.csv import csv_text

@@ -6,7 +6,7 @@ FOLDER holds NAME/sick.pt.trace.json.gz and NAME/cured… or NAME/fixed…; TRUT
 Per program: whether the first cause is one that an expert accepts, whether the time that the device is left with after
 the fix is within 25 % of the measured one (and 0.3 ms), whether the range of the step meets the measured one (or, where
 the fix brings none, does not promise any), whether a clean program stays quiet, and whether the cause is gone.
---half: those that detectors were written by (`seen`), or were held aside; by a hash of the name.
+--half: those that detectors were written by (`seen`), or were held aside: as the truth has it, else by a hash of names.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     truth = json.loads((args.truth or next(path for path in beside if path.exists())).read_text())
     sums = {column: [0, 0] for column in COLUMNS}
     for row in truth:
-        if args.half and half_of(row["name"]) != args.half:
+        half = ("aside" if row["set_aside"] else "seen") if "set_aside" in row else half_of(row["name"])
+        if args.half and half != args.half:
             continue
         folder = args.folder / row["name"]
         sick = compute_of(folder / "sick.pt.trace.json.gz")

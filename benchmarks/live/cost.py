@@ -1,73 +1,301 @@
-"""What the monitor's records cost the thread that trains: the end of a step with them and without, in turns.
+"""What the monitor costs a training: steps of ten programs with it and without, in turns within one process.
 
-    python -m benchmarks.live.cost --rounds 6
+    python -m benchmarks.live.cost host_1 encoder_60 --seconds 38 --out cost.jsonl
+    python -m benchmarks.live.cost --table cost.jsonl…
 
-A process takes steps of a fixed amount of Python, and counts the CPU time of its training thread and of all its threads
-per step. Nothing of the monitor runs on the training thread: what shows is the observer's thread, which takes turns.
+One capture stays open, as `traceops run` makes it, and observes all the time. In blocks with the monitor the observer
+writes its pulses and `traceops live` reads the run; in blocks without there are no pulses, and that process is stopped.
+A block takes half a second, or five steps. Which of two neighbours is with the monitor is drawn, as other things happen
+at even intervals too. Printed is the mean of the neighbours' differences over the step, without the tenth on either
+side, and its 95 % interval by resampling.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
-import statistics
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
-_WORK = 4_000  # of a step, about 0.3 ms
+import numpy as np
+import torch
+
+from benchmarks.observed.cost import hooked, whole_capture
+from benchmarks.two_gpus.step_end import CUDA, DEVICE, Step, host, sync, training
+from traceops.capture.observing import observer as pace
+from traceops.capture.observing.observer import Pulses
+from traceops.core.live_pulses import EVERY_S
+
+_STARTED_S = 20.0
+_SETTLE_S = 3.0  # before the first block: the first looks are more frequent
 
 
-def child(live: bool, seconds: float, out: str) -> None:
-    """Take steps for so long, and print µs per step of the thread and of the process."""
-    from traceops.capture import Schedule, capture
+class _Samples(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 1 << 30
 
-    with capture(out, schedule=Schedule(skip_first=10**9), live=live, light=False) as profile:
-        for _ in range(500):
-            sum(range(_WORK))
-            profile.step()
-        begin = time.thread_time_ns(), time.process_time_ns()
-        until, steps = time.monotonic() + seconds, 0
-        while time.monotonic() < until:
-            for _ in range(100):
-                sum(range(_WORK))
-                profile.step()
-            steps += 100
-        took = time.thread_time_ns() - begin[0], time.process_time_ns() - begin[1]
-    print(json.dumps([took[0] / steps / 1e3, took[1] / steps / 1e3]))
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(1024)
+
+
+def encoder(rows: int) -> Step:
+    """A transformer in bf16, bound by its GPU; it reads its loss."""
+    width, layers, length = (2048, 4, 512) if CUDA else (32, 2, 16)
+    layer = torch.nn.TransformerEncoderLayer(
+        width, max(width // 64, 2), 4 * width, 0.0, batch_first=True, norm_first=True
+    )
+    model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=CUDA)
+    batch = torch.randn(rows, length, width, device=DEVICE)
+
+    def step() -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = model(batch).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+
+    return step
+
+
+def loader(layers: int) -> Step:
+    """Linear layers, fed by two workers."""
+    width = 1024 if CUDA else 64
+    model = torch.nn.Sequential(torch.nn.Linear(1024, width), *(torch.nn.Linear(width, width) for _ in range(layers)))
+    model.to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    batches = iter(torch.utils.data.DataLoader(_Samples(), batch_size=16, num_workers=2, pin_memory=CUDA))
+
+    def step() -> None:
+        loss = model(next(batches).to(DEVICE, non_blocking=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+
+    return step
+
+
+def optimizer_loop(layers: int) -> Step:
+    """An optimizer that takes one parameter after the other."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(layers))).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
+    batch = torch.randn(64, 256, device=DEVICE)
+
+    def step() -> None:
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def fitted(ms: float, make: Callable[[int], Step], size: int) -> Step:
+    """A program of such a size that its step takes about so long."""
+    step, count = make(size), 20 if ms < 20 else 4
+    for _ in range(4):
+        for _ in range(count):
+            step()
+        sync()
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        sync()
+        took = (time.perf_counter() - began) * 1000 / count
+        if abs(took / ms - 1) < 0.15:
+            break
+        size = max(1, round(size * ms / took))
+        del step
+        step = make(size)
+    return step
+
+
+PROGRAMS: dict[str, Callable[[], Step]] = {
+    "host_1": lambda: fitted(1, host, 5),
+    "host_3": lambda: fitted(3, host, 15),
+    "host_10": lambda: fitted(10, host, 50),
+    "optimizer_loop": lambda: fitted(20, optimizer_loop, 60),
+    "loader": lambda: fitted(8, loader, 24),
+    "resnet50": lambda: training("resnet", ddp=False),
+    "llama": lambda: training("llama", ddp=False),
+    "encoder_60": lambda: fitted(60, encoder, 34),
+    "encoder_150": lambda: fitted(150, encoder, 85),
+    "encoder_300": lambda: fitted(300, encoder, 170),
+}
+
+
+class TurnedPulses(Pulses):
+    """Writes pulses at the times of a list alone."""
+
+    due: list[int]
+
+    @property
+    def due_ns(self) -> int:
+        at = bisect_right(self.due, self._after_ns)
+        return self.due[at] if at < len(self.due) else 1 << 62
+
+    @due_ns.setter
+    def due_ns(self, wanted: int) -> None:  # set to half a second after each pulse
+        self._after_ns = time.perf_counter_ns()
+
+
+def timetable(
+    begin_ns: int, seconds: float, block_s: float, random: Random
+) -> tuple[list[tuple[int, bool]], list[int]]:
+    """Where each block ends, and whether it is with the monitor; and when pulses are due."""
+    blocks: list[tuple[int, bool]] = []
+    due: list[int] = []
+    for _ in range(max(int(seconds / block_s / 2), 2)):
+        first = random.random() < 0.5
+        for on in (first, not first):
+            began = blocks[-1][0] if blocks else begin_ns
+            blocks.append((began + int(block_s * 1e9), on))
+            at = began + int(random.uniform(0, EVERY_S) * 1e9)
+            while on and at < blocks[-1][0]:
+                due.append(at)
+                at += int(EVERY_S * 1e9)
+    return blocks, due
+
+
+@contextlib.contextmanager
+def monitor(out: Path) -> Iterator[Callable[[bool], None]]:
+    """`traceops live`, and what stops it and lets it go on."""
+    command = [sys.executable, "-m", "traceops", "live", str(out), "--windows", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield lambda on: os.kill(process.pid, signal.SIGCONT if on else signal.SIGSTOP)
+    finally:
+        code = process.poll()
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        said, _ = process.communicate(timeout=10)
+        print(
+            f"the monitor {'ran to the end' if code is None else f'ended with {code}'}: {said.strip()[-500:]}",
+            flush=True,
+        )
+
+
+def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
+    """A program's blocks, ms per step."""
+    began = time.monotonic()
+    step = PROGRAMS[name]()
+    capture = whole_capture(folder, live=True)
+    assert capture._watchers is not None and capture._watchers.observer is not None
+    observer = capture._watchers.observer
+    step_ends = hooked(capture)
+    random = Random(name)
+    means: list[list[float]] = [[], []]  # without, with
+    with monitor(folder / "run") as turn:
+        began_s, count, reads = time.monotonic(), 0, folder / "run" / "live.json"
+        while count < 5 or not reads.exists() or time.monotonic() - began_s < _SETTLE_S:
+            if time.monotonic() - began_s > _STARTED_S:
+                raise TimeoutError("the monitor does not start")
+            step()
+            step_ends()
+            count += 1
+        sync()
+        block_s = max(EVERY_S, EVERY_S * round(5 * (time.monotonic() - began_s) / count / EVERY_S))
+        blocks, due = timetable(time.perf_counter_ns(), seconds - (time.monotonic() - began), block_s, random)
+        pulses = observer._pulses
+        assert pulses is not None
+        before = pulses._count
+        pulses.__class__ = TurnedPulses
+        pulses.due, pulses._after_ns = due, time.perf_counter_ns()  # type: ignore[attr-defined]
+        for end, on in blocks:
+            turn(on)
+            start, steps = time.perf_counter_ns(), 0
+            while not steps or time.perf_counter_ns() < end:
+                step()
+                step_ends()
+                steps += 1
+            sync()
+            means[on].append((time.perf_counter_ns() - start) / steps / 1e6)
+        turn(True)
+    wrote = pulses._count - before
+    row = {
+        "name": name, "step_ms": float(np.median(means[0])), "block_s": block_s, "pulses": wrote, "due": len(due),
+        "trouble": observer.trouble, "short": type(capture._way).__name__, "means": means,
+    }  # fmt: skip
+    capture.__exit__(None, None, None)
+    return row
+
+
+def more_pct(means: list[list[float]]) -> tuple[float, float, float]:
+    """By how many percent steps with the monitor take longer, and the 95 % interval of that."""
+    without, with_it = np.array(means)
+    apart = 100 * (with_it - without) / float(np.median(without))
+    drawn = np.random.default_rng(0)
+    found = [_middle(drawn.choice(apart, len(apart))) for _ in range(4000)]
+    low, high = np.quantile(found, (0.025, 0.975))
+    return _middle(apart), float(low), float(high)
+
+
+def _middle(values: Any) -> float:
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """One line per program, and their mean."""
+    print("| program | step, ms | pairs | longer with the monitor, % | 95 % |\n|---|--:|--:|--:|---|")
+    found = []
+    for row in sorted(rows, key=lambda row: row["step_ms"]):
+        middle, low, high = more_pct(row["means"])
+        found.append(middle)
+        pairs, ms = len(row["means"][0]), row["step_ms"]
+        print(f"| {row['name']} | {ms:.2f} | {pairs} | {middle:+.2f} | {low:+.2f} to {high:+.2f} |")
+    if found:
+        print(f"mean of {len(found)}: {np.mean(found):+.3f} %", flush=True)
 
 
 def main() -> None:
-    """The pairs, and the mean of their differences with its 95 % interval."""
+    """Measure each program by itself, or print the table of those that were measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--child", choices=("with", "without"))
-    parser.add_argument("--out", default="")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
+    parser.add_argument("--seconds", type=float, default=38.0, help="of a program, with its start")
+    parser.add_argument(
+        "--budget", type=float, default=1e9, help="seconds in all; a program that does not fit is left out"
+    )
+    parser.add_argument("--out", type=Path, default=Path("cost.jsonl"))
+    parser.add_argument("--table", type=Path, nargs="+")
     args = parser.parse_args()
-    if args.child:
-        child(args.child == "with", args.seconds, args.out)
+    if args.table:
+        table([json.loads(line) for path in args.table for line in path.read_text().splitlines()])
         return
-    found: dict[str, list[list[float]]] = {"with": [], "without": []}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(args.rounds):
-            for name in ("with", "without") if number % 2 else ("without", "with"):
-                words = [
-                    "--child", name, "--seconds", str(args.seconds), "--out",
-                    str(Path(folder) / f"{name}_{number}"),
-                ]  # fmt: skip
-                ran = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.live.cost", *words], capture_output=True, text=True, check=True
-                )
-                found[name].append(json.loads(ran.stdout.splitlines()[-1]))
-    for at, what in enumerate(("training thread", "process")):
-        without, with_live = ([one[at] for one in found[name]] for name in ("without", "with"))
-        apart = [b - a for a, b in zip(without, with_live, strict=True)]
-        half = 2.0 * statistics.stdev(apart) / len(apart) ** 0.5
-        mean, base = statistics.fmean(apart), statistics.fmean(without)
-        print(f"{what}: {base:.1f} µs per step without, {mean:+.2f} ± {half:.2f} µs with ({100 * mean / base:+.2f} %)")
+    torch.set_num_threads(1)
+    pace._FREE_NS = pace._SLOW_FREE_NS = 0  # the looks that are free at its start are no part of a long training
+    began = time.monotonic()
+    for number, name in enumerate(args.names):
+        # What is left is divided among the programs that are left.
+        left = (args.budget - (time.monotonic() - began)) / (len(args.names) - number) - 1.0
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                row = measure(name, min(args.seconds, left), Path(folder))
+        except Exception as error:
+            print(f"{name}: {error!r}", flush=True)
+            continue
+        finally:
+            gc.collect()
+            if CUDA:
+                torch.cuda.empty_cache()
+        with args.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        found = [round(value, 3) for value in more_pct(row["means"])]
+        print(
+            json.dumps({**row, "means": None, "more_pct": found, "s": round(time.monotonic() - began, 1)}), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,31 +1,34 @@
-"""What only GPUs can show of the monitor, in less than 400 s on two of them; tried with gloo where there are none.
+"""Jobs on two GPUs with NCCL under the monitor, most of 20 s of training; over gloo where there are none.
 
-    python -m benchmarks.live.gpu --out live_gpu
+    python -m benchmarks.live.gpu --out live_gpu --budget 320
 
-Short jobs, half of them healthy, with a stranger on a rank's GPU, load on it, a slow loader and a slow host line from a
-random moment on; NCCL's RAS and NVML's counters read meanwhile; and the cost of the monitor, in turns.
+A fault begins at a random moment on a random rank, or there is none. While a job trains, the next one imports torch.
+NCCL's RAS and NVML's counters are read during the first jobs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 from benchmarks.live.jobs import Outcome, run_job, summary
-from traceops.core.rank_files import RECORD, split_log
 from traceops.live.machines import Gpm, RasLook, ask
 
-_JOBS = ("stranger", "none", "loader", "evaluation", "host", "none", "load", "longer")
-_SECONDS, _COST_S = 24.0, 10.0
-_AROUND_S = 16.0  # of a job: starting and ending it
-# Steps of about 30 ms on an H200, most of them the GPU's.
-_ON_GPU = ("--base", "0.01", "--width", "8192")
+# With the seconds that each trains: load shows by what is missing alone, and memory has to grow for a while.
+JOBS = (
+    ("power", 21), ("none", 20), ("stranger", 20), ("recompile", 26), ("loader", 20), ("longer", 20), ("load", 33),
+    ("none", 20), ("leak", 49), ("checkpoint", 20), ("host", 20),
+)  # fmt: skip
+_FAULT_S = (8.0, 11.0)
+_START_S, _BETWEEN_S = 12.0, 5.0  # until the first job trains, and between two
+_END_S = 10.0
+# Steps of about 30 ms on an H200, most of them the GPU's. With products there is more to do: no sleep.
+_ON_GPU, _POWER = ("--base", "0.01", "--width", "8192"), ("--base", "0.001", "--width", "4096")
 
 
 class _Counters:
@@ -61,79 +64,77 @@ class _Counters:
 
     def finish(self) -> None:
         """End, and print what was read."""
+        if self._over.is_set():
+            return
         self._over.set()
         self._thread.join(3)
         print(f"RAS: {self.ras}; ms per look {_middle(self.ras_ms)}")
-        print(f"NVML's counters: {self.activity[-1:] or self.trouble}; ms per look {_middle(self.gpm_ms)}", flush=True)
+        busy = [one for one in self.activity if any(gpu.get("sm_active", 0) > 10 for gpu in one.values())]
+        print(f"NVML's counters: {busy[-1:] or self.trouble}; ms per look {_middle(self.gpm_ms)}", flush=True)
 
 
 def _middle(values: list[float]) -> float | None:
     return round(statistics.median(values), 3) if values else None
 
 
-def step_us(out: Path, skipped: int = 40) -> list[int]:
-    """Of rank 0, without the first steps and recorded ones."""
-    _, raw = split_log((out / "rank_0" / "steps.bin").read_bytes())
-    try:
-        steps = list(RECORD.iter_unpack(raw))
-    except struct.error:
-        return []
-    return [step[0] for step in steps[skipped:] if not step[-1] & 1]
-
-
-def cost(out: Path, rounds: int, until: float) -> dict[str, list[float]]:
-    """Mean µs of a step with the monitor and without, in turns."""
-    found: dict[str, list[float]] = {"with": [], "without": []}
-    for number in range(rounds):
-        if time.monotonic() + 2 * (_COST_S + _AROUND_S) > until:
-            break
-        for name in ("with", "without") if number % 2 else ("without", "with"):
-            folder = out / f"cost_{number}_{name}"
-            # --base 0.002: short steps, in which a fixed cost shows most.
-            run_job(folder, "none", 0, 1e9, _COST_S, 2, ("--base", "0.002"), live=name == "with")
-            steps = sorted(step_us(folder))
-            kept = steps[: int(0.98 * len(steps))]
-            found[name].append(statistics.fmean(kept) if kept else float("nan"))
-        print(
-            f"cost, round {number}: {found['without'][-1]:.1f} µs without, {found['with'][-1]:.1f} µs with", flush=True
-        )
-    return found
+def fitting(jobs: tuple[tuple[str, int], ...], budget: float) -> Iterator[tuple[str, int]]:
+    """The jobs, one after the other, that end within the budget."""
+    ends = _START_S
+    for fault, seconds in jobs:
+        if ends + seconds + _END_S > budget:
+            print(f"{fault}: left out", flush=True)
+            continue
+        ends += seconds + _BETWEEN_S
+        yield fault, seconds
 
 
 def main() -> None:
-    """Everything, with one line each."""
+    """Each job, with its messages; the counts after each one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--jobs", type=int, default=len(_JOBS))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only-cost", action="store_true", help="one job with load on a GPU, then the cost")
-    parser.add_argument("--budget", type=float, default=385.0, help="seconds in all; what does not fit is left out")
+    parser.add_argument("--seed", type=int, default=49)
+    parser.add_argument("--only", default="", help="of the faults, with commas")
+    parser.add_argument("--budget", type=float, default=320.0, help="seconds in all; what does not fit is left out")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    random = Random(args.seed)
+    random, began = Random(args.seed), time.monotonic()
+    on_gpu = Path("/dev/nvidia0").exists()
+    chosen = tuple(job for job in JOBS if not args.only or job[0] in args.only.split(","))
+    drawn = [(*job, random.randrange(2), random.uniform(*_FAULT_S)) for job in fitting(chosen, args.budget)]
+    jobs, drawing = iter(enumerate(drawn)), threading.Lock()
     outcomes: list[Outcome] = []
-    began = time.monotonic()
-    until = began + args.budget
-    more = _ON_GPU if Path("/dev/nvidia0").exists() else ()
-    jobs = ("load",) if args.only_cost else _JOBS[: args.jobs]
-    for number, fault in enumerate(jobs):
-        if time.monotonic() + _SECONDS + _AROUND_S > until - (0 if args.only_cost else 2 * (_COST_S + _AROUND_S)):
-            break
-        rank, at = random.randrange(2), random.uniform(11, 14)
-        counters = _Counters() if number < 2 else None
-        told = run_job(args.out / f"gpu_{number}_{fault}", fault, rank, at, _SECONDS, 2, more)
-        if counters is not None:
-            counters.finish()
-        outcomes.append(told)
-        print(f"{told.name} rank {rank}: seen {told.seen_s}, named {told.named_s}, right {told.right}, "
-              f"exit {told.exit_code}, at {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-        for message in told.messages:
-            print(f"    {message}", flush=True)
-        summary(outcomes, args.out)
-    found = cost(args.out, args.rounds, until)
-    (args.out / "cost.json").write_text(json.dumps(found))
-    print(json.dumps(found))
+    counters = _Counters()
+
+    def one(number: int, fault: str, seconds: int, rank: int, at: float) -> None:
+        more = (_POWER if fault == "power" else _ON_GPU) if on_gpu else ()
+        waits = max(args.budget - (time.monotonic() - began) - seconds, 1.0)
+        out = args.out / f"gpu_{number}_{fault}"
+        told = run_job(out, fault, rank, at, seconds, 2, more, lock=args.out / "lock", waits=waits)
+        with drawing:
+            outcomes.append(told)
+            print(f"{told.name} rank {rank}: seen {told.seen_s}, named {told.named_s}, right {told.right}, "
+                  f"exit {told.exit_code}, at {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+            for message in told.messages:
+                print(f"    {message}", flush=True)
+            summary(outcomes, args.out)
+            if len(outcomes) == 2:
+                counters.finish()
+
+    def lane() -> None:
+        while True:
+            with drawing:
+                drawn = next(jobs, None)
+            if drawn is None:
+                return
+            one(drawn[0], *drawn[1])
+
+    lanes = [threading.Thread(target=lane) for _ in range(2)]
+    for number, thread in enumerate(lanes):
+        thread.start()
+        time.sleep(1.0 if number == 0 else 0.0)  # the first job gets the lock first
+    for thread in lanes:
+        thread.join()
+    counters.finish()
 
 
 if __name__ == "__main__":

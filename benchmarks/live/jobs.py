@@ -1,7 +1,7 @@
 """Real jobs under `traceops run --live`, each with a fault from a random moment on, against what the monitor reported.
 
 python -m benchmarks.live.jobs --out /tmp/jobs --count 12 --seconds 45 --ranks 2
-python -m benchmarks.live.gpu --out live_gpu          # on two GPUs: also RAS, NVML's counters, and the cost
+python -m benchmarks.live.gpu --out live_gpu          # on two GPUs: also RAS and NVML's counters
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from benchmarks import ROOT
 from traceops.launch.supervise import descendants
 
 JOB = Path(__file__).parent / "programs" / "job.py"
-HEALTHY = ("none", "evaluation", "checkpoint", "longer")
+HEALTHY = ("none", "evaluation", "checkpoint", "longer", "recompile")
 # Of each fault: the kinds of detections that name it, and of those that are slowdowns the causes that do.
 RIGHT: dict[str, tuple[str, tuple[str, ...]]] = {
     "loader": ("slower", ("input",)), "host": ("slower", ("host",)), "work": ("slower", ("host", "cores")),
     "garbage": ("slower", ("garbage",)), "leak": ("memory_grows", ()), "hang": ("stuck", ()), "stop": ("stuck", ()),
     "stranger": ("slower", ("stranger",)), "load": ("slower", ("device", "host", "throttle")),
+    "power": ("slower", ("throttle",)),
 }  # fmt: skip
-_NAMED_BY_RANK = ("loader", "host", "work", "garbage", "leak", "hang", "stop", "stranger")
+_NAMED_BY_RANK = ("loader", "host", "work", "garbage", "leak", "hang", "stop", "stranger", "power")
 
 _FAULTS = "none,loader,host,none,work,hang,evaluation,garbage,leak,checkpoint,stop,longer"
 
@@ -53,13 +54,14 @@ class Outcome:
 
 
 def run_job(
-    out: Path, fault: str, rank: int, at: float, seconds: float, ranks: int, more: Sequence[str] = (), live: bool = True
-) -> Outcome:
-    """Train it, and hold what was found against the truth."""
+    out: Path, fault: str, rank: int, at: float, seconds: float, ranks: int, more: Sequence[str] = (),
+    lock: Path | None = None, waits: float = 60.0,
+) -> Outcome:  # fmt: skip
+    """Train it, and hold what was found against the truth. lock: of `programs/job.py`. waits: seconds besides."""
     truth = out.with_suffix(".truth.json")
     truth.unlink(missing_ok=True)
     command = [
-        sys.executable, "-m", "traceops", "run", *(["--live"] if live else []), "--nproc", str(ranks),
+        sys.executable, "-m", "traceops", "run", "--live", "--nproc", str(ranks),
         "--out", str(out), "--overwrite", "--hang-timeout", "0",
         "--", str(JOB), "--fault", fault, "--rank", str(rank), "--at", str(at),
         "--seconds", str(seconds), "--truth", str(truth), *more,
@@ -69,28 +71,33 @@ def run_job(
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                 **({} if lock is None else {"LOCK": str(lock)})},
         )  # fmt: skip
-        deadline = time.monotonic() + seconds + 60
+        deadline = time.monotonic() + seconds + waits
         stuck = fault in ("hang", "stop")
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.5)
-                began = truth.exists() and truth.stat().st_size
-                if fault == "stranger" and began and stranger is None:
+                if not truth.exists() or not truth.stat().st_size:
+                    continue
+                since_s = time.time() - json.loads(truth.read_text())["began_ns"] / 1e9
+                if fault == "stranger" and stranger is None:
                     stranger = _stranger(rank)
-                if stuck and began and time.time() - json.loads(truth.read_text())["began_ns"] / 1e9 > 16:
+                if stranger is not None and since_s > seconds - at:  # before the next job begins
+                    stranger.kill()
+                if stuck and since_s > 16:
                     break
         finally:
             if stranger is not None:
                 stranger.kill()
                 stranger.wait()
-            _end(process)
+            end_job(process)
     told = Outcome(out.name, fault, rank, seconds, exit_code=process.returncode)
     return judged(told, out, json.loads(truth.read_text()) if truth.exists() else None)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_job(process: subprocess.Popen[bytes]) -> None:
     """End a job that does not end by itself, as its user would; a rank that is stopped only ends by SIGKILL."""
     if process.poll() is not None:
         return

@@ -73,13 +73,13 @@ class Observing:
             raise SystemExit(f"the observer ended early: {self._observer.trouble}")
 
 
-def whole_capture(folder: Path) -> Capture:
-    """What a rank of `traceops run` has open; `hooked` is what calls its `step` there.
+def whole_capture(folder: Path, *, live: bool = False) -> Capture:
+    """What a rank of `traceops run` has open; `hooked` is what calls its `step` there. live: of `traceops run --live`.
 
     Read once, as the launcher does: until then each heartbeat goes to its file too.
     """
     settings = CaptureSettings(
-        out=str(folder / "run"), schedule=NEVER, overwrite=True, progress=str(folder), launched=True
+        out=str(folder / "run"), schedule=NEVER, overwrite=True, progress=str(folder), launched=True, live=live
     )
     capture = Capture(settings, automatic=True).__enter__()
     read_progress(folder)

@@ -146,7 +146,7 @@ def _run_stages(over: Callable[[str], None]) -> None:
 
     load_reduce()
     prepare()
-    from traceops.pipeline.analyze import conclude
+    from traceops.pipeline.conclude import conclude
 
     over("import")
     found = find_traces(str(TRACES))

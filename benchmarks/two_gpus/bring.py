@@ -1,7 +1,7 @@
 """Analyses run folders and packs them small, several at once; then chooses what fits.
 
-python -m benchmarks.two_gpus.bring pack ROOT --to PACKED --jobs N
-    each run folder below ROOT: report, traces cut and slim
+python -m benchmarks.two_gpus.bring pack ROOT --to PACKED --jobs N [--no-cut]
+    each run folder below ROOT: report, traces slim and cut
 python -m benchmarks.two_gpus.bring choose PACKED --mb 13 --first a,b
     writes PACKED/chosen.txt: what to bring, names from PACKED
 """
@@ -114,12 +114,12 @@ def _one(folder: Path, to: Path, what: str) -> str:
     return f"{name} {what}: {said}, {time.monotonic() - begun:.1f} s"
 
 
-def pack(root: Path, to: Path, jobs: int) -> None:
+def pack(root: Path, to: Path, jobs: int, *, no_cut: bool) -> None:
     to.mkdir(parents=True, exist_ok=True)
     if not root.is_dir():  # its part was left out
         return
     folders = sorted(f for f in root.iterdir() if f.is_dir() and any(f.rglob(f"*{_TRACE}*")))
-    kinds = ["report", "whole"] if root.name in _ON_CPU else ["report", "slim", "cut"]
+    kinds = ["report", "whole"] if root.name in _ON_CPU else ["report", "slim", *([] if no_cut else ["cut"])]
     with ProcessPoolExecutor(jobs) as pool:
         tasks = [pool.submit(_one, folder, to, what) for what in kinds for folder in folders]
         for task in as_completed(tasks):
@@ -161,11 +161,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--to", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--no-cut", action="store_true", help="only slim traces")
     parser.add_argument("--mb", type=float, default=13)
     parser.add_argument("--first", default="")
     args = parser.parse_args()
     if args.what == "pack":
-        pack(args.folder, args.to, args.jobs)
+        pack(args.folder, args.to, args.jobs, no_cut=args.no_cut)
     else:
         choose(args.folder, args.mb, [name for name in args.first.split(",") if name])
 

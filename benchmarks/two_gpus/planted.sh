@@ -87,7 +87,7 @@ SET="healthy_ddp slow_gpu slow_loader slow_host slow_copy late_step healthy_fsdp
 [ -n "$CPU" ] && SET="healthy_ddp slow_no_p2p other_attention"
 TAIL=30 make planted ${ONLY_PLANTED:-165} 2 "$SET" "$PL"
 # Its reports and packing beside what follows, with a part of the cores.
-nice -n 19 timeout -k 5 "$(most 150)" $PY -m benchmarks.two_gpus.bring pack "$W/planted" --to "$PK" --jobs $((JOBS > 16 ? 16 : 2)) > "$W/pack.planted.log" 2>&1 &
+nice -n 19 timeout -k 5 "$(most 150)" $PY -m benchmarks.two_gpus.bring pack "$W/planted" --to "$PK" --jobs $((JOBS > 16 ? JOBS - 8 : 2)) ${ONLY_PLANTED:+--no-cut} > "$W/pack.planted.log" 2>&1 &
 BACK=$!
 touch "$W/made"
 [ -n "$ONLY_PLANTED" ] && { wait $BACK; exit 0; } # for visit.sh, which gives its seconds

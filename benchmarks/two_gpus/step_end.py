@@ -38,13 +38,6 @@ Step = Callable[[], None]
 CUDA = torch.cuda.is_available() and not os.environ.get("CPU")
 DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
 
-# The clock goes on in the steps without: what is due by it is to come as often as if it did not.
-step_clock._EVENTS_COST /= 2
-stepping._LONG_WAY_NS *= 2
-# And what is free at its start is no part of a long training.
-step_clock._FREE_NS = pace._FREE_NS = pace._SLOW_FREE_NS = 0
-pace._COST *= float(os.environ.get("LOOKS", "1"))
-
 
 def sync() -> None:
     if CUDA:
@@ -151,6 +144,15 @@ def micro(folder: Path) -> dict[str, float]:
     return found
 
 
+def slow_clocks() -> None:
+    # The clock goes on in the steps without: what is due by it is to come as often as if it did not.
+    step_clock._EVENTS_COST /= 2
+    stepping._LONG_WAY_NS *= 2
+    # And what is free at its start is no part of a long training.
+    step_clock._FREE_NS = pace._FREE_NS = pace._SLOW_FREE_NS = 0
+    pace._COST *= float(os.environ.get("LOOKS", "1"))
+
+
 def measure(kind: str, seconds: float, folder: Path) -> None:
     ms = 30.0 if kind in KINDS else float(kind)
     ddp = dist.is_initialized()
@@ -238,6 +240,7 @@ def _middle(values: NDArray[np.float64]) -> float:
 
 
 def main() -> None:
+    slow_clocks()
     torch.set_num_threads(1)
     if "WORLD_SIZE" in os.environ:
         if CUDA:

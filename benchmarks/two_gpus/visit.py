@@ -8,7 +8,6 @@ python -m benchmarks.two_gpus.visit score FOLDER                            # un
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from benchmarks import ROOT
@@ -36,6 +36,7 @@ PAIRS = (
     "pipeline_attention", "fsdp_float32",
 )  # fmt: skip
 SLOWER_PCT = (0, 3, 6, 12)
+ROUNDS = 4
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
 SIGNALLED = [(name, how) for how in ("plain", "handled") for name in SIGNALS]
 _LIMIT_S = 250.0  # with the wait for the GPUs
@@ -127,22 +128,27 @@ def make_compare(part: Part, seconds: float) -> None:
     def jobs() -> Iterator[Job]:
         yield Job(part.work / "calibrate", ("calibrate", str(known)), None)
         kinds = [("base", 0), *((str(pct), pct) for pct in SLOWER_PCT)]
-        for number in itertools.count():
-            for name, pct in kinds[number % 5 :] + kinds[: number % 5]:
+        for number in range(ROUNDS):
+            for name, pct in Random(number).sample(kinds, len(kinds)):
                 yield Job(part.work / f"{name}.{number}", ("slower", str(known), str(pct)))
 
-    part.all(jobs(), 4)
+    part.all(jobs(), int(os.environ.get("COMPARE_LANES", "6")))
 
 
 def decide(work: Path) -> list[dict[str, Any]]:
-    """What `traceops compare` says of each pair of a round."""
+    """What `traceops compare` says of each capture and the bases of its round and the two beside it."""
 
     def one(base: Path, head: Path) -> dict[str, Any]:
-        out = work / "compared" / head.name
+        out = work / "compared" / f"{base.name}-{head.name}"
         sides = [str(side / "profile") for side in (base, head)]
         command = [sys.executable, "-m", "traceops", "compare", *sides, "-q", "--jobs", "2", "-o", str(out)]
         done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False)
-        row: dict[str, Any] = {"head": head.name, "code": done.returncode, "said": done.stdout.strip()[:300]}
+        row: dict[str, Any] = {
+            "base": base.name,
+            "head": head.name,
+            "code": done.returncode,
+            "said": done.stdout.strip()[:300],
+        }
         if (out / "compare.json").exists():
             document = json.loads((out / "compare.json").read_text())
             step = next(row for row in document["metrics"] if row["metric"] == "step_time")
@@ -151,14 +157,20 @@ def decide(work: Path) -> list[dict[str, Any]]:
             row["said"] = (row["said"] + done.stderr)[:300]
         return row
 
-    pairs = []
-    for base in sorted(work.glob("base.*")):
-        heads = [work / f"{pct}{base.suffix}" for pct in SLOWER_PCT]
-        pairs += [(base, head) for head in heads if (head / "profile/run.json").exists()]
+    captures = [path.parent.parent for path in sorted(work.glob("*/profile/run.json"))]
+    bases = [one for one in captures if one.name.startswith("base.")]
+    pairs = [
+        (base, head) for base in bases for head in captures
+        if head not in bases and (_round(head) - _round(base) + 1) % ROUNDS < 3
+    ]  # fmt: skip
     with ThreadPoolExecutor(max((os.cpu_count() or 2) // 2, 1)) as pool:
         rows = list(pool.map(lambda pair: one(*pair), pairs))
     (work / "compared.json").write_text(json.dumps(rows, indent=1))
     return rows
+
+
+def _round(capture: Path) -> int:
+    return int(capture.suffix[1:])
 
 
 def make_harm(part: Part, seconds: float) -> None:

@@ -16,8 +16,7 @@ unset TEARDOWN_CUPTI
 [ -z "${CPU:-}" ] || export SMALL=1 DEVICE=cpu OMP_NUM_THREADS=1 STEPS=24
 GPUS=$($PY -c 'import torch; print(torch.cuda.device_count())')
 RANKS=2; [ "$GPUS" = 1 ] && RANKS=1
-ONLY=${ONLY:-compute planted harm hangs compare} # the parts of this visit
-wanted() { [[ " $ONLY " == *" $1 "* ]]; }
+ONLY=${ONLY:-compute planted harm hangs compare} # the parts of this visit, in this order
 say() { echo "=== $SECONDS s: $*"; }
 room() { echo $((BUDGET - PACKING - SECONDS)); }
 # part NAME SECONDS: of visit.py, at most so long, and within the budget
@@ -33,7 +32,6 @@ source "$HERE/../pack_traces.sh"
 pack() {
   trap - EXIT
   say "packing"
-  timeout -k 3 20 $PY -m benchmarks.two_gpus.visit decide "$W/compare" && cat "$W/compare/compared.json"
   [ -z "${PLANTED:-}" ] || { for _ in $(seq 20); do kill -0 "$PLANTED" 2>/dev/null || break; sleep 1; done; kill "$PLANTED" 2>/dev/null; }
   cd "$W" || return
   find compute compare -name '*.json.gz' -print0 | timeout 15 xargs -0 -r -P 16 -n 1 gunzip -f # xz packs text better
@@ -51,27 +49,30 @@ $PY -c 'import torch; print(torch.__version__, torch.cuda.device_count(), torch.
 nvidia-smi --query-gpu=index,name,driver_version,clocks.sm,utilization.gpu,memory.used --format=csv,noheader 2>/dev/null
 $PY -c 'import traceops.capture.light._cupti, traceops.traces._native; print("compiled parts are there")'
 
-# 1.
-wanted compute && part compute "${COMPUTE_S:-165}"
-
-# 2.
-if wanted planted && [ "$GPUS" != 1 ] && [ "$(room)" -gt 60 ]; then
-  most=$(room); [ "$most" -gt "${PLANTED_S:-165}" ] && most=${PLANTED_S:-165}
+planted() {
+  [ "$GPUS" = 1 ] || [ "$(room)" -le 60 ] && return
+  local most; most=$(room)
+  [ "$most" -gt "${PLANTED_S:-165}" ] && most=${PLANTED_S:-165}
   say "planted, at most $most s"
   ONLY_PLANTED=$most MB=13 BUDGET=$((most + 212)) OUT=$OUT W=$W/planted-work bash "$HERE/planted.sh" > "$W/planted.log" 2>&1 &
   PLANTED=$!
   while kill -0 $PLANTED 2>/dev/null && [ ! -e "$W/planted-work/made" ]; do sleep 1; done
   say "planted: made"
-fi
-
-# 4. and 5. One after the other: with thirty processes that start at once, NCCL took 40 s to start.
-wanted harm && RANKS=2 part harm "${HARM_S:-170}"
-most=$(room)
-[ "$most" -gt "${HANGS_S:-170}" ] && most=${HANGS_S:-170}
-if wanted hangs && [ "$most" -gt 40 ]; then
+}
+hangs() {
+  local most; most=$(room)
+  [ "$most" -gt "${HANGS_S:-170}" ] && most=${HANGS_S:-170}
+  [ "$most" -le 30 ] && return
   timeout -k 5 "$most" $PY -m benchmarks.hangs.runs make "$W/hangs" --nproc 2 --parallel "${LANES:-3}" --strategies ddp --faults "${FAULTS:-sleep,op,gpu,kill,skip}" --no-score
   say "hangs: ended with $?"
-fi
-
-# 3. What is left of the budget.
-wanted compare && part compare "${COMPARE_S:-150}"
+}
+# One after the other: with thirty processes that start at once, NCCL took 40 s to start.
+for one in $ONLY; do
+  case $one in
+    compute) part compute "${COMPUTE_S:-165}" ;;
+    planted) planted ;;
+    harm) RANKS=2 part harm "${HARM_S:-170}" ;;
+    hangs) hangs ;;
+    compare) part compare "${COMPARE_S:-150}" ;;
+  esac
+done

@@ -426,7 +426,10 @@ CAUSES = {
     "below_attainable",
     "none",
 }
-OWN = ("attending", "case", "cases", "libraries", "measured", "own", "serving", "tuned")
+OWN = (
+    *("answering", "attending", "case", "cases", "lean", "libraries", "loops", "measured", "own", "packing", "serving"),
+    *("tuned", "zoo"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -464,6 +467,22 @@ def test_half_of_the_pairs_are_set_aside_by_name(programs: tuple[ModuleType, Mod
 
 
 @pytest.mark.torch
+def test_a_packed_trace_is_what_was_written(programs: tuple[ModuleType, ModuleType]) -> None:
+    packing = importlib.import_module("packing")
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm_64x07_1e-05",
+        "ts": 1700.042,
+        "dur": 0.5,
+        "args": {"grid": [1, -2]},
+    }
+    events = [kernel, {**kernel, "ts": 3.25, "args": {"grid": [30, 0]}}, {"ph": "s", "cat": "ac2g", "id": 3}, kernel]
+    trace = {"schemaVersion": 1, "traceEvents": list(events)}
+    assert packing.unpack(packing.pack(trace)) == {"schemaVersion": 1, "traceEvents": [kernel, events[1], kernel]}
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("sick", "fixed", "promised", "none"),
     [
@@ -489,7 +508,9 @@ def test_promises_follow_from_the_steps_measured(
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gru_cells", "window_by_mask", "decode_repeated_cache"])
+@pytest.mark.parametrize(
+    "name", ["gru_cells", "window_by_mask", "decode_repeated_cache", "muon_loop", "speech_decoder_cat"]
+)
 def test_sick_and_fixed_programs_step(programs: tuple[ModuleType, ModuleType], name: str) -> None:
     case = programs[0].CASES[name]
     for sick in (True, False):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from benchmarks.live.generated import START_NS, Scene, StepParts, played
+from benchmarks.live.generated import START_NS, Files, Scene, StepParts, played
 from traceops.capture.observing.observer import Observer
 from traceops.core.errors import UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
-from traceops.live.findings import Detection, Lags, RankEvidence, Slower, Stuck, Why, causes_of
-from traceops.live.measures import Pace, growth
+from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
+from traceops.live.job import Job
+from traceops.live.measures import Pace, growth, steady_growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, address_of, metrics_text
-from traceops.live.stream import LineTime, RankReader
+from traceops.live.stream import LineTime, RankLook, RankReader
 
 
 def pulse(number: int, steps: int = 0) -> Pulse:
@@ -118,6 +120,54 @@ def test_growth_is_steady():
     assert growth([1000 * mib + 2 * mib * at for at in range(200)]) is not None
     assert growth([1000 * mib] * 100 + [2000 * mib] * 100) is None
     assert growth([1000 * mib + mib * (at % 20) for at in range(200)]) is None
+
+
+def test_growth_that_began_a_moment_ago_counts_where_nothing_grew_before():
+    mib = 1 << 20
+
+    def sizes(begin: int, before: float) -> list[tuple[float, float]]:
+        pulses = [second / 2 for second in range(60)]
+        return [(at, mib * (1000 + before * at + 50 * max(at - begin, 0))) for at in pulses]
+
+    assert steady_growth(sizes(21, 0)) == pytest.approx(60 * 50 * mib, rel=0.05)
+    assert steady_growth(sizes(26, 0)) is None  # for 4 s only
+    assert steady_growth(sizes(21, 40)) is None  # as it did all the time, and this job is too young for that
+    jump = [(at / 2, 1000 * mib + (3000 * mib if at > 50 else 0)) for at in range(60)]
+    assert steady_growth(jump) is None
+
+
+def test_chance_among_many_ranks_names_no_host():
+    before = {"own": 20.0, "optimizer": 5.0, "backward": 25.0}
+    random = Random(5)
+    for _ in range(200):
+        ranks = []
+        for rank in range(8):
+            looks = [random.choices(("own", "optimizer", "backward"), (20, 5, 55), k=1)[0] for _ in range(100)]
+            now = {kind: 80.0 * looks.count(kind) / len(looks) for kind in before}
+            grew = {kind: now[kind] - before[kind] for kind in before}
+            ranks.append(evidence(rank, before_kinds_ms=before, grew_ms=grew, looks=(300, 100)))
+        assert [one.why for one in causes_of(ranks)] == [Why.EXCHANGE]
+
+
+def test_a_slow_host_and_a_slow_exchange_are_both_named():
+    before = {"own": 20.0, "backward": 30.0}
+    slow = evidence(0, before_kinds_ms=before, grew_ms={"own": 15.0, "backward": 15.0}, looks=(2000, 2000))
+    other = evidence(1, before_kinds_ms=before, grew_ms={"own": 0.0, "backward": 30.0}, looks=(2000, 2000))
+    assert [(one.why, one.ranks) for one in causes_of([slow, other])] == [(Why.HOST, (0,)), (Why.EXCHANGE, (0, 1))]
+
+
+@pytest.mark.parametrize("first", (0, 1))
+def test_memory_that_grows_is_found_whichever_pulses_a_monitor_reads_last(tmp_path, first):
+    job, found = Job(Files(tmp_path)), []
+    for second in range(60):
+        now_ns = START_NS + second * 1_000_000_000
+        pulses = [
+            replace(pulse(first + 2 * second + at, 30 * (second + 1)), time_ns=now_ns + at * 500_000_000,
+                            begun_ns=now_ns, held=(4 << 30) + second * (128 << 20), total=140 << 30)
+            for at in range(2)
+        ]  # fmt: skip
+        found += job.take([RankLook(0, [], pulses, START_NS)], now_ns + 600_000_000)
+    assert [one.claim.where for one in found if isinstance(one.claim, MemoryGrows)] == ["gpu"]
 
 
 def test_a_fault_in_a_generated_job_is_found_with_its_rank_and_line(tmp_path):

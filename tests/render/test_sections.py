@@ -24,7 +24,7 @@ from traceops.answers.asked import QUESTIONS, Asked
 from traceops.answers.opening import open_run, opened
 from traceops.cli.show import describe_answer
 from traceops.core.findings import Check
-from traceops.pipeline import analyze as conclude
+from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze
 from traceops.render.cells import Cell, Column, build_table, name, number, size, sizes_apart
 from traceops.render.document import Checks, Document, Drawing, Headline, Section, TableBlock, Terms, spans, text

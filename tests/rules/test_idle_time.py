@@ -21,7 +21,7 @@ from traceops.core.findings import Finding
 from traceops.core.words import WINDOW
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
-from traceops.pipeline import analyze as conclude
+from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of

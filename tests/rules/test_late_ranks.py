@@ -27,7 +27,7 @@ from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.measure.host_places import CodePlace
-from traceops.pipeline import analyze as conclude
+from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import card_of, told_first
 from traceops.render.report.lead import lead_finding

@@ -10,11 +10,13 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from observed_run import usual, write_rank
 from run_folders import failed_run, run_of
 
 from traceops.cli import main
 from traceops.cli.sweep import seconds_of
 from traceops.core.errors import UsageError
+from traceops.pipeline.observed_run import mean_step_ms
 from traceops.render.runs.sweep import verdict, why_text
 from traceops.runs.sweep import (
     LedgerDifference,
@@ -22,6 +24,7 @@ from traceops.runs.sweep import (
     SweepDocument,
     SweepTrial,
     axes_of,
+    best_again,
     halve,
     in_turn,
     points_of,
@@ -89,6 +92,32 @@ def test_all_are_tried_but_what_failed_is_not_tried_again_and_what_is_done_not_r
     assert found.complete and len(found.trials) == 5
     ended = try_all(3, 2, lambda point, repeat: None, found.trials[:2])
     assert not ended.complete and ended.trials == found.trials[:2]
+
+
+def test_the_two_best_are_trained_again_until_their_trainings_tell_them_apart() -> None:
+    def rounds(steps: dict[int, list[float]]) -> list[tuple[int, int]]:
+        order: list[tuple[int, int]] = []
+
+        def attempt(point: int, number: int) -> SweepTrial:
+            order.append((point, number))
+            return trial(point, number, 1e3 / steps[point][number - 1])
+
+        best_again(try_all(3, 1, attempt, ()), 3, attempt)
+        return order[3:]
+
+    clear = {0: [30.0, 30.0], 1: [10.0, 10.01], 2: [20.0, 20.01]}
+    assert rounds(clear) == [(2, 2), (1, 2)]
+    alike = {0: [30.0, 30.0, 30.0], 1: [10.0, 12.0, 11.0], 2: [11.0, 10.0, 12.0]}
+    assert rounds(alike) == [(2, 2), (1, 2), (2, 3), (1, 3)]
+
+
+def test_a_trainings_step_is_that_of_the_whole_run_not_of_its_first_ones(tmp_path: Path) -> None:
+    """A full prefetch queue serves the steps before the window: 8.7 ms where the run took 80 ms per step."""
+    run_of(tmp_path / "run", status="finished", unprofiled_step_ms=8.7, ranks=[{"rank": 0}, {"rank": 1}])
+    for rank in (0, 1):
+        write_rank(tmp_path / "run", rank, [usual(8.0)] * 8 + [usual(248.0), usual(8.0), usual(8.0)] * 40)
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert mean_step_ms(tmp_path / "run", manifest) == pytest.approx(88.0, rel=0.1)
 
 
 def test_halving_keeps_the_better_half_and_ends_with_the_budget() -> None:
@@ -159,6 +188,8 @@ def test_steps_without_samples_are_not_told_as_more_of_them() -> None:
         "b=16 is best: 17.3 ms per step, 14.4 % less than b=8, one training each. Samples per step are unknown: steps "
         "are compared as if all held as many."
     )
+    undecided = verdict(msgspec.structs.replace(found, told_apart=False)).sentence
+    assert undecided.startswith("Not decided: b=16 (17.3 ms per step) and b=8 differ by less than their trainings do.")
     assert why_text(found) == "Against b=8 its recorded steps have 3.50 ms less idle: launched late."
 
 

@@ -23,6 +23,7 @@ _PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairin
 _IN_RHYTHM_NS = 200_000  # how unlike ends may be that are paired by their rhythm alone
 _FAR_BETTER = 0.25  # of the unlikeness as counted: what another shift must reach to be believed
 _MOST_SHIFT = 256  # events a window may end before another
+_THINNED = 16  # of so many events one, to see which shifts are worth a look at all
 
 
 def pair(
@@ -146,11 +147,27 @@ def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
     as_counted = unlike(0)
     if same_end and as_counted <= _PAIRED_NS:
         return 0, as_counted
-    most = min(_MOST_SHIFT, max(len(reference), len(own)))
-    best = min(range(-most, most + 1), key=lambda shift: (unlike(shift), abs(shift)))
-    if same_end and not unlike(best) < _FAR_BETTER * as_counted:
+    found = (as_counted, 0, 0)
+    for shift, at_least in _most_alike_first(reference, own, least):
+        if at_least > found[0]:
+            break
+        found = min(found, (unlike(shift), abs(shift), shift))
+    if same_end and not found[0] < _FAR_BETTER * as_counted:
         return 0, as_counted
-    return best, unlike(best)
+    return found[2], found[0]
+
+
+def _most_alike_first(reference: Int, own: Int, least: int) -> list[tuple[int, float]]:
+    """The shifts that leave `least` events, with how unlike the ends are at least: what some of the events show."""
+    low, high = max(least - len(own), -_MOST_SHIFT), min(len(reference) - least, _MOST_SHIFT)
+    shifts, some = np.arange(low, high + 1)[:, None], np.arange(0, least, _THINNED)[None, :]
+    apart = (
+        reference[len(reference) - 1 - np.maximum(shifts, 0) - some] - own[len(own) - 1 + np.minimum(shifts, 0) - some]
+    )
+    count = np.minimum(len(reference) - np.maximum(shifts, 0), len(own) + np.minimum(shifts, 0))[:, 0]
+    at_least = np.abs(apart - median(apart, axis=1)[:, None]).sum(axis=1) / count
+    order = np.argsort(at_least, kind="stable")
+    return list(zip(shifts[order, 0].tolist(), at_least[order].tolist(), strict=True))
 
 
 def _sequence(summary: RankSummary, position: int) -> int | None:

@@ -151,7 +151,7 @@ def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
     # What follows the map is imported while its processes work; they are forked without it and stay small.
     def load_rest() -> None:
         load_reduce()
-        import traceops.render  # noqa: F401
+        import traceops.render.files  # noqa: F401
 
         if "html" in formats:
             from traceops.render.writers.html import prepare_pages

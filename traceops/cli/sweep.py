@@ -31,6 +31,7 @@ from traceops.core.text import printable
 from traceops.launch.display import Screen
 from traceops.launch.folder import run_defaults, short_path
 from traceops.launch.session import launch
+from traceops.pipeline.observed_run import mean_step_ms
 from traceops.pipeline.run_info import samples_per_step
 from traceops.render.runs.files import write_runs
 from traceops.render.runs.sweep import print_sweep, write_sweep
@@ -44,12 +45,14 @@ from traceops.runs.sweep import (
     SweepTrial,
     TrialStatus,
     axes_of,
+    best_again,
     halve,
     points_of,
     script_words,
     sweep_document,
     try_all,
 )
+from traceops.traces.run_manifest import is_step_time
 from traceops.train.config import TrainConfig
 
 _text = Wording("cli", "sweep")
@@ -147,9 +150,10 @@ def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: 
     except (OSError, ValueError):
         manifest = {}
     status = "failed" if code else _STATUS.get(str(manifest.get("status")), "failed")
-    told, samples = manifest.get("unprofiled_step_ms"), samples_per_step(manifest)
-    told = told or manifest.get("profiled_step_ms")
-    step = float(told) if status == "finished" and isinstance(told, (int, float)) and told > 0 else None
+    samples, step = samples_per_step(manifest), None
+    if status == "finished":
+        recorded = manifest.get("profiled_step_ms")
+        step = mean_step_ms(out, manifest) or (recorded if is_step_time(recorded) else None)
     return SweepTrial(
         point=point,
         repeat=repeat,
@@ -185,13 +189,12 @@ def main(args: argparse.Namespace) -> int:
     """
     budget_s = None if args.budget is None else seconds_of(args.budget)
     points = points_of(axes_of(args.vary, args.vary_arg))
-    repeat = 1 if args.repeat is None else args.repeat
-    if repeat < 1:
-        raise UsageError(f"--repeat {repeat}: must be a whole number, 1 or more")
-    return sweep(args, points, repeat, budget_s)
+    if args.repeat is not None and args.repeat < 1:
+        raise UsageError(f"--repeat {args.repeat}: must be a whole number, 1 or more")
+    return sweep(args, points, args.repeat, budget_s)
 
 
-def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget_s: float | None) -> int:
+def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int | None, budget_s: float | None) -> int:
     """Train the points, report each training, and the sweep."""
     trainings = prepare(args, points)
     if args.dry_run:
@@ -201,7 +204,7 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget
     with held(trainings.folder):
         trainings.open(overwrite=args.overwrite)
         if not args.quiet and len(points) > 1:
-            Screen().say(power_text(repeat, bool(trainings.plans[0].plan.gpus)))
+            Screen().say(power_text(repeat or 2, bool(trainings.plans[0].plan.gpus)))
         found = train(trainings, repeat, budget_s)
     reports, rows = report_all(trainings.folder, found.trials)
     document = sweep_document(trainings.folder.name, trainings.state, points, found, rows)
@@ -306,14 +309,15 @@ def _train(decided: Decided) -> int:
         return launch(decided.plan, advise=False, lock=lock)
 
 
-def train(trainings: Trainings, repeat: int, budget_s: float | None) -> SweepSearch:
-    """Train what is still to be trained, in turn."""
+def train(trainings: Trainings, repeat: int | None, budget_s: float | None) -> SweepSearch:
+    """Train what is still to be trained, in turn; without `repeat` and a budget the two best again."""
     done, screen = trainings.state.trials, Screen()
     if done:
         screen.say(_text("done", n=len(done), folder=short_path(trainings.folder)))
     count = len(trainings.points)
     if budget_s is None:
-        return try_all(count, repeat, trainings.attempt, done)
+        found = try_all(count, repeat or 1, trainings.attempt, done)
+        return best_again(found, count, trainings.attempt) if repeat is None and found.complete else found
     return halve(count, budget_s, trainings.attempt, time.monotonic, done)
 
 

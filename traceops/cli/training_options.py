@@ -215,7 +215,13 @@ To continue an interrupted sweep, run the same command again. Folders: profile/N
             help="successive halving within this time (20m, 1h, 90s): train all combinations once, then the better "
             "half again, until one is left. Without it: train every combination --repeat times",
         ),
-        *changed(RUN_OPTIONS, {**_NOT_IN_A_SERIES, "--repeat": {"help": "trainings of each combination, in turn (1)"}}),
+        *changed(
+            RUN_OPTIONS,
+            {
+                **_NOT_IN_A_SERIES,
+                "--repeat": {"help": "trainings of each combination, in turn (1, and then the two best again)"},
+            },
+        ),
         _SCRIPT,
         flag("-q", "--quiet", help="print the page's path only"),
     ),

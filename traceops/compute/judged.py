@@ -219,22 +219,18 @@ def kernel_works(judged: Sequence[Judged]) -> list[KernelWork]:
     """Kernels by their time, over all operators that launch them."""
     parts: defaultdict[str, list[tuple[float, Judged]]] = defaultdict(list)
     for one in judged:
-        for name, (_, ns) in one.use.kernels.items():
-            parts[name].append((ns / one.use.ns if one.use.ns else 0.0, one))
+        for name, (_, spent) in one.use.kernels.items():
+            parts[name].append((spent / one.use.ns if one.use.ns else 0.0, one))
     found = []
     for name, own in parts.items():
-        known = [(share, one) for share, one in own if one.attainable_ns is not None]
         most = max(own, key=lambda part: part[0] * part[1].ns)[1]
-        found.append(
-            KernelWork(
-                name,
-                shown_name(most.use),
-                sum((share * one.ns for share, one in own), 0.0),
-                sum((share * one.ns for share, one in known), 0.0),
-                sum((share * one.work.flops * one.calls for share, one in known), 0.0),
-                sum((share * (one.work.bytes or 0.0) * one.calls for share, one in known), 0.0),
-                sum((share * (one.attainable_ns or 0.0) for share, one in known), 0.0),
-                most.cause,
-            )
-        )
+        ns = known_ns = flops = moved = attainable = 0.0
+        for share, one in own:
+            ns += share * one.ns
+            if one.attainable_ns is not None:
+                known_ns += share * one.ns
+                flops += share * one.work.flops * one.calls
+                moved += share * (one.work.bytes or 0.0) * one.calls
+                attainable += share * one.attainable_ns
+        found.append(KernelWork(name, shown_name(most.use), ns, known_ns, flops, moved, attainable, most.cause))
     return sorted(found, key=lambda one: -one.ns)[:_KERNELS_OF_ALL]

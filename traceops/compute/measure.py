@@ -23,9 +23,10 @@ from traceops.compute.heavy import (
     find_repeated_keys,
     find_unfused_attention,
     find_unsized_attention,
+    find_unsized_products,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
-from traceops.compute.model import OF_HOST, Bound, Impossible, Loss, RankCompute
+from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -42,6 +43,7 @@ from traceops.compute.passes import (
 )
 from traceops.compute.uses import Launched, Schedule, maker_of
 from traceops.core.arrays import uniques
+from traceops.traces.windows import pack_part
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
 _DEVICE_BOUND, _HOST_BOUND = 1.5, 2.0
@@ -237,6 +239,7 @@ def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
     if not has_shapes:
         find_unsized_attention(kernels)
+        find_unsized_products(kernels)
         find_optimizer_loop(kernels)
         return
     for find in (
@@ -297,8 +300,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         bound=bound,
         rates=gpu.source,
         losses=tuple(losses),
-        operators=tuple(operator_times(by_time)),
-        kernels=tuple(kernel_works(by_time)),
+        tables=pack_part(KernelTables(tuple(operator_times(by_time)), tuple(kernel_works(by_time)))),
         roofs=None if gpu.source == "assumed" else roofs_of(gpu),
         has_shapes=has_shapes,
         gpu=device or "",

@@ -10,6 +10,7 @@ from msgspec import Struct
 from traceops.compute.attainable import Roofs, Source
 from traceops.compute.uses import Maker
 from traceops.compute.work import Kind
+from traceops.traces.windows import unpack_part
 
 Cause = Literal[
     "float32_products", "float32_training", "float64", "unfused_attention", "masked_attention", "misaligned_shape",
@@ -46,7 +47,7 @@ class Loss(Struct, frozen=True):
 Phase = Literal["forward", "backward", "optimizer"]
 
 
-class KernelTime(Struct, frozen=True):
+class KernelTime(Struct, frozen=True, gc=False):
     """A kernel that an operator launches, per step."""
 
     name: str
@@ -54,7 +55,7 @@ class KernelTime(Struct, frozen=True):
     ns: float
 
 
-class OperatorTime(Struct, frozen=True):
+class OperatorTime(Struct, frozen=True, gc=False):
     """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known.
 
     name: empty for all that is not listed by itself; known_ns is then the time of those whose work is known. place: as
@@ -77,7 +78,7 @@ class OperatorTime(Struct, frozen=True):
     kernels: tuple[KernelTime, ...] = ()
 
 
-class KernelWork(Struct, frozen=True):
+class KernelWork(Struct, frozen=True, gc=False):
     """A kernel's share of the work of the operators that launch it, per step, by its share of their time.
 
     operator: the one that it spends most time for. known_ns: its time in operators whose work is known.
@@ -101,6 +102,13 @@ class Impossible(Struct, frozen=True):
     moves: bool  # memory's peak; else that of the units that compute
 
 
+class KernelTables(Struct, frozen=True):
+    """A rank's operators and kernels, those that take most time first."""
+
+    operators: tuple[OperatorTime, ...] = ()
+    kernels: tuple[KernelWork, ...] = ()
+
+
 class RankCompute(Struct, frozen=True):
     """One rank's kernels per step. known_ns: the time of those whose work the trace tells, of which `attainable_ns`."""
 
@@ -113,14 +121,20 @@ class RankCompute(Struct, frozen=True):
     bound: Bound
     rates: Source
     losses: tuple[Loss, ...] = ()
-    operators: tuple[OperatorTime, ...] = ()
-    kernels: tuple[KernelWork, ...] = ()
+    tables: bytes = b""  # `KernelTables`, packed: only those of the rank that stands for all are shown
     roofs: Roofs | None = None
     has_shapes: bool = True
     gpu: str = ""  # its name, "" where neither the trace nor the user tells
     maker: Maker | None = None  # by the names of kernels
     impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
     paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `measure.paced_hosts`
+
+    def unpacked(self) -> KernelTables:
+        """Its operators and kernels; none where a file of somebody else's holds what we never write."""
+        try:
+            return unpack_part(self.tables, KernelTables) if self.tables else KernelTables()
+        except ValueError:
+            return KernelTables()
 
     @property
     def efficiency(self) -> float | None:

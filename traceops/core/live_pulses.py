@@ -6,8 +6,9 @@ bytes a step in ``steps.bin`` a rank writes less than 64 bytes per step, and not
     HEAD     magic, rank, process id, pulses so far
     PULSE    number; Unix ns; steps finished; Unix ns at which the step began that goes on; samples trained on, -1
              where nobody counts them; bytes that tensors hold on the GPU; that the allocator reserved; of the whole
-             GPU; bytes of the process in memory; allocator retries; major page faults; involuntary context switches;
-             flags; looks at the host; then µs that these stand for, for each of `KINDS`; all counts since the start
+             GPU; bytes of the process in memory, without files; allocator retries; major page faults; involuntary
+             context switches; flags; looks at the host; then µs that these stand for, for each of `KINDS`; all counts
+             since the start
 
 A monitor asks for more looks at the host by touching `CLOSER` in the run folder: for `CLOSER_S` seconds ranks are
 sampled every 20 ms.

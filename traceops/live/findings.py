@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import log, sqrt
-from statistics import fmean, median
+from statistics import median
 from typing import Any, ClassVar
 
 import msgspec
@@ -116,13 +116,16 @@ class Detection(Struct, frozen=True, kw_only=True):
 
 _PART = 0.35  # of what steps take longer: a cause explains at least so much of it
 _LIKE = 0.5  # of the most that a rank explains: others that explain so much are named too
-_EVERYONE = 0.4  # of what ranks grew by on average: each does
 _ALIKE = 2.0  # times as much as steps: a line that grew by more is the cause by itself
-_CROWD_PCT = 50.0  # of a core, which others take
-_SIGMA, _SIGMA_RANKS = 2.5, 0.4  # of the noise: so many, and more the more ranks there are
+_CROWD_PCT, _CROWD_PART = 50.0, 0.1  # of a core, which others take; of the excess, that a main thread waits for one
 _WEIGHTS = 2.0  # looks that count as one
-_OWN = ("own",)
-_WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
+# Differences of log likelihoods: from how much on a rank's own work counts as grown, and more the more ranks there
+# are; what each rank that is named costs; from how much on no more looks are needed.
+_GROWN, _GROWN_RANKS, _NAMED, _SURE = 3.5, 1.0, 2.5, 4.0
+# Of a step: a main thread that ran longer may have waited so; by how much its time on a core may be off; and the log
+# likelihood that it takes at most.
+_RUNS_PART, _RUNS_OFF, _RUNS_MOST = 0.8, 0.03, 4.0
+_LEAST_SHARE = 0.01  # that a kind is expected to have: some looks are misread
 
 
 class Why(Enum):
@@ -151,13 +154,14 @@ HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
 
 
-_KINDS_OF = {
-    Why.INPUT: ("input",),
-    Why.CHECKPOINT: ("checkpoint",),
-    Why.EVALUATION: ("evaluation",),
-    Why.COMPILING: ("compiling",),
-    Why.HOST: ("own", "optimizer"),
-}  # of core/live_pulses.py
+_WAITS_SIGMA, _WAITS_PART = 3.0, 0.15
+_WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
+# Groups of kinds of core/live_pulses.py, and the cause where one grows.
+_GROUPS: Mapping[Why | None, tuple[str, ...]] = {
+    Why.HOST: ("own", "optimizer"), Why.INPUT: ("input",), Why.CHECKPOINT: ("checkpoint",),
+    Why.EVALUATION: ("evaluation",), Why.COMPILING: ("compiling",), None: _WAITING,
+}  # fmt: skip
+_OWN = tuple(why for why in _GROUPS if why is not None)
 
 
 class RankEvidence(Struct, frozen=True, kw_only=True):
@@ -177,6 +181,7 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     looks: tuple[int, int] = (0, 0)
     lines: tuple[LineTime, ...] = ()
     ran_ms: float | None = None
+    before_ran_ms: float | None = None  # by how much before, a step
     cores_ms: float | None = None
     garbage_ms: float = 0.0
     faults: float = 0.0
@@ -199,25 +204,56 @@ class Cause(Struct, frozen=True):
     strangers: tuple[int, ...] = ()
     throttle: tuple[str, int, int] | None = None
     others: tuple[str, ...] = ()
+    sure: bool = True  # more looks at hosts would not change it
 
 
 def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
-    """The causes that the evidence of some ranks shows, those among them that changed most; at least one."""
-    excess = median(one.now_ms - one.before_ms for one in ranks)
-    everyone = tuple(one.rank for one in ranks)
+    """The causes that the evidence of some ranks shows, those among them that changed most; at least one.
+
+    Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
+    work and the others wait; all ranks do more of all; all wait longer, and no host does more.
+    """
     outer = _from_outside(ranks)
-    if outer is not None:
-        return [outer]
-    if _is_more_work(ranks, excess):
-        return [Cause(Why.WORKLOAD, everyone, excess)]
-    found = {one.rank: _of_rank(one, excess, len(ranks)) for one in ranks}
+    return [outer] if outer is not None else _by_likelihood(ranks)
+
+
+def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
+    """What fits best where hosts were seen."""
+    excess = median(one.now_ms - one.before_ms for one in ranks)
+    fits = {one.rank: _Fit.of(one) for one in ranks}
+    least = _GROWN + _GROWN_RANKS * log(len(ranks))
+    found = {one.rank: _of_rank(one, fits[one.rank], excess, least) for one in ranks}
+    wait, more = sum(fit.wait for fit in fits.values()), sum(fit.more for fit in fits.values())
+    own = sum(max(fit.wait, fit.own - _NAMED) for fit in fits.values())
+    if more > max(own, wait) and not any(_has_own_cause(one, excess) for one in ranks):
+        everyone = tuple(one.rank for one in ranks)
+        return [Cause(Why.WORKLOAD, everyone, excess, sure=more - max(own, wait) > _SURE)]
     most = max((ms for _, ms in found.values()), default=0.0)
     if most >= _PART * excess:
         named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
-        named.sort(key=lambda one: -found[one.rank][1])
-        whys = list(dict.fromkeys(found[one.rank][0] for one in named))
-        return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
-    return [_indirect(ranks, excess)]
+        more_slow = [_indirect(ranks, excess, sure=False)] if _waits_too(named, excess) else []
+        return _causes_by_kind(named, found) + more_slow
+    return [_indirect(ranks, excess, sure=wait - max(own, more) > _SURE)]
+
+
+def _causes_by_kind(named: list[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> list[Cause]:
+    """One for each kind of work that grew, on the ranks where it did; the largest first."""
+    named.sort(key=lambda one: -found[one.rank][1])
+    whys = list(dict.fromkeys(found[one.rank][0] for one in named))
+    return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
+
+
+def _waits_too(named: Sequence[RankEvidence], excess: float) -> bool:
+    """Whether the one rank that others wait for waits longer itself, beyond chance: something else is slow too."""
+    if len(named) > 1:
+        return False
+    one = named[0]
+    then, grew = (sum(kinds.get(kind, 0.0) for kind in _WAITING) for kinds in (one.before_kinds_ms, one.grew_ms))
+    off = 0.0
+    for ms, whole, looks in ((then, one.before_ms, one.looks[0]), (then + grew, one.now_ms, one.looks[1])):
+        part = min(max(ms / whole, 0.05), 0.95)
+        off += whole * whole * part * (1 - part) * _WEIGHTS / max(looks, 1)
+    return grew - _WAITS_SIGMA * sqrt(off) >= _WAITS_PART * excess
 
 
 def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> Cause:
@@ -228,7 +264,7 @@ def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, tuple[Wh
     return Cause(why, tuple(sorted(one.rank for one in ranks)), found[first.rank][1], line, others=others)
 
 
-def _indirect(ranks: Sequence[RankEvidence], excess: float) -> Cause:
+def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Cause:
     """What is left where no rank's own work grew: the exchange between them, or their GPUs."""
     everyone = tuple(one.rank for one in ranks)
     waits = [sum(one.grew_ms.get(kind, 0.0) for kind in _WAITING) for one in ranks]
@@ -236,11 +272,14 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float) -> Cause:
         return Cause(Why.UNKNOWN, everyone, excess)
     if any(one.on_gpu for one in ranks):
         changed = min(abs(one.held - 1) for one in ranks) > 0.03  # on all of them: one alone does something of its own
-        return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess)
-    crowded = [one for one in ranks if one.crowd_pct >= _CROWD_PCT]
+        return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess, sure=sure)
+    crowded = [
+        one for one in ranks
+        if one.crowd_pct >= _CROWD_PCT and (one.cores_ms is None or one.cores_ms >= _CROWD_PART * excess)
+    ]  # fmt: skip
     if crowded:
         return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
-    return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess)
+    return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess, sure=sure)
 
 
 def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
@@ -258,63 +297,79 @@ def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
     return None
 
 
-def _of_rank(one: RankEvidence, excess: float, ranks: int) -> tuple[Why, float]:
-    """What of a rank's own grew most, and by how much. ranks: of so many, among which one may stand out by chance."""
+class _Fit(Struct, frozen=True):
+    """How well explanations fit where one rank's host was seen: log likelihoods. why: the kind of its own work that
+    fits best, which grew by `ms`; own: of that; wait: it waits longer; more: it does more of everything."""
+
+    why: Why
+    ms: float
+    own: float
+    wait: float
+    more: float
+
+    @classmethod
+    def of(cls, one: RankEvidence) -> _Fit:
+        """Of what is known of a rank. A step's parts before, and what grew, are what all explanations expect."""
+        before = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
+        grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
+        excess = one.now_ms - one.before_ms
+        looks = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
+        seen = {why: max(before[why] + grew[why], 0.0) for why in _GROUPS}
+        whole = sum(seen.values())
+
+        def likelihood(expected: Mapping[Why | None, float]) -> float:
+            sums = {why: ms + _LEAST_SHARE * one.now_ms for why, ms in expected.items()}
+            total = sum(sums.values())
+            parts = ((seen[why] + _LEAST_SHARE * one.now_ms) / (whole + len(seen) * _LEAST_SHARE * one.now_ms)
+                     for why in sums)  # fmt: skip
+            return looks * sum(part * log(ms / total) for part, ms in zip(parts, sums.values(), strict=True))
+
+        def grown(why: Why) -> tuple[float, float]:
+            ms = min(max(grew[why], 0.0), excess)
+            return likelihood({**before, why: before[why] + ms, None: before[None] + excess - ms}), ms
+
+        if not whole:
+            return cls(Why.HOST, 0.0, 0.0, 0.0, -1.0)
+        best = max(_OWN, key=lambda why: grown(why)[0])
+        own, ms = grown(best)
+        wait = likelihood({**before, None: before[None] + excess}) + _of_core(one, 0.0)
+        more = likelihood({why: ms * one.now_ms / one.before_ms for why, ms in before.items()})
+        return cls(best, ms, own, wait, more + _of_core(one, excess / one.before_ms))
+
+
+def _of_core(one: RankEvidence, part: float) -> float:
+    """The log likelihood of what a rank's main thread ran longer, if it were such a part of what it ran before.
+
+    Only of hosts that sleep where they wait; one that waits for a GPU may run.
+    """
+    ran = one.before_ran_ms
+    if one.ran_ms is None or ran is None or one.on_gpu or ran > _RUNS_PART * one.before_ms:
+        return 0.0
+    apart = (one.ran_ms - part * ran) / (_RUNS_OFF * one.before_ms + 0.1 * ran)
+    return -min(apart * apart / 2, _RUNS_MOST)
+
+
+def _of_rank(one: RankEvidence, fit: _Fit, excess: float, least: float) -> tuple[Why, float]:
+    """What of a rank's own grew most, and by how much."""
     if one.garbage_ms >= _PART * excess:
         return Why.GARBAGE, one.garbage_ms
-    grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _KINDS_OF.items()}
-    why = max(grew, key=grew.__getitem__)
-    if grew[why] < (_SIGMA + _SIGMA_RANKS * log(ranks)) * _noise(one, _KINDS_OF[why]):
-        grew[why] = 0.0
+    grew = fit.ms if fit.own - fit.wait >= least else 0.0
     cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
-    if one.faults >= 1.0 and grew[why] >= _PART * excess:
-        return Why.PAGING, grew[why]
+    if one.faults >= 1.0 and grew >= _PART * excess:
+        return Why.PAGING, grew
     if cores >= _PART * excess and cores > 1.5 * ran:
         return Why.CORES, cores
-    return why, grew[why]
+    return fit.why, grew
 
 
-def _noise(one: RankEvidence, kinds: Sequence[str]) -> float:
-    """How far what some kinds of work grew by may be off, ms: their shares are of so many looks, which weigh unlike."""
-    then = sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds)
-    now = then + sum(one.grew_ms.get(kind, 0.0) for kind in kinds)
-    apart = 0.0
-    for part, ms, looks in (
-        (then / one.before_ms, one.before_ms, one.looks[0]),
-        (now / one.now_ms, one.now_ms, one.looks[1]),
-    ):
-        part = min(max(part, 0.05), 0.95)
-        apart += ms * ms * part * (1 - part) / max(looks / _WEIGHTS, 1.0)
-    return sqrt(apart)
-
-
-def _is_more_work(ranks: Sequence[RankEvidence], excess: float) -> bool:
-    """Whether every rank does more of all that it did, as with longer sequences or larger batches."""
-    own = [one.grew_ms.get("own", 0.0) for one in ranks]
-    backward = [sum(one.grew_ms.get(kind, 0.0) for kind in _WAITING) for one in ranks]
-    then = [[sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for one in ranks] for kinds in (_OWN, _WAITING)]
-    factors = [fmean(grew) / max(fmean(before), 1e-3) for grew, before in zip((own, backward), then, strict=True)]
-    if min(fmean(own), fmean(backward)) < 0.1 * excess or min(factors) < _EVERYONE * max(factors):
-        return False
-    for one, grew, waits in zip(ranks, own, backward, strict=True):
-        # Each rank grows as all do, but for chance.
-        if grew + _noise(one, _OWN) < _EVERYONE * fmean(own):
-            return False
-        if waits + _noise(one, _WAITING) < _EVERYONE * fmean(backward) or _has_own_cause(one, grew, excess):
-            return False
-    return bool(ranks)
-
-
-def _has_own_cause(one: RankEvidence, grew: float, excess: float) -> bool:
-    """Whether something else than more work makes a rank's steps longer, or may. grew: its own work, ms."""
+def _has_own_cause(one: RankEvidence, excess: float) -> bool:
+    """Whether something else than more work makes a rank's steps longer, or may."""
+    grew = one.grew_ms.get("own", 0.0)
     if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
         return True
-    if one.ran_ms is not None and one.ran_ms < 0.5 * grew - _noise(one, _OWN):
+    if one.ran_ms is not None and one.ran_ms < 0.25 * grew:
         return True
     if not one.before_kinds_ms.get("own") or not one.before_kinds_ms.get("backward"):
         return True
     usual = one.now_ms / one.before_ms
-    return any(
-        line.ms > max(0.2 * excess, 2 * _noise(one, _OWN)) and line.ms > _ALIKE * usual * max(line.before_ms, 0.1)
-        for line in one.lines[:1]
-    )
+    return any(line.ms > 0.3 * excess and line.ms > _ALIKE * usual * max(line.before_ms, 0.1) for line in one.lines[:1])

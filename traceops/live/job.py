@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
@@ -30,26 +30,27 @@ from traceops.live.findings import (
     causes_of,
 )
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Change, Goodput, Pace, growth, seen_ms
+from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth
 from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _NOTED_PCT = 10.0
 _FEW = 10
-_LEAST = 1.08  # times the usual step, where a cause is named
-_CLOSE, _ENOUGH = 5, 40  # looks in half a second, and in all, that count without the others
+_LEAST = 1.10  # times the usual step, where a cause is named
+_ENOUGH = 120  # looks without those in single long steps
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
-_AGAIN_S, _MOST_AGAIN_S, _CLOSER_S = 7.0, 600.0, 5.0
+_AGAIN_S, _SOON_AGAIN, _MOST_AGAIN_S, _CLOSER_S = 5.0, 6, 600.0, 5.0
 _MOST_RANKS = 16  # whose lines are read for one change
+_LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
 _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
-_GROWS_AFTER_S, _GROWS_PULSES = 40.0, 16  # of a job, and in a while
-_GROWS_S, _GROWS_MIN = (24.0, 90.0, 300.0), 60.0  # whiles, and minutes until it is full
+_GROWS_EVERY = 4  # pulses between two judgements
+_GROWS_MIN = 480.0  # until it is full
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
 _LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
 _LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
@@ -94,7 +95,9 @@ class RankState:
         self.recent: deque[float] = deque(maxlen=60)
         self.garbage: deque[tuple[int, float]] = deque(maxlen=2_000)  # ms of each step
         self.longest_ms = 0.0
+        self.long: deque[int] = deque(maxlen=500)  # steps much longer than those before
         self.steps = 0
+        self.weighed = 0  # number of the pulse at which memory was judged last
 
     @property
     def pulse(self) -> Pulse | None:
@@ -110,7 +113,7 @@ class RankState:
         """What is new; returns where its host was seen meanwhile, ms by kind."""
         if look.anew:
             self.pulses.clear()
-            self.pace, self.steps = Pace(), 0
+            self.pace, self.steps, self.weighed = Pace(), 0, 0
         before = self.pulse
         self.pulses.extend(look.pulses)
         seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
@@ -124,6 +127,8 @@ class RankState:
         if step.recorded:
             return
         self.pace.feed(step.number, ms, step.compile_us / 1000)
+        if len(self.recent) >= _FIRST and ms > _LONG * max(median(list(self.recent)[-_FIRST:]), self.pace.usual_ms):
+            self.long.append(step.number)
         self.recent.append(ms)
         self.garbage.append((step.number, step.gc_us / 1000))
         if step.number > _FIRST:
@@ -148,6 +153,7 @@ class _Episode:
         self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
         self.reported: set[tuple[Why, tuple[int, ...]]] = set()
         self.noted = self.closely = False
+        self.again = 0
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
         self.from_ns = since_ns  # what is seen from then on counts
 
@@ -241,7 +247,7 @@ class Job:
             return []
         found = []
         for cause in causes_of(self._evidence(changes, episode, now_ns)):
-            if cause.why in INDIRECT and (waited < _UNKNOWN_S or episode.reported):
+            if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
                 continue
             if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
                 episode.reported.add((cause.why, cause.ranks))
@@ -252,7 +258,9 @@ class Job:
                 self._episode = None
         if episode.reported:
             episode.again_ns = now_ns + int(episode.pause_s * 1e9)
-            episode.pause_s, episode.closely = min(2 * episode.pause_s, _MOST_AGAIN_S), False
+            episode.again, episode.closely = episode.again + 1, False
+            if episode.again >= _SOON_AGAIN:
+                episode.pause_s = min(2 * episode.pause_s, _MOST_AGAIN_S)
         return found
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
@@ -300,7 +308,7 @@ class Job:
     ) -> RankEvidence:
         before, since = state.around(change.since)
         since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
-        seen = _seen(before), _seen(since)
+        seen = _seen(before, state.long), _seen(since, state.long)
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
@@ -399,27 +407,19 @@ class Job:
         """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
         pulses = [one for one in state.pulses if one.steps > 2 * _FIRST]
-        if pulse is None or pulse.number % 2 or not pulses:
+        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or not pulses:
             return None
-        if pulse.time_ns - pulses[0].time_ns < _GROWS_AFTER_S * 1e9:
-            return None
-        for seconds in _GROWS_S:
-            recent = [one for one in pulses if pulse.time_ns - one.time_ns <= seconds * 1e9]
-            if len(recent) < _GROWS_PULSES or pulse.time_ns - pulses[0].time_ns < seconds * 1e9:
+        state.weighed = pulse.number
+        for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
+            sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
+            per_minute = steady_growth(sizes)
+            if per_minute is None:
                 continue
-            for where, sizes, limit in (
-                ("gpu", [one.held for one in recent], pulse.total),
-                ("host", [one.resident for one in recent], self._host_limit()),
-            ):
-                grown = growth(sizes)
-                if grown is None:
-                    continue
-                per_minute = grown / ((recent[-1].time_ns - recent[0].time_ns) / 60e9)
-                left = max(limit - sizes[-1], 0) / per_minute
-                if left <= _GROWS_MIN:
-                    return MemoryGrows(
-                        ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
-                    )
+            left = max(limit - sizes[-1][1], 0) / per_minute
+            if left <= _GROWS_MIN:
+                return MemoryGrows(
+                    ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
+                )
         return None
 
     def _host_limit(self) -> float:
@@ -510,6 +510,8 @@ def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: flo
     for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
         if x is not None and y is not None:
             found[field] = (y * change.now_ms - x * change.before_ms) / 1000
+    if before.ran_ms is not None:
+        found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
     return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
 
 
@@ -525,14 +527,18 @@ class _Seen(Struct, frozen=True):
         return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
 
 
-def _seen(pulses: Sequence[Pulse]) -> _Seen:
-    """From close looks alone, where there are enough: one look among many that stands for a whole second hides them."""
-    pairs = [(seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
-    close = [pair for pair in pairs if pair[1] >= _CLOSE]
-    if sum(looks for _, looks in close) >= _ENOUGH:
-        pairs = close
-    ms = {kind: sum(seen[kind] for seen, _ in pairs) for kind in KINDS}
-    return _Seen(ms, sum(looks for _, looks in pairs))
+def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:
+    """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
+    single long steps, where that leaves enough: they would hide what each step does."""
+    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
+    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
+    whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
+    ms = dict.fromkeys(KINDS, 0.0)
+    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
+        of_looks = sum(seen.values()) / looks if looks else 0.0
+        for kind, took in seen.items() if of_looks else ():
+            ms[kind] += took / of_looks
+    return _Seen(ms, round(sum(ms.values())))
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:

@@ -25,12 +25,13 @@ _HELD = {0x4: "power_cap", 0x8: "hardware", 0x20: "heat", 0x40: "heat", 0x80: "p
 
 
 class RankOnHost(Struct, frozen=True):
-    """Of a rank's main thread since it began: ms it ran on a core, and waited for one; major page faults."""
+    """Of a rank's main thread since it began: ms it ran on a core, and waited for one; major page faults; its core."""
 
     ms: float
     ran_ms: float | None
     wait_ms: float | None
     faults: int
+    core: int
 
 
 class GpuLook(Struct, frozen=True):
@@ -62,7 +63,7 @@ class MachineReader:
         self._at = 0
         self.ranks: dict[int, deque[RankOnHost]] = {}
         self.gpus: dict[int, deque[GpuLook]] = {}
-        self.others: deque[tuple[float, int, str, float]] = deque(maxlen=_KEPT)  # ms, pid, name, percent of a core
+        self.others: deque[tuple[float, int, str, float]] = deque(maxlen=_KEPT)  # ms, core, name, percent of one
         self._pids: dict[int, int] = {}
         self._most_mhz: dict[int, int] = {}
 
@@ -85,11 +86,11 @@ class MachineReader:
     def _take(self, line: list[Any]) -> None:
         kind = line[0]
         if kind == "r":
-            _, ms, rank, pid, _, wait, faults, _, ran = line
+            _, ms, rank, pid, _, wait, faults, core, ran = line
             self._pids[pid] = rank
-            self.ranks.setdefault(rank, deque(maxlen=_KEPT)).append(RankOnHost(ms, ran, wait, faults))
+            self.ranks.setdefault(rank, deque(maxlen=_KEPT)).append(RankOnHost(ms, ran, wait, faults, core))
         elif kind == "p":
-            self.others.append((line[1], line[2], line[3], line[4]))
+            self.others.append((line[1], line[5], line[3], line[4]))
         elif kind == "g" and line[4]:
             self._most_mhz[line[1]] = line[4]
         elif kind == "G":
@@ -121,12 +122,13 @@ class MachineReader:
         )
 
     def busy_others(self, begin_ms: float, end_ms: float) -> tuple[list[str], float]:
-        """Processes that are not of the run and took a good part of a core then: the busiest three by name, and what
-        all took together, percent of a core."""
+        """Processes that are not of the run and took a good part of a core on which a rank ran then: the busiest three
+        by name, and what all took together, percent of a core."""
         most: dict[str, float] = {}
         looks: dict[float, float] = {}
-        for ms, _, name, pct in self.others:
-            if begin_ms <= ms <= end_ms:
+        cores = {one.core for seen in self.ranks.values() for one in seen if begin_ms <= one.ms <= end_ms}
+        for ms, core, name, pct in self.others:
+            if begin_ms <= ms <= end_ms and core in cores:
                 most[name] = max(most.get(name, 0.0), pct)
                 looks[ms] = looks.get(ms, 0.0) + pct
         return sorted(most, key=lambda name: -most[name])[:3], median(looks.values()) if looks else 0.0

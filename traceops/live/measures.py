@@ -28,6 +28,9 @@ _BACK = 10  # steps near the usual one after which it is over
 _NEAR = 0.06
 _UP = 1.08  # how far the usual step may follow slower steps: what creeps beyond that is a change
 _LEARN = 0.003
+_GROWS_AFTER_S, _GROWS_S = 40.0, (24.0, 90.0, 300.0)  # of a job; whiles that are judged
+# Growth that began so many seconds ago: by so much in each of them; before it, for so long, by such a part of that.
+_SUDDEN_S, _SUDDEN_BYTES, _FLAT_S, _FLAT_PART = 7, 12 << 20, (4.0, 15.0), 0.25
 _SEGMENTS, _GROWS_PART, _GROWS_BYTES = 8, 0.04, 64 << 20
 
 
@@ -168,6 +171,34 @@ class Goodput:
 def seen_ms(before: Pulse, now: Pulse) -> dict[str, float]:
     """Where a rank's host was seen between two pulses, ms by kind."""
     return {kind: max(b - a, 0) / 1000 for kind, a, b in zip(KINDS, before.seen_us, now.seen_us, strict=True)}
+
+
+def steady_growth(sizes: Sequence[tuple[float, float]]) -> float | None:
+    """By how much per minute a size grows all the time, of late; None where it does not. sizes: seconds, and bytes."""
+    end, job_s = sizes[-1][0], sizes[-1][0] - sizes[0][0]
+    for seconds in _GROWS_S if job_s >= _GROWS_AFTER_S else ():
+        recent = [(at, size) for at, size in sizes if end - at <= seconds]
+        if job_s >= seconds and len(recent) >= 2 * _SEGMENTS:
+            grown = growth([size for _, size in recent])
+            if grown is not None:
+                return 60 * grown / (recent[-1][0] - recent[0][0])
+    return _sudden_growth(sizes)
+
+
+def _sudden_growth(sizes: Sequence[tuple[float, float]]) -> float | None:
+    """One that began some seconds ago, in a job whose memory did not grow before."""
+    end = sizes[-1][0]
+    marks = [next((size for at, size in reversed(sizes) if at <= end - ago), None) for ago in range(_SUDDEN_S, -1, -1)]
+    before = [(at, size) for at, size in sizes if end - _SUDDEN_S - _FLAT_S[1] <= at <= end - _SUDDEN_S - 1]
+    known = [size for size in marks if size is not None]
+    if len(known) < len(marks) or len(before) < 2 or before[-1][0] - before[0][0] < _FLAT_S[0]:
+        return None
+    rises = [b - a for a, b in pairwise(known)]
+    middle, rate = median(rises), (known[-1] - known[0]) / _SUDDEN_S
+    if middle < _SUDDEN_BYTES or min(rises) < middle / 4 or max(rises) > 4 * middle:
+        return None
+    rose = max(size for _, size in before) - min(size for _, size in before)
+    return None if rose > _FLAT_PART * rate * (before[-1][0] - before[0][0]) else 60 * rate
 
 
 def growth(sizes: Sequence[float]) -> float | None:

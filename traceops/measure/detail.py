@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
-from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -17,6 +15,7 @@ from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_rows import find_nesting
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
+from traceops.traces.windows import pack_part, unpack_part
 
 MOST_BARS = 8_000  # a rank, over all its steps
 _MOST_A_STEP, _LEAST_A_STEP = 3_000, 150
@@ -24,7 +23,6 @@ _MOST_THREADS = 4
 _FEW_LANES = 8
 _HELD_UP_NS = 50_000
 _LONGEST_NAME = 120
-_MOST_BYTES = 4_000_000  # unpacked; a file of somebody else's may hold anything
 _LEVELS = ("annotation", "annotation", "operator", "operator", "call")
 _Where = tuple[str, int, int]  # 'stream' or 'thread', its number, and the level in a thread
 
@@ -83,19 +81,14 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
     whole = np.concatenate(columns).astype(np.int64) if columns else np.empty(0, dtype=np.int64)
     # Bytes of equal weight beside each other: most of them are zero.
     shuffled = whole.view(np.uint8).reshape(-1, 8).T.tobytes()
-    return isal_zlib.compress(msgspec.msgpack.encode(_Detail(names, packed, shuffled)), 2)
+    return pack_part(_Detail(names, packed, shuffled), level=2)
 
 
 def unpack_detail(packed: bytes) -> tuple[tuple[str, ...], Mapping[int, tuple[DetailRow, ...]]]:
     """Names, and the rows by the step's position. Raises ValueError where it is nothing that `measure_detail` made."""
     if not packed:
         return (), {}
-    unzip = zlib.decompressobj()
-    try:
-        text = unzip.decompress(packed, _MOST_BYTES)
-        detail = msgspec.msgpack.decode(text, type=_Detail)
-    except (zlib.error, msgspec.DecodeError) as error:
-        raise ValueError(str(error)) from error
+    detail = unpack_part(packed, _Detail)
     total = sum(row.count for row in detail.rows)
     if any(row.count < 1 for row in detail.rows) or len(detail.columns) != total * 5 * 8:
         raise ValueError("bars of another number than it says")

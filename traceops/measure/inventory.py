@@ -26,7 +26,7 @@ _MOST_BLOCKS = 1 << 40  # of one launch; sums over a trace stay within 64 bits
 KIND_NAMES: dict[int, KernelKind] = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}
 
 
-class KernelStats(Struct, frozen=True):
+class KernelStats(Struct, frozen=True, gc=False):
     """All launches of one name on one rank inside the steps; durations in µs.
 
     `blocks` are the thread blocks of all its launches together, -1 where the trace does not say. `grid` is that of its
@@ -103,7 +103,7 @@ MOST_KERNELS = 500
 MOST_OPERATORS = 500
 
 
-class KernelLaunches(Struct, frozen=True):
+class KernelLaunches(Struct, frozen=True, gc=False):
     """Launches of one kernel from one operator, over the steps of one rank.
 
     `operator` is the innermost around the launch, '' outside any (on a CPU the operator itself runs).
@@ -118,7 +118,7 @@ class KernelLaunches(Struct, frozen=True):
     place: float
 
 
-class OperatorCalls(Struct, frozen=True):
+class OperatorCalls(Struct, frozen=True, gc=False):
     """Calls of one operator with one set of input shapes ('' where they were not recorded).
 
     `host_ns` is the host's time inside it and in no operator that it calls; `device_ns` what the kernels

@@ -364,7 +364,7 @@ def kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
     ranks = len(run.ranks)
     judged = _judged(run)
-    works = {} if judged is None else {one.name: one for one in judged[1].kernels}
+    works = {} if judged is None else {one.name: one for one in judged[1].unpacked().kernels}
     rows = []
     for (name, kind), same in merged.items():
         longest = max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us)
@@ -506,7 +506,7 @@ def _compute_rows(rank: int, compute: RankCompute) -> ComputeRows:
         rates=compute.rates,
         bound=compute.bound,
         losses=tuple(_loss_row(loss) for loss in compute.losses),
-        operators=tuple(_operator_row(one) for one in compute.operators),
+        operators=tuple(_operator_row(one) for one in compute.unpacked().operators),
         gpu=compute.gpu,
         roofs=None
         if compute.roofs is None

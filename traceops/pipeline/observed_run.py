@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.phases import Rounds, find_rounds
-from traceops.across.plain_step import PlainStep, early_place, early_window
+from traceops.across.plain_step import PlainStep, early_place, early_window, plain_step
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import MachineUse, MemoryUse, machine_use, memory_use
 from traceops.across.undisturbed import Undisturbed, undisturbed
@@ -21,6 +21,7 @@ from traceops.core.errors import InputError
 from traceops.core.rank_files import LATER_LIGHT_FILES, LIGHT_FILE, SNAPSHOT
 from traceops.core.rank_text import unrecorded_sentences, who
 from traceops.measure.summary import RankSummary, numbered_steps
+from traceops.pipeline.run_info import without_profiler_ms
 from traceops.report.step_times import EarlyWindowRow
 from traceops.traces.discover import Discovery
 from traceops.traces.kineto import load_trace
@@ -117,6 +118,19 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     ended = ended_steps(found.manifest)
     rounds = None if whole is None else find_rounds(whole, observed)
     return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded, early, ended, rounds)
+
+
+def mean_step_ms(folder: Path, manifest: dict[str, Any]) -> float | None:
+    """What a step of the run takes on average without the profiler, ms: what a stopwatch over all steps would show.
+
+    Long steps count, those at the start do not. Where the profiler slows the steps behind it, of the others.
+    """
+    told = manifest_ranks(manifest)
+    read = (read_observed(str(folder), own.rank)[0] for own in told[:: max(1, -(-len(told) // MOST_RANKS))])
+    whole = whole_run([one for one in read if one is not None], ends_by_calls(manifest))
+    plain = plain_step(whole, manifest, on_gpu=manifest.get("device") == "cuda")
+    evenly = whole is not None and (plain is None or plain.all_count)
+    return whole.mean_ms if whole is not None and evenly else without_profiler_ms(manifest, (), whole, plain)
 
 
 def _early(whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]) -> EarlyWindowRow | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -98,9 +99,12 @@ def alike_ranks(rows: Sequence[RankRow], most: int = MOST_KINDS) -> tuple[Alike,
 
 def alike_spent(spent_ms: Mapping[int, Sequence[float]], most: int = MOST_KINDS) -> tuple[Alike, ...]:
     """The same of what each rank spends in each bucket."""
-    if not spent_ms:
-        return ()
-    ranks, spent = list(spent_ms), np.array(list(spent_ms.values()), dtype=float)
+    return _alike(tuple(spent_ms), tuple(map(tuple, spent_ms.values())), most) if spent_ms else ()
+
+
+@functools.lru_cache(maxsize=16)  # several parts of a page ask it of the same ranks
+def _alike(ranks: tuple[int, ...], spent_ms: tuple[tuple[float, ...], ...], most: int) -> tuple[Alike, ...]:
+    spent = np.array(spent_ms, dtype=float)
     step = float(median(spent.sum(axis=1))) or 1.0
     apart = APART_PCT
     while True:

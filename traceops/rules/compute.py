@@ -161,7 +161,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bo
         severity = "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
     else:
         severity = severity_of(share, *BOUNDS.busy_pct)
-        if severity is not None and (compute.bound == "host" or _is_foreach(loss)):
+        if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
             severity = "info"
         elif severity == "error" and not _is_certain(loss, compute):
             severity = "warning"
@@ -238,6 +238,11 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
+def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
+    """Products of which only the kernels' names tell what they lack: how much it costs is a guess."""
+    return not compute.has_shapes and loss.cause in ("float32_products", "misaligned_shape")
+
+
 def _effect(loss: Loss, compute: RankCompute) -> str:
     """What the fix does to the step, as far as the trace decides."""
     if loss.cause == "bandwidth_bound_at_limit":
@@ -276,9 +281,8 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict
     pct = 100 * compute.efficiency
     if pct >= BOUNDS.attainable_pct or found:
         return SPEED.clear(reason("compute", "speed", pct=pct))
-    slow = sorted(
-        (one for one in compute.operators if one.attainable_ns >= 0), key=lambda one: one.attainable_ns - one.ns
-    )[:3]
+    known = [one for one in compute.unpacked().operators if one.attainable_ns >= 0]
+    slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
     return SPEED.verdict(
         SPEED.finding(
             "info" if compute.bound == "host" else "warning",

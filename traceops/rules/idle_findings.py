@@ -42,7 +42,7 @@ _LEAST_OF_STEP = 0.25
 
 
 def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None:
-    """The optimizer's step of a rank and its host time, ms a step; None where that is not most of why it idles.
+    """The optimizer's step of a rank and its host time, ms per step; None where that is not most of why it idles.
 
     Nor where it calls a closure: then the forward and the backward pass are a part of it.
     idle_ms: a step, while the host was late. The region must take a quarter of the step, and half as long as that.

@@ -170,7 +170,7 @@ _NONE = 0.1  # of the mean: what the median step has where few steps hold it all
 
 
 class Idle(Struct, frozen=True):
-    """Idle time of one rank in one bucket, ms a step; `step_ms` is the step that it is a part of.
+    """Idle time of one rank in one bucket, ms per step; `step_ms` is the step that it is a part of.
 
     `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for. `wait_ms`: in that
     step, for other ranks, where the light window tells.

@@ -186,6 +186,7 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
 # The order in which the combinations of a sweep are trained; trains nothing itself.
 
 
+_MOST_AGAIN = 3  # trainings of each of the two best, where none were asked for
 Attempt = Callable[[int, int], "SweepTrial | None"]  # point, repeat -> what came of it; None: the user ended the sweep
 
 
@@ -216,6 +217,23 @@ def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTria
             return SweepSearch(tuple(trials), False)
         trials.append(trial)
     return SweepSearch(tuple(trials), True)
+
+
+def best_again(found: SweepSearch, points: int, attempt: Attempt) -> SweepSearch:
+    """The two best are trained again, in turn, until they differ by more than chance or each has `_MOST_AGAIN`."""
+    trials = list(found.trials)
+    for number in range(2, _MOST_AGAIN + 1):
+        first = sorted((p for p in range(points) if rate_of(trials, p)), key=lambda p: -rate_of(trials, p))[:2]
+        if len(first) < 2 or _told_apart(trials, *first):
+            break
+        for point in first if number % 2 else reversed(first):
+            if _is_done(trials, point, number) or _failed(trials, point):
+                continue
+            trial = attempt(point, number)
+            if trial is None:
+                return SweepSearch(tuple(trials), False)
+            trials.append(trial)
+    return SweepSearch(tuple(trials), found.complete)
 
 
 def halve(

@@ -23,7 +23,8 @@ from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.words import ROLES, Role
 from traceops.measure.summary import RankSummary
-from traceops.pipeline.analyze import Analysis, NoEventsError, own_kernels, run_pipeline
+from traceops.pipeline.analyze import own_kernels, run_pipeline
+from traceops.pipeline.conclude import Analysis, NoEventsError
 from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host

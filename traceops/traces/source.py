@@ -22,6 +22,7 @@ from traceops.core.files import LARGEST_DOCUMENT, open_regular, read_regular
 Packing = Literal["gzip", "xz", "bzip2", "zstd", "zip"]
 
 CHUNK_BYTES = 1 << 18
+_FIRST_BYTES = 1 << 15  # unpacked at first: who only looks what a file is needs no more
 LONGEST_MAGIC = 10
 GIT_LFS = b"version https://git-lfs.github.com/spec/"  # what a checkout has in the place of a large file
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -149,17 +150,17 @@ def _streams(file: IO[bytes], following: bytes, packing: str, magic: bytes, unpa
 def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
     """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
     inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-    ended = False
+    ended, most = False, _FIRST_BYTES
     while not inflate.eof:
         if not pending and not ended:
             pending = file.read(CHUNK_BYTES)
             ended = not pending
         try:
             # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
-            data = inflate.decompress(pending, CHUNK_BYTES)
+            data = inflate.decompress(pending, most)
         except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
             raise Damaged(f"the gzip stream is corrupt ({error})") from error
-        pending = inflate.unconsumed_tail
+        pending, most = inflate.unconsumed_tail, CHUNK_BYTES
         if data:
             yield data
         elif ended and not inflate.eof:

@@ -6,12 +6,14 @@ import os
 import re
 import stat
 import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from isal import isal_zlib
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,11 +24,13 @@ from traceops.traces.source import Damaged, chunks, filesystem, is_remote, open_
 
 SUFFIX = ".summary.msgpack.gz"
 MAGIC = b"traceops summary\n"
-FORMAT = 2  # raised with every change after which older files would be read wrongly
+FORMAT = 3  # raised with every change after which older files would be read wrongly
 ANEW = "make it anew from its trace: traceops run --summarize, or give traceops analyze the trace itself"
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 24
 _LATEST_NS = 1 << 62
+_MOST_OF_PART = 4_000_000  # bytes, unpacked: a file of somebody else's may hold anything
+T = TypeVar("T")
 
 
 class SummaryHeader(Struct, frozen=True):
@@ -87,6 +91,20 @@ def split(data: bytes) -> tuple[SummaryHeader, memoryview]:
     if not all(0 <= rank < MOST_RANKS for rank in ranks) or abs(header.started_ns) >= _LATEST_NS:
         raise ValueError(f"its header has a rank or a time that cannot be; {ANEW}")
     return header, view[end:]
+
+
+def pack_part(value: Any, level: int = 1) -> bytes:
+    """A part of a summary that is read of few ranks only: packed by itself it takes little memory."""
+    packed: bytes = isal_zlib.compress(msgspec.msgpack.encode(value), level)
+    return packed
+
+
+def unpack_part(packed: bytes, kind: type[T]) -> T:
+    """What `pack_part` made of a `kind`. Raises ValueError where it is anything else."""
+    try:
+        return msgspec.msgpack.decode(zlib.decompressobj().decompress(packed, _MOST_OF_PART), type=kind)
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def read_header(path: str) -> SummaryHeader:

@@ -22,6 +22,7 @@ _RECORDED: dict[str, dict[str, bool]] = {
     "shapes": {"record_shapes": True},
     "default": {},
     "bare": {},
+    "modules": {"record_shapes": True, "with_modules": True},
     "stack": {"record_shapes": True, "with_stack": True, "with_modules": True},
     "memory": {"record_shapes": True, "profile_memory": True},
 }
@@ -68,7 +69,7 @@ def make(case: Case, sick: bool) -> Step:
     return step
 
 
-def step_lengths(step: Step, times: int) -> list[float]:
+def step_lengths(step: Step, times: int, queued: bool = False) -> list[float]:
     if DEVICE == "cpu":
         lengths = []
         for _ in range(times):
@@ -77,7 +78,8 @@ def step_lengths(step: Step, times: int) -> list[float]:
             lengths.append((time.perf_counter() - began) * 1e3)
         return lengths
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
-    torch.cuda.synchronize()
+    if not queued:
+        torch.cuda.synchronize()
     marks[0].record()
     for mark in marks[1:]:
         step()
@@ -90,6 +92,21 @@ def milliseconds(step: Step) -> float:
     """The median of 10 steps, or of 24 short ones."""
     first = statistics.median(step_lengths(step, 3))
     return statistics.median(step_lengths(step, 11 if first > 8 else 24)[1:])
+
+
+def queued_ms(step: Step) -> float:
+    """How long the device takes for a step that is queued whole before it begins: no profiler, no waiting for the host.
+
+    Too long where a step has more than a thousand kernels or waits for the device itself.
+    """
+    if DEVICE == "cpu":
+        return step_lengths(step, 1)[0]
+    lengths = []
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)  # cycles: a tenth of a second
+        lengths += step_lengths(step, 1, queued=True)
+    return min(lengths)
 
 
 def record(step: Step, how: str, path: Path) -> None:

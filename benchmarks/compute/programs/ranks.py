@@ -272,9 +272,10 @@ def tell(path: Path, row: dict[str, Any]) -> None:
 
 
 def calibrate(path: Path) -> None:
-    many = size(40, 4)
-    plain, more = (paced(made(functools.partial(small, products))) for products in (0, many))
-    tell(path.with_suffix(".part"), {"step_ms": plain, "product_ms": (more - plain) / many})
+    """What products add to a step: of so many that the difference is far above what steps differ by."""
+    some, many = size(60, 4), size(180, 12)
+    plain, less, more = (paced(made(functools.partial(small, products))) for products in (0, some, many))
+    tell(path.with_suffix(".part"), {"step_ms": plain, "product_ms": (more - less) / (many - some)})
     if dist.get_rank() == 0:
         path.with_suffix(".part").rename(path)
 

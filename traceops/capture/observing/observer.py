@@ -352,9 +352,9 @@ _BY_FRAME: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
         ("evaluation", r"$^", r"(^|[._])(eval|evaluate|evaluation_loop|validate|validation|validation_step)$"),
         ("input", r"torch/utils/data/.*\.py$", r"$^"),
         ("compiling", r"torch/_(dynamo|inductor|functorch)/.*\.py$", r"$^"),
-        ("optimizer", r"torch/optim/.*\.py$", r"$^"),
         ("waiting", r"torch/distributed/(distributed_c10d|c10d_logger)\.py$", r"(^|[._])(synchronize|barrier)$"),
         ("backward", r"$^", r"_engine_run_backward$"),
+        ("optimizer", r"torch/optim/.*\.py$", r"$^"),
     )
 )  # fmt: skip
 _RANK_OF_KIND = {kind: order for order, (kind, _, _) in enumerate(_BY_FRAME)}
@@ -371,6 +371,7 @@ class Pulses:
         self._count = 0
         self._total = 0  # bytes of the GPU
         self._frames: list[str | None] = []
+        self._own: set[int] = set()  # frames of the program's own files
         self._stacks: list[int] = []
         self._seen = [0] * len(KINDS)
         self.looks = 0
@@ -386,19 +387,29 @@ class Pulses:
         """Count what the observer has seen, in the form of its file (`core/rank_files.py`)."""
         for line in lines:
             if line[0] == "f":
+                if line[5] is not None:
+                    self._own.add(len(self._frames))
                 self._frames.append(_kind(str(line[1]), str(line[2]), line[5]))
             elif line[0] == "n":
                 for number in line[1]:
                     self._frames[number] = "evaluation"
             elif line[0] == "s" and len(self._stacks) < _MOST_STACKS:
-                kinds = {kind for number in line[1] if (kind := self._frames[number]) is not None}
-                first = min(kinds, key=_RANK_OF_KIND.__getitem__, default="own")
-                self._stacks.append(KINDS.index(first))
+                self._stacks.append(KINDS.index(self._kind_of(line[1])))
             elif line[0] == "t":
                 for at in range(0, len(line[1]), 3):
                     _, stack, us = line[1][at : at + 3]
                     self._seen[self._stacks[stack]] += us
                     self.looks += 1
+
+    def _kind_of(self, stack: Sequence[int]) -> str:
+        """An optimizer that calls the program back (a closure, as Lightning has it) is not at work itself then."""
+        kinds: set[str] = set()
+        for number in stack:
+            if number in self._own:
+                kinds.discard("optimizer")
+            if (kind := self._frames[number]) is not None:
+                kinds.add(kind)
+        return min(kinds, key=_RANK_OF_KIND.__getitem__, default="own")
 
     def write(self, device: int | None, *, ended: bool = False) -> bool:
         """Write one. True where more looks are wanted from now on."""
@@ -451,8 +462,10 @@ def _kind(function: str, file: str, text: str | None) -> str | None:
 
 
 def _resident() -> int:
+    """Without files that are mapped: a data set that is read that way is no memory that grows."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - twice a second, beside a training
-            return int(file.read(64).split()[1]) * _PAGE
+            _, resident, of_files, *_ = file.read(128).split()
+            return (int(resident) - int(of_files)) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0

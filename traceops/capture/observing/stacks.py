@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import linecache
 import opcode
+import os
 import re
 import sys
 import threading
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -113,6 +115,7 @@ def _indent(text: str) -> int:
 _MOST_FRAMES = 100
 _MOST_STACKS = 20_000
 _MOST_TEXT = 160
+_CAPTURE = f"{Path(__file__).parents[1]}{os.sep}"  # our own wrappers are none of the script's, however installed
 _RESUME = opcode.opmap.get("RESUME", -1)
 _ENGINE = "_engine_run_backward"  # autograd's own threads then run hooks and functions written in Python
 
@@ -262,7 +265,7 @@ def _text(file: str, line: int) -> str | None:
     """The line of a script's own file, as it is now on disk; None for installed packages and compiled code."""
     if not line or file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return None
-    if is_compiled_code(file):
+    if is_compiled_code(file) or file.startswith(_CAPTURE):
         return None
     if file.startswith((sys.prefix + "/lib", sys.base_prefix + "/lib")):
         return None

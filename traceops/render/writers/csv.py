@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
@@ -55,11 +56,13 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, (list, tuple)):
         return _cell(" ".join(map(str, value)))
-    if isinstance(value, str):
-        value = value.translate(_CONTROL)  # a table is also shown with cat
-        if value.lstrip()[:1] in FORMULA:
-            return "'" + value  # a name from a trace is no spreadsheet formula
-    return value
+    return _text_cell(value) if isinstance(value, str) else value
+
+
+@functools.lru_cache(maxsize=1 << 12)  # names repeat with every rank
+def _text_cell(text: str) -> str:
+    text = text.translate(_CONTROL)  # a table is also shown with cat
+    return "'" + text if text.lstrip()[:1] in FORMULA else text  # a name from a trace is no spreadsheet formula
 
 
 # Tables of report.tables and of HTA's, each a file.
