@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
