@@ -40,6 +40,7 @@ _FOR_AGAIN = 0.12  # of a budget: to run alone what differed beside others
 _LISTED_IN = ROOT / "docs" / "capture.md"
 _OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
+_PID = re.compile(rb"\(pid=\d+\)")  # as a warning of Python 3.12 has it
 # torchrun's own report of a failure has times and pids; `traceops run` reports it in two lines.
 _TORCHRUN = re.compile(rb"^.*torch/distributed/.*\n?|^(?:[WEI]\d{4} |\*{5}).*\n?", re.MULTILINE)
 _RUN_FOLDER = ".traceops"
@@ -104,8 +105,9 @@ def run(case: Case, *, traced: bool, limit_s: float = _LIMIT_S) -> Outcome:
         for file, text in {"main.py": case.main, **case.files}.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text)
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env |= {
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
             "TRACEOPS_CACHE": "off",
             **case.env,
@@ -173,7 +175,7 @@ def _comparable(case: Case, one: Outcome) -> Outcome:
 def _without_ours(text: bytes, folder: str) -> bytes:
     """Without what is ours or torchrun's, and what differs each time."""
     text = _TORCHRUN.sub(b"", _OURS.sub(b"", without_chatter(text)))
-    return _ADDRESS.sub(b"0x", text.replace(folder.encode(), b"HERE"))
+    return _PID.sub(b"(pid)", _ADDRESS.sub(b"0x", text.replace(folder.encode(), b"HERE")))
 
 
 def _disturb(process: subprocess.Popen[bytes], folder: Path, case: Case, limit_s: float) -> None:

@@ -304,3 +304,42 @@ def test_all_of_an_optimizer_without_momentum_goes_with_a_dense_table_gradient(t
     found = {loss.cause: loss for loss in measure_compute(*launched_of(path)).losses}
     saved = found["dense_embedding_gradient"].device_ns if "dense_embedding_gradient" in found else 0.0
     assert (saved > 2.5e6) == whole
+
+
+def without_shapes(path):
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        for key in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs"):
+            event.get("args", {}).pop(key, None)
+    path.write_text(json.dumps(trace))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cause", "share"),
+    [
+        (SIMT, "float32_products", 0.85),
+        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_nn_align1", "misaligned_shape", 0.8),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_64x128_nn_align2", "misaligned_shape", 0.6),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_nn_align8", None, 0.0),
+        (TF32, None, 0.0),
+    ],
+)
+def test_without_shapes_names_of_kernels_tell_of_slow_products(tmp_path, kernel, cause, share):
+    path = write(tmp_path / "trace.json", [product(4096, 4096, 4096, us=3000, kernel=kernel)] * 3)
+    found = measure_compute(*launched_of(without_shapes(path)))
+    assert not found.has_shapes
+    assert [one.cause for one in found.losses] == ([cause] if cause else [])
+    assert sum(one.device_ns for one in found.losses) == pytest.approx(9e6 * share, rel=0.05)
+
+
+@pytest.mark.parametrize(("trained", "rows", "wanted"), [(False, 16, True), (False, 8192, False), (True, 16, False)])
+def test_weights_that_are_cast_for_each_use_where_nothing_trains(tmp_path, trained, rows, wanted):
+    weight = (8192, 8192)
+    inside = (NODE + "MmBackward0",) if trained else ()
+    cast = op("aten::copy_", tensor(weight), tensor(weight, "signed char"), us=80, inside=inside)
+    scale = op("aten::mul", tensor(weight), tensor((8192, 1)), us=70, inside=inside)
+    found = losses(tmp_path, [cast, scale, product(rows, *weight, us=60)] * 4)
+    assert ("redundant_casts" in found) == wanted
+    if wanted:
+        assert found["redundant_casts"].device_ns == pytest.approx(600e3)

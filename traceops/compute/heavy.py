@@ -10,10 +10,14 @@ from msgspec import Struct
 from traceops.compute.attainable import Gpu, attention_ns, moved_ns, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
-from traceops.compute.uses import HALVES, Tensor, converts_layout
+from traceops.compute.uses import HALVES, Tensor, converts_layout, unaligned
 from traceops.compute.work import Attention, Product
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
+_BY_ELEMENT = {
+    1: 0.8,
+    2: 0.6,
+}  # of the time of products in 16 bits goes with aligned rows, by the elements read at once
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -123,6 +127,28 @@ def find_unsized_attention(kernels: Kernels) -> None:
             between.append(one)
     if saved > 0.05 * kernels.busy_ns:
         kernels.claim("unfused_attention", uses.values(), saved, launches=launches)
+
+
+def find_unsized_products(kernels: Kernels) -> None:
+    """Of a trace without shapes: products whose kernels' names say that they miss the tensor cores, or their speed."""
+    long = kernels.free(
+        lambda one: one.kind in ("product", "convolution") and one.ns > _LONG_NS * max(one.launches, 1.0)
+    )
+    slow = [
+        one for one in long if one.unit == "simt" and "implicit_convolve" not in one.use.main_kernel
+    ]  # of few channels
+    saved = sum(max(one.ns - one.calls * _in_tf32(one.ns / one.calls, kernels.gpu), 0.0) for one in slow)
+    if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
+        kernels.claim("float32_products", slow, saved)
+    odd = [
+        (one, _BY_ELEMENT[width]) for one in long if one.unit == "half" and (width := unaligned(one.use.main_kernel))
+    ]
+    kernels.claim("misaligned_shape", [one for one, _ in odd], sum(one.ns * share for one, share in odd))
+
+
+def _in_tf32(ns: float, gpu: Gpu) -> float:
+    """What a product takes in TF32 that takes so long without tensor cores, at their full speed."""
+    return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
 
 
 def find_masked_attention(kernels: Kernels) -> None:

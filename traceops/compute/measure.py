@@ -23,6 +23,7 @@ from traceops.compute.heavy import (
     find_repeated_keys,
     find_unfused_attention,
     find_unsized_attention,
+    find_unsized_products,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
@@ -238,6 +239,7 @@ def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
     if not has_shapes:
         find_unsized_attention(kernels)
+        find_unsized_products(kernels)
         find_optimizer_loop(kernels)
         return
     for find in (

@@ -99,6 +99,8 @@ def find_casts(kernels: Kernels) -> None:
             saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
             launches += 2
     repeated, again = _repeated_casts(kernels)
+    kept = _casts_of_kept_weights(kernels)
+    repeated, again = [*repeated, *kept], again + time_of(kept)
     uses |= {id(one): one for one in repeated}
     if saved + again > 0.05 * kernels.busy_ns:
         kernels.claim("redundant_casts", uses.values(), saved + again, launches=launches + launches_of(repeated))
@@ -139,6 +141,26 @@ def _repeated_casts(kernels: Kernels) -> tuple[list[Judged], float]:
             found += [*casts, *sums]
             saved += time_of(sums) + time_of(casts) * added / back
     return found, saved
+
+
+def _casts_of_kept_weights(kernels: Kernels) -> list[Judged]:
+    """Weights that no training changes, cast for each use, and what else is done to them, as to undo a quantisation."""
+    if kernels.training:
+        return []
+    products = [one.work.product for one in kernels.all if one.work.product is not None]
+    moving = {product.left.numel for product in products} | {one.batch * one.rows * one.columns for one in products}
+    weights = {tuple(sorted(one.right.dims)) for one in products if one.right.numel not in moving}
+    found: list[Judged] = []
+    for size in weights:
+        mine = kernels.free(
+            lambda one, size=size: (
+                one.kind in ("cast", "elementwise")  # type: ignore[misc]
+                and one.numel * 2 >= _LEAST_BYTES
+                and tuple(sorted(one.tensors[0].dims)) == size
+            )
+        )
+        found += mine if any(one.kind == "cast" for one in mine) else []
+    return found
 
 
 def find_unfused(kernels: Kernels) -> None:

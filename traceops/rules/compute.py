@@ -165,7 +165,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bo
         severity = "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
     else:
         severity = severity_of(share, *BOUNDS.busy_pct)
-        if severity is not None and (compute.bound == "host" or _is_foreach(loss)):
+        if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
             severity = "info"
         elif severity == "error" and not _is_certain(loss, compute):
             severity = "warning"
@@ -242,6 +242,11 @@ def _form(loss: Loss) -> str:
 def _is_foreach(loss: Loss) -> bool:
     """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
+
+
+def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
+    """Products of which only the kernels' names tell what they lack: how much it costs is a guess."""
+    return not compute.has_shapes and loss.cause in ("float32_products", "misaligned_shape")
 
 
 def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
