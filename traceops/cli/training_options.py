@@ -8,7 +8,6 @@ from pathlib import Path
 from traceops.capture.schedule import STEP_ON, Schedule
 from traceops.cli.declared import Command, Group, add_options, changed, flag, option, positive
 from traceops.launch.launchers import NAMES as LAUNCHERS
-from traceops.launch.launchers import HangTimeouts
 from traceops.train.options import add_training_arguments
 
 RECORDING = {
