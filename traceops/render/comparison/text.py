@@ -195,7 +195,7 @@ def important_first(changes: Sequence[Change]) -> list[Change]:
 
 def milliseconds_title(kind: str) -> str:
     """What the milliseconds of a kind of change are: the host's own time inside an operator, else the device's."""
-    return "host ms per step" if kind in ("operator", "blocking_call") else "ms per step"
+    return say("milliseconds", host=kind in ("operator", "blocking_call") or None)
 
 
 def change_name(change: Change) -> str:
