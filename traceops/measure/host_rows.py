@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -277,6 +276,7 @@ _MOSTLY = 0.5
 _QUEUES = re.compile(r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord")
 _QUEUES_WORDS = ("launch", "mem", "eventrecord")
 _LONG_NAME = 2_000  # characters: names beyond it are not remembered
+_MOST_NAMES = 1 << 14  # of which a pattern's results are
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")
 
 
@@ -466,21 +466,28 @@ def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ())
 
 @lru_cache(maxsize=256)
 def _found_in(names: tuple[str, ...], pattern: re.Pattern[str], words: tuple[str, ...]) -> NDArray[np.bool_]:
-    found = np.array(list(map(_finder(pattern, words), names)), dtype=bool)
+    found = np.array(list(map(_finder(pattern, words).__getitem__, names)), dtype=bool)
     found.flags.writeable = False
     return found
 
 
-@cache
-def _finder(pattern: re.Pattern[str], words: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a name is found; it remembers those that are not long."""
+class _Found(dict[str, bool]):
+    """Whether the pattern finds a name; it remembers those that are not long."""
 
-    def find(name: str) -> bool:
+    def __init__(self, pattern: re.Pattern[str], words: tuple[str, ...]) -> None:
+        self._pattern, self._words = pattern, words
+
+    def __missing__(self, name: str) -> bool:
         lower = name.lower()
-        return (not words or any(word in lower for word in words)) and bool(pattern.search(name))
+        found = (not self._words or any(word in lower for word in self._words)) and bool(self._pattern.search(name))
+        if len(name) < _LONG_NAME:
+            if len(self) >= _MOST_NAMES:
+                self.clear()
+            self[name] = found
+        return found
 
-    known = lru_cache(maxsize=1 << 14)(find)
-    return lambda name: known(name) if len(name) < _LONG_NAME else find(name)
+
+_finder = cache(_Found)
 
 
 def rows_named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> Int:

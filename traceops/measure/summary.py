@@ -107,6 +107,8 @@ class RankSummary(Struct, frozen=True):
     compute: RankCompute | None = None  # None where no GPU ran
     host_work: HostWork | None = None  # what the host computes itself meanwhile
     incomplete: bool = False  # some of every step may be missing, see RankTrace
+    recorded_ns: int = 0  # from the first event to the end of the last
+    catches_up_ns: int = 0  # what the first step holds beside its own, see StepBounds
 
     @property
     def exchanges_on_host(self) -> bool:
@@ -189,6 +191,8 @@ def summarize(
         held=measure_held(activity, steps, lane),
         host_work=measure_host_work(activity, steps, lane),
         incomplete=trace.incomplete,
+        recorded_ns=int(events.end.max() - events.ts.min()) if len(events) else 0,
+        catches_up_ns=steps.catches_up_ns,
     )
 
 
