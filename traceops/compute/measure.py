@@ -465,11 +465,12 @@ def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix])
             parts_host.append(host * kept)
             parts_device.append(np.repeat(device * left, paces, axis=0))
     steps = replayed_ns(schedule, np.concatenate(parts_host), np.concatenate(parts_device)).reshape(-1, paces)
+    compute = replace(compute, paced_ns=tuple(steps[0].tolist()))
     losses = [
         _at_any_pace(replace(loss, paced_ns=tuple(map(tuple, steps[2 * at + 1 : 2 * at + 3].tolist()))), compute)
         for at, loss in enumerate(compute.losses)
     ]
-    return replace(compute, paced_ns=tuple(steps[0].tolist()), losses=tuple(losses))
+    return replace(compute, losses=tuple(losses))
 
 
 def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
@@ -480,8 +481,10 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
     if loss.cause == "many_small_kernels":  # whose launches a CUDA graph may spare all
         least = min(least, compute.device_ns - loss.device_ns)
     if compute.bound == "device":  # a host that is slower than the device would have shown
-        most = min(most, compute.device_ns)
-    return replace(loss, step_after_ns=(_BELOW * least, _ABOVE * most))
+        least, most = min(least, compute.device_ns), min(most, compute.device_ns)
+    before = max(compute.paced_ns[at] for at in likely)  # a fix makes no step longer
+    most = min(_ABOVE * most, before)
+    return replace(loss, step_after_ns=(min(_BELOW * least, most), most))
 
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:

@@ -171,7 +171,7 @@ def find_unfused(kernels: Kernels) -> None:
     for chain in _chains(kernels.order):
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
-        if len(large) < _LEAST_CHAIN:
+        if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
             continue
         each = [one.ns / one.calls for one in large]
         gain = sum(each) - _least_of(large, kernels)

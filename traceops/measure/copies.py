@@ -241,7 +241,7 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
     kinds = []
     waited = blocked >= _WAITED * took
     left = alone = lane.own["memory"]
-    late = _host_late(activity, left)
+    late = _host_late(events, activity, steps, left)
     start, end = steps.edges[:-1], steps.edges[1:]
     order = np.lexsort((-np.bincount(group, weights=took, minlength=len(values)), values[:, 1], values[:, 2]))
     for number in order.tolist():
@@ -398,10 +398,11 @@ def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: 
     return found
 
 
-def _host_late(activity: Activity, alone: Intervals) -> Intervals:
+def _host_late(events: Events, activity: Activity, steps: StepBounds, alone: Intervals) -> Intervals:
     """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then.
 
-    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows.
+    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows. A host that
+    waits until the copies are done is not late.
     """
     kernels = activity.by_start[activity.kind[activity.by_start] != MEMORY]
     place = np.searchsorted(activity.start[kernels], alone.end, side="left")
@@ -411,6 +412,13 @@ def _host_late(activity: Activity, alone: Intervals) -> Intervals:
     known = activity.launch[following] >= 0
     launched = np.where(known, activity.launched[following], alone.start[some])
     over[some] = np.clip(launched, alone.start[some], alone.end[some])
+    calls = activity.host.blocking
+    calls = calls[events.ts[calls] < steps.host_end[-1]]  # behind the last step the profiler itself waits
+    waits = union(events.ts[calls], events.end[calls])
+    if len(waits):
+        last = np.maximum(np.searchsorted(waits.start, alone.end, side="left") - 1, 0)
+        until = (waits.start[last] < alone.end) & (waits.end[last] >= alone.end)
+        over[until] = np.minimum(over, np.maximum(waits.start[last], alone.start))[until]
     return union(alone.start, over)
 
 

@@ -172,6 +172,8 @@ _PIECE = 4096  # kernels in the middle that must repeat first of all
 def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     """The launch of the kernel that each repetition begins with, and of the one after the last; nothing without any.
 
+    A trace of whole repetitions alone has those behind the first one, which end with it.
+
     Looks at the busiest stream (a thread, where there is no GPU). What lies before and after the repetitions must
     hold no name that they do not hold: of a single pass the layers repeat, but what reads and what ends it does not.
     Takes time linear in the kernels.
@@ -185,9 +187,13 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     inside = names[first : first + covered]
     if not np.isin(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
         return
-    at = first + _beginning([events.names[name] for name in inside[:period].tolist()])
+    whole = covered == len(names) and covered % period == 0  # nothing but passes; the first one is a cold start
+    at = period if whole else first + _beginning([events.names[name] for name in inside[:period].tolist()])
     starts = np.arange(at, first + covered + 1, period)
     moments = activity.launched[lane[starts[starts < len(lane)]]]
+    if whole:
+        last = lane[-1]
+        moments = np.append(moments, (activity.launched if activity.on_gpu else activity.end)[last] + 1)
     if len(moments) >= _LEAST_TIMES and (np.diff(moments) > 0).all():
         yield Marks("repetition", "", moments, whole=True)
 

@@ -102,6 +102,13 @@ class StepBounds(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.number)
 
+    @property
+    def catches_up_ns(self) -> int:
+        """What the first step holds until the device ends it, where it begins on the host, which runs ahead."""
+        if not len(self) or not len(self.host_start) or self.edges[0] != self.host_start[0]:
+            return 0
+        return max(int(self.edges[1] - self.host_end[0]), 0)
+
 
 def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> StepBounds:
     """Step boundaries of one trace [docs/metrics.md, the step ledger].

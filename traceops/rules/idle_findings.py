@@ -199,6 +199,7 @@ def finding_of(
     if kind.bucket == "idle_input":
         of_loading, shown = _of_loading(inputs, worst, ranks, saved)
         facts, evidence = facts | of_loading, evidence + shown
+        facts["unseen"] = not worst.times.summary.on_gpu
     claim = kind.claim(
         window=words is WINDOW,
         ranks=tuple(ranks) or (rank,),
