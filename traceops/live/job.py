@@ -501,7 +501,7 @@ def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: flo
     known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
     others, crowd = machine.busy_others(onset_ms, end_ms)
     found: dict[str, Any] = {
-        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms) if pid not in known),
+        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
         "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
     }  # fmt: skip
     before, since = machine.between(rank, onset_ms - 120_000, onset_ms), machine.between(rank, onset_ms, end_ms)

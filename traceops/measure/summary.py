@@ -138,6 +138,7 @@ def summarize(
     if foreign := why_foreign(trace):
         raise FileError(file.path, foreign, ": ")
     events = trace.events
+    hta = hta_tables(file.rank, events)  # first: it takes most memory, and the others hold on to what they find
     activity = find_activity(events, own_kernels, trace.meta.backend)
     if not (len(activity.row) or len(activity.host.steps[0])):
         raise FileError(file.path, _why_empty(trace, len(activity.host.launches)), ": ")
@@ -145,7 +146,6 @@ def summarize(
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
     comm = comm[np.argsort(activity.start[comm], kind="stable")]
-    hta = hta_tables(file.rank, events)
     agreement = None
     if with_hta:
         hta, agreement = _by_hta_itself(file.rank, trace, hta)
