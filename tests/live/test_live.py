@@ -116,6 +116,12 @@ def test_ranks_that_all_do_more_of_everything_have_more_work():
     assert causes_of([evidence(rank, **waits) for rank in range(4)])[0].why is Why.EXCHANGE
 
 
+@pytest.mark.parametrize(("held", "why"), [((1.0, 1.4), Why.DEVICE), ((1.01, 1.01), Why.WORKLOAD)])
+def test_gpus_that_take_longer_have_more_work_if_steps_need_more_memory_on_all_of_them(held, why):
+    given = {"grew_ms": {"waiting": 29.0}, "before_kinds_ms": {"own": 20.0, "waiting": 30.0}, "on_gpu": True}
+    assert causes_of([evidence(rank, held=held[rank], **given) for rank in range(2)])[0].why is why
+
+
 def test_growth_is_steady():
     mib = 1 << 20
     assert growth([1000 * mib + 2 * mib * at for at in range(200)]) is not None
