@@ -171,15 +171,85 @@ def test_a_cause_is_found_where_it_is_and_nowhere_else(tmp_path, cause):
 
 
 def test_a_cache_that_grows_by_concatenation(tmp_path):
-    def cat(length):
-        parts = [[16, 32, length, 128], [16, 32, 1, 128]]
+    def cat(length, more=1):
+        parts = [[16, 32, length, 128], [16, 32, more, 128]]
         one = op("aten::cat", us=2 + length / 10)
         one["inputs"] = ({"dims": parts, "type": "TensorList", "strides": [[], []]},)
         return one
 
     grown = losses(tmp_path, [cat(length) for length in range(100, 160, 4)])["concat_growth"]
     assert grown.device_ns > 0.6 * grown.ns
-    assert "concat_growth" not in losses(tmp_path, [cat(100) for _ in range(15)])
+    assert "concat_growth" in losses(tmp_path, [cat(100) for _ in range(15)])  # one step, of 15 layers
+    assert "concat_growth" not in losses(tmp_path, [cat(100, 25) for _ in range(15)])
+
+
+def test_of_a_sort_whose_first_places_are_read_a_selection_is_enough(tmp_path):
+    def step(read):
+        sort = op("aten::sort", tensor((32, 512_000), FLOAT), us=1000)
+        return [sort, op("aten::gather", tensor((32, 512_000), FLOAT), tensor((32, read), LONG), us=6)]
+
+    few, all_of_them = (losses(tmp_path, step(read))["scatter_or_sort"] for read in (16, 512_000))
+    assert few.device_ns == pytest.approx(780e3, rel=0.05) and few.more_ns < 200e3
+    assert all_of_them.device_ns < all_of_them.more_ns
+
+
+def sandwiched(between, us):
+    rows, columns = (32, 1024, 1024), (1024 * 1024, 1, 1024)
+    turned = op("aten::copy_", tensor(rows), tensor(rows, strides=columns), us=200, inside=("aten::contiguous",))
+    work = op(between, tensor(rows), tensor((1024,)), us=us)
+    return [turned, work, turned, product(32768, 1024, 1024, us=95)] * 4
+
+
+def test_copies_to_another_order_for_a_norm_and_back_go_whole(tmp_path):
+    norm = losses(tmp_path, sandwiched("aten::native_batch_norm", us=150))["layout_copies"]
+    least = 3 * 2 * 1024**2 * 32 / 2.2e3  # ns of a batch norm, which reads twice and writes once
+    assert norm.device_ns == pytest.approx(4 * (400e3 + 150e3 - least), rel=0.05)
+    other = losses(tmp_path, sandwiched("aten::linalg_inv", us=150))["layout_copies"]
+    assert other.device_ns == pytest.approx(4 * 200e3, rel=0.05)
+
+
+def test_copies_of_heads_and_positions_belong_to_attention_by_hand(tmp_path):
+    heads, strides = (4, 16, 1024, 64), (1024 * 1024, 64, 1024, 1)
+    copy = op("aten::copy_", tensor(heads), tensor(heads, strides=strides), us=80, inside=("aten::reshape",))
+    plain, moved = (
+        losses(tmp_path, calls)["unfused_attention"]
+        for calls in (attention_by_hand(), [copy] * 3 + attention_by_hand())
+    )
+    assert moved.device_ns - plain.device_ns == pytest.approx(240e3)
+
+
+def test_a_dilated_convolution_has_no_larger_result(tmp_path):
+    def flops(dilation):
+        values = ["", "", f"[{dilation}, {dilation}]", "[1, 1]", f"[{dilation}, {dilation}]"]
+        inputs = [tensor((8, 2048, 64, 64)), tensor((256, 2048, 3, 3)), *[tensor((), LONG)] * 3]
+        call = op("aten::cudnn_convolution", *inputs, us=700, values=values)
+        return measure_compute(*launched_of(write(tmp_path / "trace.json", [call]))).unpacked().operators[0].flops
+
+    assert flops(1) == flops(36) == 2 * 8 * 64 * 64 * 256 * 2048 * 9
+
+
+def test_16_bits_halve_norms_too_where_nothing_trains_and_speed_up_no_grouped_convolution(tmp_path):
+    step = [product(4096, 4096, 4096, FLOAT, 330, TF32), op("aten::layer_norm", tensor(MB8, FLOAT), us=100)]
+    norms = (
+        losses(tmp_path, step)["float32_training"].device_ns - losses(tmp_path, step[:1])["float32_training"].device_ns
+    )
+    assert norms == pytest.approx(45e3)
+    shapes = (tensor((8, 768, 32, 32), FLOAT), tensor((768, 48, 3, 3), FLOAT))
+    grouped = op("aten::cudnn_convolution", *shapes, us=400, kernel=TF32)
+    assert losses(tmp_path, [*step, grouped])["float32_training"].ns == losses(tmp_path, step)["float32_training"].ns
+
+
+def test_a_long_body_is_a_loop_unless_it_is_a_layer(tmp_path):
+    def step(*more):
+        steps = [
+            product(64, 256, 256, us=3),
+            *(op(f"aten::{name}", tensor((64, 256)), us=2) for name in "abcdefghijklmnop"),
+        ]
+        return [*steps, *(op(name, tensor((64, 256)), us=2) for name in more)] * 30
+
+    assert losses(tmp_path, step(), host_us=20)["many_small_kernels"].launches > 400
+    layers = losses(tmp_path, step("aten::_softmax", "aten::tanh"), host_us=20)["many_small_kernels"]
+    assert layers.launches == 0
 
 
 def test_an_optimizer_that_loops_over_parameters_is_one_of_many_kernels(tmp_path):

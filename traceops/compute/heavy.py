@@ -14,10 +14,12 @@ from traceops.compute.uses import HALVES, Tensor, converts_layout, unaligned
 from traceops.compute.work import Attention, Product
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
+_OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
 _BY_ELEMENT = {
     1: 0.8,
     2: 0.6,
 }  # of the time of products in 16 bits goes with aligned rows, by the elements read at once
+_PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -46,10 +48,14 @@ class _Scores(Struct, frozen=True):
 
     def moved_by(self, one: Judged) -> bool:
         """Whether it copies what the products multiply."""
-        if one.kind != "copy" or not one.use.within("aten::matmul", "aten::einsum"):
+        if one.kind != "copy":
             return False
         sizes = (self.heads * self.query * self.width, self.heads * self.key * self.width)
-        return any(t.numel in sizes and self.width in t.dims[-2:] for t in one.tensors)
+        if one.use.within("aten::matmul", "aten::einsum"):
+            return any(t.numel in sizes and self.width in t.dims[-2:] for t in one.tensors)
+        # Heads and positions change places, of all heads where attention takes some of them at a time.
+        whole = one.numel and any(one.numel % size == 0 and one.numel <= _PARTS * size for size in sizes)
+        return bool(whole) and is_reordered(one) and one.tensors[0].dims[-1] == self.width
 
     def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
         """What fused attention takes. hidden: half of the keys are."""
@@ -112,12 +118,13 @@ def find_unsized_attention(kernels: Kernels) -> None:
         return
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
-    saved = launches = 0.0
+    saved = launches = around = 0.0
     products = 0
     for one in kernels.order:
         if one.use.name in ("aten::bmm", "aten::baddbmm"):
             if products and any("softmax" in each.use.name for each in between) and len(between) <= _MOST_BETWEEN:
                 saved += call_ns(between)
+                around += 2 * call_ns([one])
                 launches += len(between)
                 uses |= {id(each): each for each in between}
             products, between = 1, []
@@ -126,7 +133,8 @@ def find_unsized_attention(kernels: Kernels) -> None:
         else:
             between.append(one)
     if saved > 0.05 * kernels.busy_ns:
-        kernels.claim("unfused_attention", uses.values(), saved, launches=launches)
+        more = _OF_PRODUCTS * around
+        kernels.claim("unfused_attention", uses.values(), saved, launches=launches, more_ns=more)
 
 
 def find_unsized_products(kernels: Kernels) -> None:
@@ -225,6 +233,7 @@ _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 _CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
 _HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
+_HALF_OF_ALL = 0.45  # the same of a model whose weights are in 16 bits, with its norms
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
 _FEW_ROWS = 64  # of a product that reads its weights and does little with them
@@ -332,9 +341,10 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
-                  len(one.tensors) > 1)  # fmt: skip
-    saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)  # autocast casts weights, and their gradients back
+    if kernels.training:  # autocast casts weights, and their gradients back
+        weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
+                      len(one.tensors) > 1)  # fmt: skip
+        saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
@@ -346,10 +356,12 @@ def _find_float32_training(kernels: Kernels) -> None:
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.kind in ("product", "convolution"):
-        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None else 0.0
+        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None and not _is_grouped(one) else 0.0
     if one.work.attention is not None:
         return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
-    return _HALF_OF_FLOAT * one.ns if one.kind in ("elementwise", "copy", "cat", "fill", "reduction") else 0.0
+    if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
+        return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
+    return _HALF_OF_ALL * one.ns if one.kind in ("norm", "softmax") and not kernels.training else 0.0
 
 
 def _in_half(one: Attention) -> Attention:
@@ -367,6 +379,14 @@ def _is_wide(one: Judged) -> bool:
         return one.work.product.smallest >= _LEAST_WIDTH
     weight = one.use.inputs.tensor(2 if one.use.node else 1)
     return weight is None or not weight.dims or min(weight.dims[0], weight.numel // weight.dims[0]) >= _LEAST_WIDTH
+
+
+def _is_grouped(one: Judged) -> bool:
+    """Whether it is a convolution in groups of channels, whose kernels for 16 bits may be slower."""
+    source, weight = one.use.inputs.tensor(int(bool(one.use.node))), one.use.inputs.tensor(2 if one.use.node else 1)
+    if one.kind != "convolution" or source is None or weight is None or len(weight.dims) < 3:
+        return False
+    return 1 < weight.dims[1] < source.dims[1]
 
 
 def _as_slow_as_simt(one: Judged, kernels: Kernels) -> bool:
@@ -444,7 +464,8 @@ def find_channels_first(kernels: Kernels) -> None:
 
 def _channels_first(one: Judged) -> bool:
     tensors = [t for t in one.tensors if len(t.dims) in (4, 5)]
-    return bool(tensors) and _first(tensors[0]) and tensors[0].dims[1] >= _LEAST_CHANNELS
+    # A convolution over one dimension has images one row high, and takes no other order.
+    return bool(tensors) and _first(tensors[0]) and tensors[0].dims[1] >= _LEAST_CHANNELS and tensors[0].dims[-2] > 1
 
 
 def _first(tensor: Tensor) -> bool:
@@ -461,19 +482,46 @@ def find_layout_copies(kernels: Kernels) -> None:
     """Copies that only change the order of dimensions."""
     copies = []
     for one in kernels.free(lambda one: one.kind == "copy"):
-        tensors = one.tensors
-        if len(tensors) < 2 or tensors[0].dims != tensors[1].dims or tensors[1].expanded:
+        if not one.use.within("aten::contiguous", "aten::reshape", "aten::clone") or not is_reordered(one):
             continue
-        if not one.use.within("aten::contiguous", "aten::reshape", "aten::clone"):
-            continue
-        if _order(tensors[0]) != _order(tensors[1]) and tensors[0].numel * tensors[0].size > 1e6:
+        if one.tensors[0].numel * one.tensors[0].size > 1e6:
             copies.append(one)
     total = time_of(copies)
-    explicit = sum(one.ns for one in copies if one.use.within("aten::contiguous"))
+    back = _there_and_back(kernels.order, copies)
+    whole = time_of(one for one in copies if one.numel in back)
+    explicit = time_of(one for one in copies if one.numel not in back and one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
-    saved = 0.5 * explicit + 0.3 * (total - explicit)
+    saved = whole + 0.5 * explicit + 0.3 * (total - whole - explicit)
+    norms = kernels.free(lambda one: one.kind == "norm" and one.numel in back)
     if total > 0.03 * kernels.busy_ns:
-        kernels.claim("layout_copies", copies, saved, launches=0.5 * launches_of(copies))
+        saved += sum(one.over_ns for one in norms)
+        kernels.claim("layout_copies", [*copies, *norms], saved, launches=0.5 * launches_of(copies))
+
+
+def is_reordered(one: Judged) -> bool:
+    """Whether a copy changes the order of dimensions, and nothing else."""
+    tensors = one.tensors
+    same = len(tensors) > 1 and tensors[0].dims == tensors[1].dims and not tensors[1].expanded
+    return same and _order(tensors[0]) != _order(tensors[1])
+
+
+_ANY_ORDER = frozenset({"norm", "elementwise", "cast", "reduction", "softmax"})  # work in which each order does
+
+
+def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
+    """Sizes of what is copied to another order for a norm alone, which takes either order, and back."""
+    own = {id(one) for one in copies}
+    found = set()
+    opened, norms = 0, False
+    for one in order:
+        if id(one) in own and not one.use.node:
+            if opened == one.numel and norms:
+                found.add(one.numel)
+            opened, norms = (0 if opened == one.numel and norms else one.numel), False
+        elif one.kind not in _ANY_ORDER:
+            opened = 0
+        norms = norms or one.kind == "norm"
+    return found
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

@@ -51,7 +51,8 @@ _SMALL_NS = 12_000.0
 _MANY = 150  # launches per step
 _REPEATED, _REPEATED_LAYERS = 10, 24  # times from which a body is a loop's, and one with products
 _OF_LAYERS = frozenset({"convolution", "norm"})  # layers that follow each other are no loop
-_BODY = 16  # launches, of a loop's body
+_OF_LONG_LAYERS = _OF_LAYERS | {"attention", "softmax"}
+_BODY, _LONG_BODY = 16, 64  # launches, of a loop's body, and of one that is no layer of any kind
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _PASSES = 4  # forward and backward passes of a step, from which they run in turn
@@ -169,7 +170,7 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
     names = np.array([number_of[id(one)] for one in order])
     inside = np.zeros(len(names), dtype=np.int64)  # which loop
     number = 0
-    for body in range(1, _BODY + 1):
+    for body in range(1, _LONG_BODY + 1):
         same = np.concatenate(([False] * (body + 1), names[body:] == names[:-body], [False]))
         turns = np.flatnonzero(same[1:] != same[:-1])
         starts, ends = turns[::2], turns[1::2]
@@ -177,7 +178,7 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
         for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
             kinds = {one.kind for one in order[start : start + body]}
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
-            if end - start + body < least * body or kinds & _OF_LAYERS:
+            if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
             number += 1
             own = inside[start - body : end]

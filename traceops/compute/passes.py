@@ -237,7 +237,14 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
     read = sum(t.stored for t in first if 2 * t.numel > numel)
     written = max((t.size for t in last if t.dims), default=4) * numel
     kept = 2.0 * numel if chain[0].use.node else 0.0
-    return moved_ns(read + written + kept, _FUSED, kernels.gpu)
+    # Gradients of parameters are sums over rows: a kernel of their own, which reads all again.
+    again = read + kept if any(_sums_rows(one) for one in chain) else 0.0
+    return moved_ns(read + written + kept + again, _FUSED, kernels.gpu)
+
+
+def _sums_rows(one: Judged) -> bool:
+    """Whether it is the sum of a gradient that was broadcast over rows."""
+    return one.kind == "reduction" and bool(one.use.node) and one.use.name == "aten::sum"
 
 
 _SLICES = re.compile(r"^(Select|Slice|Narrow|Unbind|Split|Index)\w*Backward")
@@ -245,6 +252,8 @@ _FULL = 4  # times the slice from which a gradient at full size is too large
 _SORTS = re.compile(
     r"sort|topk|unique|scatter|index_put|index_add|index_reduce|_embedding_bag_dense|embedding_dense", re.IGNORECASE
 )
+_AFTER_SORT = 6  # operators, in which what was sorted is read
+_SELECTION = 5.0  # passes: four by digits of the numbers, one that gathers
 _ADDS = re.compile(r"^aten::(scatter_add|scatter_reduce|index_add)")
 _MESSAGES = 16  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
@@ -252,6 +261,7 @@ _SPARSE_RATE = "embedding"
 _DECAYS = re.compile(r"lerp|^aten::(_foreach_)?mul_|_fused_")  # of an optimizer's states
 _LARGE_TABLE = 0.15  # of the busy time
 _GROWN = 6  # different lengths from which a tensor is grown
+_APPENDED = 64  # times as long as what is joined to it, is a tensor that is copied to append a little
 _HOT = 32  # classes
 
 
@@ -289,7 +299,10 @@ def find_growing_cat(kernels: Kernels) -> None:
             rest = tuple(dim for at, dim in enumerate(parts[0].dims) if at != axis[0])
             grown[rest, axis[0]].append((one, parts[0].dims[axis[0]], parts[-1].dims[axis[0]]))
     for found in grown.values():
-        if len({length for _, length, _ in found}) < _GROWN:
+        longest = max(found, key=lambda part: part[0].ns)
+        appended = longest[1] >= _APPENDED * longest[2] and not longest[0].use.node
+        appended = appended and time_of(one for one, _, _ in found) > 0.1 * kernels.busy_ns
+        if not appended and len({length for _, length, _ in found}) < _GROWN:
             continue
         uses = [one for one, _, _ in found]
         saved = sum(one.ns - max(one.ns * more / (length + more), 2_000 * one.calls) for one, length, more in found)
@@ -392,6 +405,20 @@ def _gathers(one: Judged, size: int) -> bool:
     return any(t.numel == size for t in one.tensors)
 
 
+def _sorted_for_the_first(kernels: Kernels) -> float:
+    """What sorts take beyond the selection of the largest, where next only a few of the sorted places are read."""
+    saved = 0.0
+    for at, one in enumerate(kernels.order):
+        if one.cause is not None or not one.use.within("aten::sort"):
+            continue
+        places = [t.numel for each in kernels.order[at + 1 : at + 1 + _AFTER_SORT] for t in each.tensors
+                  if t.dtype == "long int" and t.dims]  # fmt: skip
+        if places and max(places) * _FULL <= one.numel:
+            moved = _SELECTION * sum(t.stored for t in one.tensors)
+            saved += max(one.ns / one.calls - moved_ns(moved, "index", kernels.gpu), 0.0)
+    return saved
+
+
 def find_scatter(kernels: Kernels) -> None:
     """Rows that are sorted, or added by index: only the least that it takes is known, not what it takes here."""
     uses = kernels.free(lambda one: bool(_SORTS.search(one.use.name)) or "adix" in one.use.main_kernel)
@@ -403,6 +430,8 @@ def find_scatter(kernels: Kernels) -> None:
     for one in uses:
         moved = sum(t.stored for t in one.tensors)
         over += max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)
-    saved = time_of(filled)
+    selected = _sorted_for_the_first(kernels)
+    saved = time_of(filled) + selected
+    over = max(over - selected, 0.0)
     if total > 0.05 * kernels.busy_ns or (filled and saved > 0.02 * kernels.busy_ns):
         kernels.claim("scatter_or_sort", [*uses, *filled], saved, more_ns=over, launches=launches_of(filled))
