@@ -457,7 +457,7 @@ def find_idle_processors(kernels: Kernels) -> None:
     for one in few:
         share = _OF_IDLE if one.use.blocks > processors // 8 else 1.0  # of so few, each has far too much to do
         saved += share * min(one.ns * (1 - one.use.blocks / processors), one.over_ns or one.ns)
-    if few and saved > 0.015 * kernels.busy_ns:
+    if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda one: one.ns)
         kernels.claim("low_occupancy", few, saved, sizes=(most.use.blocks, processors))
 
