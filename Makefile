@@ -1,7 +1,7 @@
 # make demo   set up, profile a small two-rank training on this machine, analyse it, have HTA's own code check the
 #             tables, say where the report is
 # make test   set up and run the tests
-# make check  before a commit, a minute: lint, types, and the quick tests of what changed since main
+# make check  before a commit, less than a minute: lint, types, and the quickest tests of what changed since main
 # make format have ruff write the code as `make lint` wants it
 # make docs   build the documentation site into site/, without a network once its packages are there
 # make figures   measure what docs/evidence.md says of speed, and write it there: some minutes on a quiet machine
@@ -20,6 +20,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= 1
 WORKERS ?= 3
+CHECK_S ?= 40
 PYTEST_ARGS ?=
 TIMES ?= 10
 
@@ -37,7 +38,7 @@ else
 SETUP := $(INSTALLED)run,hf,runners,hta,test
 endif
 
-.PHONY: help demo test check docs explore figures format lint browser wheel tools constraints clean setup
+.PHONY: help demo test check check-code check-tests docs explore figures format lint browser wheel tools constraints clean setup
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -74,10 +75,17 @@ figures: $(SETUP)
 	$(BIN)/python -m benchmarks.figures
 
 check: $(SETUP) $(INSTALLED)run,lint
+	@$(MAKE) --no-print-directory -j2 check-code check-tests
+
+check-code:
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
+	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports
 	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m $(if $(SELECT),"not torch and not slow","not slow") $$($(BIN)/python tests/of_what_changed.py)
+
+# Of these tests the quickest, which took CHECK_S together when they last ran: the others are for `make test`.
+check-tests:
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --within $(CHECK_S) -m $(if $(SELECT),"not torch and not slow","not slow") $$($(BIN)/python tests/of_what_changed.py)
 
 format: $(INSTALLED)run,lint
 	$(BIN)/ruff check --fix .

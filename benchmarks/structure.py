@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from benchmarks import ROOT
 
@@ -39,82 +40,9 @@ OTHER_FILES = (
 DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
 SMALL = 60
 
-LATE: dict[str, str] = {
-    "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
-    "traceops.across.replay.simulate": "the compiled part may be missing",
-    "traceops.baseline.store": "the comparison's settings, where none are given",
-    "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
-    "traceops.memory": "`traceops.memory` is a function too; a script on fake tensors imports it, and needs none of it",
-    "traceops.capture.signals": "torch, which a rank that uses no GPU may lack",
-    "traceops.capture.join": "multiprocessing, in a process that trains",
-    "traceops.capture.joining.sitecustomize": "most processes of a command never train, and load nothing",
-    "traceops.capture.light.window": "torch, once a GPU is used; the compiled part or isal may be missing",
-    "traceops.capture.detaching": "torch, once a window ends that CUPTI is to leave behind",
-    "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
-    "traceops.capture.short_way.ways": "the compiled part may be missing",
-    "traceops.capture.observing.stacks": "the compiled part may be missing",
-    "traceops.capture.steps": "torch, once the script has imported it",
-    "traceops.capture.timing": "torch, once a GPU is used",
-    "traceops.capture.trace_file": "torch, once the script profiles itself; the quicker packer, if it is installed",
-    "traceops.core.arrays": "the compiled part may be missing",
-    "traceops.cli": "what only a mistake of ours or a closed stream needs",
-    "traceops.cli.reading_options": "the questions, which only show takes",
-    "traceops.cli.run": "NumPy and the comparison, for --against only",
-    "traceops.cli.diagnose": "the doctor, where no rank fails",
-    "traceops.cli.baseline": "the page, which most actions do not write",
-    "traceops.cli.doctor": "diagnose, for files that others saved; the page, once all is measured",
-    "traceops.cli.sweep": "what only a training that fails needs",
-    "traceops.core.text": "what only a wrong word needs",
-    "traceops.core.settings_file": "TOML's parser, where there are settings; what only a wrong word needs",
-    "traceops.render.report.memory": "what shows a recording of memory, where there is one",
-    "traceops.fabric.discover": "what reads the fabric's files, where there are some",
-    "traceops.core.installation": "more of the C library, where large files are read",
-    "traceops.core.torch_here": "torch, where there may be a GPU",
-    "traceops.cli.parser": "what only a wrong command line needs",
-    "traceops.cli.analyze": "renderers: while workers read, which are forked without them",
-    "traceops.compare.capture": "the pipeline, where traces are given and not a report.json",
-    "traceops.doctor.checkup": "what starts processes, which judging saved files needs not",
-    "traceops.doctor.nodes": "torch, where there are several nodes",
-    "traceops.doctor.worker": "torch, under a deadline that the worker has to announce first",
-    "traceops.fabric.read": "the reader of XML: most folders hold none",
-    "traceops.hangs.discover": "readers of the fabric: most hangs leave dumps only",
-    "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
-    "traceops.launch.conclusion": "the diagnosis: most runs do not fail",
-    "traceops.launch.hangs": "the diagnosis: most runs do not hang",
-    "traceops.launch.session": "NumPy and the pipeline, for --summarize only",
-    "traceops.machine.probe": "psutil may be missing",
-    "traceops.measure.hta_bridge": "pandas and HTA, the extra `hta`",
-    "traceops.measure.summary": "pandas and HTA, the extra `hta`",
-    "traceops.memory.script_process": "torch, where the collector is off",
-    "traceops.memory.worker": "torch, after standard output is out of its reach",
-    "traceops.pipeline.analyze": "the reduce: while workers read, which are forked without it",
-    "traceops.pipeline.mapping.summary_file": "the extra `hta`",
-    "traceops.pipeline.observed_run": "what reads light windows and recordings of memory, where there are some",
-    "traceops.pipeline.mapping.executors": "dask and mpi4py, extras; processes, which one file needs not",
-    "traceops.pipeline.mapping.ranks": "the extra `hta`",
-    "traceops.render.files": "each format when it is asked for: Jinja2 is for pages",
-    "traceops.render.comparison": "each format when it is asked for",
-    "traceops.render.doctor.html": "each format when it is asked for",
-    "traceops.render.finding_blocks": "NumPy and the rules: a launcher shows findings without them",
-    "traceops.render.history.html": "each format when it is asked for",
-    "traceops.render.printer": "rich is for terminals",
-    "traceops.render.report.cross_sections": "hangs and fabrics, which few runs have",
-    "traceops.render.report.html": "hangs and fabrics, which few runs have",
-    "traceops.render.runs.files": "each format when it is asked for",
-    "traceops.report.document": "hangs and fabrics, which few runs have",
-    "traceops.render.report.first_screen": "hangs, which few runs have",
-    "traceops.render.writers.html": "Jinja2, once a page is written",
-    "traceops.rules.registry": "NumPy and the rules of the machine, which a launcher does not need",
-    "traceops.timeline.reader": "Perfetto's package, the extra `perfetto`",
-    "traceops.traces.event_columns": "the compiled scanner may not have been built",
-    "traceops.train.strategies.meshes": "torch's context parallelism, which is experimental, for one strategy only",
-    "traceops.render.report.card": "the types of hang.json: most reports have none; the terminal's marks",
-    "traceops.traces.discover": "threads, for remote folders only",
-    "traceops.traces.run_manifest": "the lock of a run, where one has not ended",
-    "traceops.traces.snapshot_rows": "the compiled reader may not have been built",
-    "traceops.traces.source": "fsspec, an extra",
-    "traceops.traces.text_lines": "NumPy: only where a large log is searched for many words",
-}
+LATE: dict[str, str] = dict(
+    line.split(" = ", 1) for line in Path(__file__).with_name("late_imports.txt").read_text().splitlines()
+)
 """Modules that import inside functions, and what that spares: a test holds that there are no others."""
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 
 import pytest
 import slow_first
@@ -61,8 +62,32 @@ def pytest_collectreport(report):
         _LOADED_TORCH.append(report.nodeid)
 
 
+_SECONDS = "traceops/seconds"  # what each test took when it last ran, in pytest's cache
+_took = Counter()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--within", type=float, metavar="SECONDS", help="only the quickest tests: as many as took so long together"
+    )
+
+
+def pytest_runtest_logreport(report):
+    _took[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session):
+    cache = getattr(session.config, "cache", None)
+    if "PYTEST_XDIST_WORKER" not in os.environ and cache is not None and _took:
+        cache.set(_SECONDS, {**cache.get(_SECONDS, {}), **{name: round(s, 3) for name, s in _took.items()}})
+
+
 @pytest.hookimpl(trylast=True)  # what -m and -k leave out is out already
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if (most_s := config.getoption("--within")) is not None:
+        chosen = slow_first.quickest([item.nodeid for item in items], config.cache.get(_SECONDS, {}), most_s)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
     if "PYTEST_XDIST_WORKER" in os.environ:
         workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         items[:] = slow_first.slow_first(items, [item.nodeid for item in items], workers)

@@ -1,12 +1,14 @@
 """The order in which the workers of pytest-xdist run the tests: those that start processes and wait come first.
 
+And which tests `make check` leaves out, by what they took before.
+
 Each worker begins with a share of them. At the end of a run only quick tests are left, which workers take from each
 other. Otherwise all workers but one would wait for the last trainings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 # Dealt to the workers in turn. A folder stays with one worker: what its tests share, two workers would wait for.
@@ -49,3 +51,17 @@ def slow_first(items: Sequence[T], names: Sequence[str], workers: int) -> list[T
         ordered += rest[:quick]
         del rest[:quick]
     return ordered + rest
+
+
+UNKNOWN_S = 0.08  # what a test takes that was never run here: most take less
+
+
+def quickest(names: Sequence[str], seconds: Mapping[str, float], most_s: float) -> set[str]:
+    """The node ids of as many tests as take `most_s` together; what each took is in `seconds`."""
+    chosen, left_s = set(), most_s
+    for name in sorted(names, key=lambda name: (seconds.get(name, UNKNOWN_S), name)):
+        left_s -= seconds.get(name, UNKNOWN_S)
+        if left_s < 0:
+            break
+        chosen.add(name)
+    return chosen

@@ -11,7 +11,7 @@ import pytest
 from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slow_first import SLOW, slow_first
+from slow_first import SLOW, quickest, slow_first
 from started import ROOT, environment
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -235,3 +235,10 @@ def test_no_test_is_lost_or_run_twice(names, workers):
 @pytest.mark.parametrize("slow", SLOW)
 def test_what_is_named_exists(slow):
     assert (ROOT / slow).is_dir() if slow.endswith("/") else (ROOT / slow).is_file()
+
+
+def test_a_check_leaves_the_longest_tests_out():
+    seconds = {name: 0.25 * number for number, name in enumerate("abcd")}
+    assert quickest("dcba", seconds, 0.75) == {"a", "b", "c"}
+    assert quickest(["b", "never run"], seconds, 0.25) == {"never run"}
+    assert quickest("dcba", seconds, 9.0) == set("abcd")

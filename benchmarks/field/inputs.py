@@ -18,7 +18,7 @@ class Input:
     truth: written down before traceops ran on it. right, abstains: patterns of the verdict (of the fabric: of
     everything printed), spaces made one. never: a pattern that may match nowhere.
     held: set aside while the other half was judged and fixed. wave: 1 is the first search, 2 to 5 are later ones, 6 to
-    19 samples drawn by rules (samples.md). root: a pattern of what the first sentence should name, if it is judged.
+    24 samples drawn by rules (samples.md). root: a pattern of what the first sentence should name, if it is judged.
     """
 
     name: str

@@ -40,6 +40,7 @@ _FOR_AGAIN = 0.12  # of a budget: to run alone what differed beside others
 _LISTED_IN = ROOT / "docs" / "capture.md"
 _OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
+_PID = re.compile(rb"\(pid=\d+\)")  # as a warning of Python 3.12 has it
 # torchrun's own report of a failure has times and pids; `traceops run` reports it in two lines.
 _TORCHRUN = re.compile(rb"^.*torch/distributed/.*\n?|^(?:[WEI]\d{4} |\*{5}).*\n?", re.MULTILINE)
 _RUN_FOLDER = ".traceops"
@@ -104,8 +105,9 @@ def run(case: Case, *, traced: bool, limit_s: float = _LIMIT_S) -> Outcome:
         for file, text in {"main.py": case.main, **case.files}.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text)
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env |= {
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
             "TRACEOPS_CACHE": "off",
             **case.env,
@@ -144,13 +146,19 @@ def run(case: Case, *, traced: bool, limit_s: float = _LIMIT_S) -> Outcome:
         return Outcome(process.returncode, printed[0], printed[1], files, left, _cpu_s() - began, ended_by_us)
 
 
-def differences(case: Case, limit_s: float = _LIMIT_S) -> tuple[list[str], Outcome, Outcome]:
+def differences(case: Case, deadline: float = math.inf) -> tuple[list[str], Outcome, Outcome]:
     """What is not the same with traceops, and both outcomes."""
-    plain, traced = (run(case, traced=traced, limit_s=limit_s) for traced in (False, True))
+    plain, traced = (run(case, traced=traced, limit_s=_limit_s(deadline)) for traced in (False, True))
     if not plain.code and traced.code == NOTHING_CAPTURED:
         traced = replace(traced, code=0)
     plain, traced = _comparable(case, plain), _comparable(case, traced)
     return plain.differences(traced), plain, traced
+
+
+def _limit_s(deadline: float) -> float:
+    if math.isinf(deadline):
+        return _LIMIT_S
+    return max(0.0, min(_LIMIT_OF_A_BUDGET_S, deadline - time.monotonic()))
 
 
 def _comparable(case: Case, one: Outcome) -> Outcome:
@@ -173,7 +181,7 @@ def _comparable(case: Case, one: Outcome) -> Outcome:
 def _without_ours(text: bytes, folder: str) -> bytes:
     """Without what is ours or torchrun's, and what differs each time."""
     text = _TORCHRUN.sub(b"", _OURS.sub(b"", without_chatter(text)))
-    return _ADDRESS.sub(b"0x", text.replace(folder.encode(), b"HERE"))
+    return _PID.sub(b"(pid)", _ADDRESS.sub(b"0x", text.replace(folder.encode(), b"HERE")))
 
 
 def _disturb(process: subprocess.Popen[bytes], folder: Path, case: Case, limit_s: float) -> None:
@@ -228,13 +236,14 @@ class Result:
     more_s: float  # of CPU time, with traceops
 
 
-def examine(case: Case, deadline: float) -> Result:
-    """Run both, within the deadline; an error of the harness is a difference too."""
+def examine(case: Case, deadline: float) -> Result | None:
+    """Run both; None where the deadline cut one off. An error of the harness is a difference too."""
     began = time.monotonic()
-    limit_s = _LIMIT_S if math.isinf(deadline) else max(1.0, min(_LIMIT_OF_A_BUDGET_S, deadline - began))
     try:
-        found, plain, traced = differences(case, limit_s)
+        found, plain, traced = differences(case, deadline)
         more_s = traced.cpu_s - plain.cpu_s
+        if (plain.ended_by_us or traced.ended_by_us) and time.monotonic() > deadline:
+            return None
     except Exception as error:  # the other cases go on
         found, more_s = [f"the harness failed: {error!r}"], 0.0
     result = Result(found, time.monotonic() - began, more_s)
@@ -272,9 +281,9 @@ def main() -> int:
     results = list(side_by_side(examine, able, args.lanes, began + for_cases_s))
     for name, reason in skipped.items():
         print(f"{name}: left out, as {reason}")
-    not_begun = [case.name for case, result in results if result is None]
-    if not_begun:
-        print(f"{len(not_begun)} cases did not begin within the budget: {'; '.join(not_begun)}")
+    late = [case.name for case, result in results if result is None]
+    if late:
+        print(f"{len(late)} cases did not end within the budget: {'; '.join(late)}")
     deadline = began + args.budget
     wrong = sum([not report(case, result, deadline, again=args.lanes > 1) for case, result in results if result])
     more_s = [result.more_s for _, result in results if result]
@@ -298,6 +307,8 @@ def report(case: Case, result: Result, deadline: float, *, again: bool) -> bool:
     if not again or time.monotonic() > deadline:
         return False
     alone = examine(case, deadline)
+    if alone is None:
+        return False
     print("  and alone:", *(alone.found or ["no difference"]), sep="\n    ", flush=True)
     return not alone.found
 

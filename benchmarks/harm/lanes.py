@@ -22,7 +22,7 @@ from benchmarks.harm.cases import RANDOM, Case
 
 T = TypeVar("T")
 _CORES_EACH = 2
-_LEAST_TIMES = 6.0  # a case that begins when less than so many times what it takes is left would be cut off
+_LEAST_TIMES = 9.0  # a case that begins when less than so many times what it takes is left would be cut off
 _MOST_SLEEP_S = 10.0  # what sleeps longer is ended
 _SLEEPS = re.compile(r"\bsleep\((\d+(?:\.\d+)?)\)")
 
@@ -30,7 +30,7 @@ _SLEEPS = re.compile(r"\bsleep\((\d+(?:\.\d+)?)\)")
 def side_by_side(
     work: Callable[[Case, float], T], cases: list[Case], lanes: int, deadline: float
 ) -> Iterator[tuple[Case, T | None]]:
-    """Results in the order of the cases, which begin longest first; None where no time was left to begin one.
+    """Results in the order of the cases, which begin longest first; None where no time was left for one.
 
     `work` gets the case and the deadline, of `time.monotonic()`.
     """

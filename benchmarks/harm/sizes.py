@@ -1,8 +1,9 @@
 """CPU time and memory of files that are made to take long: ``python -m benchmarks.harm.sizes``.
 
-Each case is one text, or one event of a trace, over and over until the file has so many MB (`--mb`). It may take 10 s
-of CPU time for each 10 MB, after the 10 s that every command has, and 300 MB and ten times its size of memory. `{i}`
-in a text counts, `{r}` is a rank of eight, `{c}` is a letter. 1 where a command takes more, or ends in a traceback.
+Each case is one text, or one event of a trace, over and over until the file has so many MB (`--mb`); `traces of 3 kB`
+is a folder of so many MB. It may take 10 s of CPU time for each 10 MB, after the 10 s that every command has, and
+300 MB and ten times its size of memory. `{i}` in a text counts, `{r}` is a rank of eight, `{c}` is a letter. 1 where a
+command takes more, or ends in a traceback.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ TABLE = Path(__file__).with_name("sizes.toml")
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data, ".gz": gzip.compress, ".xz": lambda data: lzma.compress(data, preset=1), ".bz2": bz2.compress
 }  # fmt: skip
+MANY = "traces of 3 kB"
 _FIRST_S, _PER_10_MB_S = 10.0, 10.0
 _FIRST_MB, _TIMES = 300, 10
 _EXIT_CODES = (0, 1, 2, 3, 4)
@@ -46,6 +48,7 @@ def cases() -> Iterator[tuple[str, str, list[str], str]]:
         for name, text in tables.get(kind, {}).items():
             for end in PACKED if kind == "packed" else [""]:
                 yield f"{kind} {name}{end}", text, command, file + end
+    yield MANY, "", ["analyze", "--jobs", "1"], "rank_{rank}.pt.trace.json"
 
 
 def filled(text: str, size: int) -> bytes:
@@ -69,13 +72,43 @@ def trace(text: str, size: int) -> bytes:
     return ('{"traceEvents": [\n' + events + ",\n".join(steps) + "]}").encode()
 
 
+def small_trace(rank: int, ranks: int) -> bytes:
+    """A trace of 3 kB: three steps of three kernels, the last of which is a collective."""
+    events: list[dict[str, Any]] = []
+    for step in range(3):
+        begin = 1_000_000 + 10_000 * step
+        mark = {"name": f"ProfilerStep#{step + 1}", "cat": "user_annotation", "pid": 1, "tid": 1}
+        events.append({"ph": "X", **mark, "ts": begin, "dur": 10_000})
+        for place, kernel in enumerate(("gemm_0", "gemm_1", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)")):
+            at, args = begin + 100 + 900 * place, {"correlation": 10 * step + place}
+            call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 5}
+            events.append({"ph": "X", **call, "ts": at, "args": args})
+            stream = 20 if place == 2 else 7
+            on_device = {"cat": "kernel", "name": kernel, "pid": 0, "tid": stream, "dur": 800}
+            late = rank % 7 if place == 2 else 0
+            events.append({"ph": "X", **on_device, "ts": at + 20 + late, "args": {**args, "stream": stream}})
+    info = {"rank": rank, "world_size": ranks, "backend": "nccl"}
+    return json.dumps({"distributedInfo": info, "traceEvents": events}).encode()
+
+
+def contents(name: str, text: str, file: str, size: int) -> dict[str, bytes]:
+    """The files of a case, not packed."""
+    if name == MANY:
+        ranks = max(2, size // len(small_trace(0, 2)))
+        return {file.format(rank=rank): small_trace(rank, ranks) for rank in range(ranks)}
+    return {file: trace(text, size) if name.startswith("trace") else filled(text, size)}
+
+
 def measured(name: str, text: str, command: list[str], file: str, size: int) -> tuple[str, dict[str, Any]]:
     """What is wrong, and the figures."""
     with tempfile.TemporaryDirectory() as place:
         given = Path(place, "given", file)
         given.parent.mkdir()
-        plain = trace(text, size) if name.startswith("trace") else filled(text, size)
-        given.write_bytes(PACKED["" if given.suffix not in PACKED else given.suffix](plain))
+        files = contents(name, text, file, size)
+        for own, plain in files.items():
+            packing = given.suffix if given.suffix in PACKED else ""
+            given.with_name(own).write_bytes(PACKED[packing](plain))
+        mb = sum(map(len, files.values())) / 1e6
         words = [sys.executable, "-m", "traceops", *command, str(given.parent if "--from" not in command else given)]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEOPS_CACHE": "off"}
         out = str(Path(place, "out"))
@@ -85,13 +118,13 @@ def measured(name: str, text: str, command: list[str], file: str, size: int) -> 
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     figures = {
-        "mb": round(len(plain) / 1e6, 2), "cpu_s": round(used.ru_utime + used.ru_stime, 2),
+        "mb": round(mb, 2), "cpu_s": round(used.ru_utime + used.ru_stime, 2),
         "memory_mb": used.ru_maxrss // 1024, "code": process.returncode,
     }  # fmt: skip
     problems = []
-    if figures["cpu_s"] > _FIRST_S + _PER_10_MB_S * len(plain) / 1e7:
+    if figures["cpu_s"] > _FIRST_S + _PER_10_MB_S * mb / 10:
         problems.append("too long")
-    if figures["memory_mb"] > _FIRST_MB + _TIMES * len(plain) / 1e6:
+    if figures["memory_mb"] > _FIRST_MB + _TIMES * mb:
         problems.append("too much memory")
     if process.returncode not in _EXIT_CODES or "please report" in said:
         problems.append(f"ended with {process.returncode}: {said[-300:]}")

@@ -160,6 +160,12 @@ def test_there_are_many_programs_and_ways_to_end_them() -> None:
     assert len({case.after_s for case in drawn}) > 90 and all(case.signal_number for case in drawn)
 
 
+def test_a_program_finds_what_the_harness_itself_imports(monkeypatch, tmp_path) -> None:
+    (tmp_path / "only_there.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run(Case("x", "import only_there, traceops"), traced=False).code == 0
+
+
 def test_a_program_is_the_same_under_the_capture() -> None:
     source = "import json, sys\nopen('kept', 'w').write('x')\nprint(json.V, sys.argv)\nsys.exit(7)"
     case = Case("x", source, words=("--lr", "1"), files={"json.py": "V = 5"})

@@ -143,6 +143,21 @@ print(len(theirs.key_averages()))
 
 @pytest.mark.torch
 @pytest.mark.slow
+def test_torch_warns_of_the_scripts_own_profiler_also_after_a_window(train):
+    shown, _, errors = train("""
+from torch.profiler import profiler
+from traceops.capture.recorder import _without_remark
+remark = "Warning: Profiler clears events at the end of each cycle."
+with _without_remark():
+    profiler._warn_once(remark)
+    profiler._warn_once("another")
+print(json.dumps(sorted(profiler._WARNINGS_SHOWN)))
+profiler._warn_once(remark)
+""")
+    assert shown == ["another"]
+    assert errors.count("clears events") == 1 and errors.count("another") == 1
+
+
 def test_a_profiler_of_the_scripts_own_at_its_start_costs_it_no_later_window(train):
     table, folder, _ = train(
         """

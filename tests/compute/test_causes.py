@@ -171,15 +171,85 @@ def test_a_cause_is_found_where_it_is_and_nowhere_else(tmp_path, cause):
 
 
 def test_a_cache_that_grows_by_concatenation(tmp_path):
-    def cat(length):
-        parts = [[16, 32, length, 128], [16, 32, 1, 128]]
+    def cat(length, more=1):
+        parts = [[16, 32, length, 128], [16, 32, more, 128]]
         one = op("aten::cat", us=2 + length / 10)
         one["inputs"] = ({"dims": parts, "type": "TensorList", "strides": [[], []]},)
         return one
 
     grown = losses(tmp_path, [cat(length) for length in range(100, 160, 4)])["concat_growth"]
     assert grown.device_ns > 0.6 * grown.ns
-    assert "concat_growth" not in losses(tmp_path, [cat(100) for _ in range(15)])
+    assert "concat_growth" in losses(tmp_path, [cat(100) for _ in range(15)])  # one step, of 15 layers
+    assert "concat_growth" not in losses(tmp_path, [cat(100, 25) for _ in range(15)])
+
+
+def test_of_a_sort_whose_first_places_are_read_a_selection_is_enough(tmp_path):
+    def step(read):
+        sort = op("aten::sort", tensor((32, 512_000), FLOAT), us=1000)
+        return [sort, op("aten::gather", tensor((32, 512_000), FLOAT), tensor((32, read), LONG), us=6)]
+
+    few, all_of_them = (losses(tmp_path, step(read))["scatter_or_sort"] for read in (16, 512_000))
+    assert few.device_ns == pytest.approx(780e3, rel=0.05) and few.more_ns < 200e3
+    assert all_of_them.device_ns < all_of_them.more_ns
+
+
+def sandwiched(between, us):
+    rows, columns = (32, 1024, 1024), (1024 * 1024, 1, 1024)
+    turned = op("aten::copy_", tensor(rows), tensor(rows, strides=columns), us=200, inside=("aten::contiguous",))
+    work = op(between, tensor(rows), tensor((1024,)), us=us)
+    return [turned, work, turned, product(32768, 1024, 1024, us=95)] * 4
+
+
+def test_copies_to_another_order_for_a_norm_and_back_go_whole(tmp_path):
+    norm = losses(tmp_path, sandwiched("aten::native_batch_norm", us=150))["layout_copies"]
+    least = 3 * 2 * 1024**2 * 32 / 2.2e3  # ns of a batch norm, which reads twice and writes once
+    assert norm.device_ns == pytest.approx(4 * (400e3 + 150e3 - least), rel=0.05)
+    other = losses(tmp_path, sandwiched("aten::linalg_inv", us=150))["layout_copies"]
+    assert other.device_ns == pytest.approx(4 * 200e3, rel=0.05)
+
+
+def test_copies_of_heads_and_positions_belong_to_attention_by_hand(tmp_path):
+    heads, strides = (4, 16, 1024, 64), (1024 * 1024, 64, 1024, 1)
+    copy = op("aten::copy_", tensor(heads), tensor(heads, strides=strides), us=80, inside=("aten::reshape",))
+    plain, moved = (
+        losses(tmp_path, calls)["unfused_attention"]
+        for calls in (attention_by_hand(), [copy] * 3 + attention_by_hand())
+    )
+    assert moved.device_ns - plain.device_ns == pytest.approx(240e3)
+
+
+def test_a_dilated_convolution_has_no_larger_result(tmp_path):
+    def flops(dilation):
+        values = ["", "", f"[{dilation}, {dilation}]", "[1, 1]", f"[{dilation}, {dilation}]"]
+        inputs = [tensor((8, 2048, 64, 64)), tensor((256, 2048, 3, 3)), *[tensor((), LONG)] * 3]
+        call = op("aten::cudnn_convolution", *inputs, us=700, values=values)
+        return measure_compute(*launched_of(write(tmp_path / "trace.json", [call]))).unpacked().operators[0].flops
+
+    assert flops(1) == flops(36) == 2 * 8 * 64 * 64 * 256 * 2048 * 9
+
+
+def test_16_bits_halve_norms_too_where_nothing_trains_and_speed_up_no_grouped_convolution(tmp_path):
+    step = [product(4096, 4096, 4096, FLOAT, 330, TF32), op("aten::layer_norm", tensor(MB8, FLOAT), us=100)]
+    norms = (
+        losses(tmp_path, step)["float32_training"].device_ns - losses(tmp_path, step[:1])["float32_training"].device_ns
+    )
+    assert norms == pytest.approx(45e3)
+    shapes = (tensor((8, 768, 32, 32), FLOAT), tensor((768, 48, 3, 3), FLOAT))
+    grouped = op("aten::cudnn_convolution", *shapes, us=400, kernel=TF32)
+    assert losses(tmp_path, [*step, grouped])["float32_training"].ns == losses(tmp_path, step)["float32_training"].ns
+
+
+def test_a_long_body_is_a_loop_unless_it_is_a_layer(tmp_path):
+    def step(*more):
+        steps = [
+            product(64, 256, 256, us=3),
+            *(op(f"aten::{name}", tensor((64, 256)), us=2) for name in "abcdefghijklmnop"),
+        ]
+        return [*steps, *(op(name, tensor((64, 256)), us=2) for name in more)] * 30
+
+    assert losses(tmp_path, step(), host_us=20)["many_small_kernels"].launches > 400
+    layers = losses(tmp_path, step("aten::_softmax", "aten::tanh"), host_us=20)["many_small_kernels"]
+    assert layers.launches == 0
 
 
 def test_an_optimizer_that_loops_over_parameters_is_one_of_many_kernels(tmp_path):
@@ -282,8 +352,8 @@ def test_one_hot_targets_are_a_loss_over_many_classes_and_no_one_hot_product(tmp
     assert next(iter(found)) == "large_float_logits" and "one_hot_product" not in found
 
 
-def table_step(*optimizer):
-    rows, width = 4_000_000, 64
+def table_step(*optimizer, rows=4_000_000):
+    width = 64
     full = tensor((rows, width), FLOAT)
     node = (NODE + "EmbeddingBackward0",)
     grad = op(
@@ -295,12 +365,109 @@ def table_step(*optimizer):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "whole"),
-    [(("addcmul_", "sqrt", "add_", "addcdiv_"), True), (("lerp_", "addcmul_", "addcdiv_"), False)],
+    ("optimizer", "rows", "whole"),
+    [
+        (("addcmul_", "sqrt", "add_", "addcdiv_"), 4_000_000, True),
+        (("lerp_", "addcmul_", "addcdiv_"), 4_000_000, False),
+        (("lerp_", "addcmul_", "addcdiv_", "add_"), 9_000_000, True),  # of 137 rows one is read
+    ],
 )
-def test_all_of_an_optimizer_without_momentum_goes_with_a_dense_table_gradient(tmp_path, optimizer, whole):
-    path = write(tmp_path / "trace.json", table_step(*optimizer))
+def test_all_of_an_optimizer_goes_with_a_dense_table_gradient_but_for_momentum(tmp_path, optimizer, rows, whole):
+    path = write(tmp_path / "trace.json", table_step(*optimizer, rows=rows))
     path.write_text(path.read_text().replace('"cpu_op", "name": "Optimizer', '"user_annotation", "name": "Optimizer'))
     found = {loss.cause: loss for loss in measure_compute(*launched_of(path)).losses}
     saved = found["dense_embedding_gradient"].device_ns if "dense_embedding_gradient" in found else 0.0
     assert (saved > 2.5e6) == whole
+
+
+def without_shapes(path):
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        for key in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs"):
+            event.get("args", {}).pop(key, None)
+    path.write_text(json.dumps(trace))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cause", "share"),
+    [
+        (SIMT, "float32_products", 0.85),
+        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_nn_align1", "misaligned_shape", 0.8),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_64x128_nn_align2", "misaligned_shape", 0.6),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_nn_align8", None, 0.0),
+        (TF32, None, 0.0),
+    ],
+)
+def test_without_shapes_names_of_kernels_tell_of_slow_products(tmp_path, kernel, cause, share):
+    path = write(tmp_path / "trace.json", [product(4096, 4096, 4096, us=3000, kernel=kernel)] * 3)
+    found = measure_compute(*launched_of(without_shapes(path)))
+    assert not found.has_shapes
+    assert [one.cause for one in found.losses] == ([cause] if cause else [])
+    assert sum(one.device_ns for one in found.losses) == pytest.approx(9e6 * share, rel=0.05)
+
+
+@pytest.mark.parametrize(("trained", "rows", "wanted"), [(False, 16, True), (False, 8192, False), (True, 16, False)])
+def test_weights_that_are_cast_for_each_use_where_nothing_trains(tmp_path, trained, rows, wanted):
+    weight = (8192, 8192)
+    inside = (NODE + "MmBackward0",) if trained else ()
+    cast = op("aten::copy_", tensor(weight), tensor(weight, "signed char"), us=80, inside=inside)
+    scale = op("aten::mul", tensor(weight), tensor((8192, 1)), us=70, inside=inside)
+    found = losses(tmp_path, [cast, scale, product(rows, *weight, us=60)] * 4)
+    assert ("redundant_casts" in found) == wanted
+    if wanted:
+        assert found["redundant_casts"].device_ns == pytest.approx(600e3)
+
+
+def test_rows_that_are_scattered_into_fewer_are_no_one_hot_rows(tmp_path):
+    rows, graphs = tensor((524_288, 256), FLOAT), tensor((4096, 256), FLOAT)
+    places = tensor((524_288, 256), LONG)
+    around = (NODE + "ScatterReduceBackward0",)
+    calls = [
+        op("aten::scatter_", graphs, places, us=300),
+        op("aten::scatter_reduce_", graphs, places, rows, us=2500),
+        op("aten::addmm", tensor((256,), FLOAT), rows, tensor((256, 256), FLOAT), us=290, kernel=TF32),
+        op("aten::scatter", graphs, places, us=300, inside=around),
+    ]
+    found = losses(tmp_path, calls)
+    assert next(iter(found)) == "scatter_or_sort" and "one_hot_product" not in found
+
+
+@pytest.mark.parametrize(("blocks", "share"), [(1, 0.99), (60, 0.38), (100, 0.0)])
+def test_long_kernels_of_few_blocks_leave_processors_idle(tmp_path, blocks, share):
+    norm = op("aten::native_group_norm", tensor((1, 512, 16_000), FLOAT), us=5000, grid=blocks)
+    calls = [norm, *[product(4096, 4096, 4096, FLOAT, 330, TF32)] * 3]
+    found = losses(tmp_path, calls)
+    assert ("low_occupancy" in found) == (share > 0)
+    if share:
+        assert found["low_occupancy"].device_ns == pytest.approx(share * 5e6, rel=0.02)
+        assert found["float32_training"].ns == 990e3  # whose fix does nothing about it
+
+
+def test_casts_around_a_few_float32_products_go_with_them(tmp_path):
+    rows, width = 8192, 2048
+    up = op("aten::copy_", tensor((rows, width), FLOAT), tensor((rows, width)), us=50)
+    calls = [up, product(rows, width, 16, FLOAT, 46, SIMT), product(rows, width, width, us=105)] * 8
+    small = [product(rows, width, 16, FLOAT, 46, SIMT), product(rows, width, width, us=105)] * 8
+    with_casts, alone = (losses(tmp_path, one)["float32_products"].device_ns for one in (calls, small))
+    assert with_casts - alone == pytest.approx(400e3)
+
+
+def test_a_mask_of_truth_values_is_made_into_numbers_for_each_attention(tmp_path):
+    heads = [tensor((1, 32, length, 128)) for length in (1024, 9216, 9216)]
+    mask = (1024, 9216)
+    attend = op("aten::_cudnn_attention_forward", *heads, tensor(mask), us=460)
+    made = op("aten::where", tensor(mask, BOOL), tensor(()), tensor(()), us=25)
+    assert losses(tmp_path, [made, attend] * 4)["masked_attention"].device_ns == pytest.approx(100e3)
+    assert "masked_attention" not in losses(tmp_path, [attend] * 4)
+
+
+@pytest.mark.parametrize("requests", [8, 2])
+def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
+    layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
+    one = [op("aten::conv", us=10), *layer * 8, op("aten::head", us=2)]
+    found = losses(tmp_path, one * requests, host_us=30)
+    assert ("too_small_batch" in found) == (requests == 8)
+    if requests == 8:
+        assert found["too_small_batch"].sizes == (8, 8)
+        assert found["too_small_batch"].launches == pytest.approx(26 * 7)

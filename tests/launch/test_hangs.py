@@ -37,7 +37,9 @@ def check_end(run):
     assert run.code == 124, run.said
     manifest = run.manifest
     assert (manifest["status"], manifest["exit_code"]) == ("hung", 124)
-    assert re.search(r"hang: \d+ s without", run.said) and "next: traceops diagnose " in run.said
+    assert (
+        re.search(r"hang: \d+ s without|no first step after \d+ s", run.said) and "next: traceops diagnose " in run.said
+    )
 
 
 def rules(run):

@@ -128,6 +128,30 @@ def test_without_a_limit_the_first_step_may_take_for_ever(tmp_path):
     assert scene.wait(5000) is None and scene.looks == 0
 
 
+def test_a_job_that_is_still_before_its_first_step_leaves_evidence_after_a_minute(tmp_path):
+    """A silent job at batch 0 left none for half an hour."""
+    scene = Scene(tmp_path, HangTimeouts())
+    scene.tell(step=0, phase="starting")
+    assert scene.wait(59) is None
+    assert scene.wait(5).kind == "init"
+
+
+def test_a_job_that_moves_before_its_first_step_is_still_starting(tmp_path):
+    scene = Scene(tmp_path, HangTimeouts())
+    scene.working = True
+    scene.tell(step=0, phase="starting")
+    assert scene.wait(1700) is None
+    assert scene.said == ["still starting: no first step after 60 s; rank 0 is still working in evaluate (train.py:88)"]
+    assert scene.wait(200).kind == "init"
+
+
+def test_a_job_that_would_be_ended_may_start_for_half_an_hour(tmp_path):
+    scene = Scene(tmp_path, HangTimeouts(kills=True))
+    scene.tell(step=0, phase="starting")
+    assert scene.wait(1799) is None
+    assert scene.wait(5).kind == "init"
+
+
 def test_long_steps_have_a_longer_limit(tmp_path):
     scene = Scene(tmp_path, HangTimeouts())
     for step in range(21, 26):

@@ -82,6 +82,20 @@ def test_a_copy_nobody_waits_for_counts_from_the_launch_of_the_next_kernel(launc
     assert exposed(found) == {("to_device", "pinned", "input"): held_up}
 
 
+@pytest.mark.parametrize(
+    ("waits_from", "until", "held_up"), [(20_000, 41_000, 20_000), (20_000, 35_000, 0), (110_000, 120_000, 0)]
+)
+def test_a_host_that_waits_until_the_copies_are_done_is_held_up_by_them(waits_from, until, held_up):
+    """A wait that ends before the copy does is for something else, one behind the last step is the profiler's."""
+    found = measured(
+        step(1, 0, 100_000),
+        copy(PINNED, 10_000, 30_000, launched=2_000, stream=9, size=MB),
+        call("cudaDeviceSynchronize", waits_from, until - waits_from),
+        kernel(80_000, 20_000, launched=60_000),
+    )
+    assert exposed(found) == {("to_device", "pinned", "input"): held_up}
+
+
 def test_a_copy_of_its_own_behind_the_last_kernel_holds_up_nothing_that_is_known():
     found = measured(
         step(1, 0, 100_000),

@@ -164,6 +164,27 @@ def test_a_few_kernels_in_a_loop_are_no_steps(device):
     assert found(rows).by == "window"
 
 
+def test_a_trace_of_passes_alone_has_those_behind_the_cold_first_one():
+    rows, at = [], 1_000_000
+    for number in range(6):
+        for i, name in enumerate(pass_of()):
+            took = (90 if number == 0 and i > 20 else 9) * US
+            rows.append(note(name, at, took, cat="cpu_op"))
+            at += took + US
+    steps = found(rows)
+    assert (steps.by, len(steps)) == ("repetition", 5)
+    assert all(abs(took - len(pass_of()) * 10 * US) <= US for took in np.diff(steps.edges).tolist())
+    assert steps.edges[-1] == at - US + 1
+
+
+@pytest.mark.parametrize(("first_kernel_ends", "catches_up"), [(200, 100), (100, 0)])
+def test_the_first_step_holds_the_time_until_the_device_catches_up(first_kernel_ends, catches_up):
+    rows = [step(1, 0, 100 * US), step(2, 100 * US, 100 * US)]
+    rows += kernel(50 * US, (first_kernel_ends - 50) * US, launched=10 * US)
+    rows += kernel(250 * US, 50 * US, launched=150 * US)
+    assert found(rows).catches_up_ns == catches_up * US
+
+
 def test_repetitions_begin_alike_on_all_ranks():
     """Where the rests lie differently, the same kernel begins a repetition."""
     one = found(device_only(iterations(6)))

@@ -224,6 +224,7 @@ def test_precision_is_told_by_names_or_not_at_all(kernel: str, precision: str | 
         ("AMD Instinct MI300X", "bf16", 1307.4),
         ("AMD Instinct MI250X", "bf16", 191.5),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16", None),
         ("NVIDIA H200", None, None),
         (None, "bf16", None),
     ],

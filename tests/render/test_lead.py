@@ -258,7 +258,10 @@ def test_every_run_has_a_card_and_a_screen_of_text(run: Path) -> None:
 
 def test_a_healthy_run_is_two_lines() -> None:
     lines = card_lines(card_of(analyze(DATA / "copies" / "to_host_ahead")))
-    assert len(lines) == 2 and lines[0].plain == "● No problem found: 83 % of the step is compute."
+    assert (
+        len(lines) == 2
+        and lines[0].plain == "● No problem found: 83 % of the step is compute, and nothing rates its kernels."
+    )
 
 
 def test_of_a_late_rank_with_bars() -> None:

@@ -23,7 +23,7 @@ _WAITED = 0.25  # of what a rank takes longer: the others are seen to wait that 
 
 
 class Longer(Struct, frozen=True):
-    """A rank spends ms a step in a function, its median peer peers_ms; place: the line that differs most.
+    """A rank spends ms per step in a function, its median peer peers_ms; place: the line that differs most.
 
     claimed_ms: as much of the difference as its device was idle for, None where that is not known.
     """
@@ -72,7 +72,7 @@ def _same(times: Sequence[FunctionTime], one: FunctionTime) -> FunctionTime | No
 
 
 def _spread_ms(run: WholeRun, rank: int, one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> float:
-    """What chance alone makes of so few looks, ms a step: each look is one event of a Poisson process."""
+    """What chance alone makes of so few looks, ms per step: each look is one event of a Poisson process."""
     each = one.ms / one.looks
     other = max((peer.ms / peer.looks * np.sqrt(peer.looks) for peer in theirs if peer is not None), default=0.0)
     return float(np.hypot(each * np.sqrt(one.looks), max(other, each)))
@@ -163,7 +163,7 @@ def _steps(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> Collecti
 
 
 def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, str, int], tuple[str, float, float]]:
-    """How each function is said, ms a step in it, and ms of that in which the device had nothing to run."""
+    """How each function is said, ms per step in it, and ms of that in which the device had nothing to run."""
     chosen = np.isin(rank.step_numbers, list(steps))
     found: dict[tuple[str, str, int], tuple[str, float, float]] = {}
     for one in rank.stacks:
@@ -181,7 +181,7 @@ _MOST = 3
 
 
 class Grown(Struct, frozen=True):
-    """A kernel or a region of the host: ms a step on the rank, and on its median peer."""
+    """A kernel or a region of the host: ms per step on the rank, and on its median peer."""
 
     name: str
     ms: float

@@ -241,7 +241,7 @@ class CoreWaits(Struct, frozen=True):
 
 
 class RecordedWait(Struct, frozen=True):
-    """What a rank wanted for a core in its recorded steps: ms a step, and percent of their time.
+    """What a rank wanted for a core in its recorded steps: ms per step, and percent of their time.
 
     beside_pct: the same without the step in which it waited longest. One such step is an event, and no lack of cores.
     """

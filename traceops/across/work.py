@@ -70,7 +70,7 @@ def _repeated_ms(
 ) -> tuple[float, float]:
     """Of kernels launched more often than on the peer, each launch as large: what they take longer, and take there.
 
-    Both ms a step.
+    Both ms per step.
     """
     longer = of_peer = 0.0
     for name in mine.keys() & theirs.keys():
@@ -104,7 +104,7 @@ def _kernels(summary: RankSummary) -> dict[str, KernelStats]:
 
 
 def _compute_ms(summary: RankSummary) -> float:
-    """Time of all compute kernels, ms a step."""
+    """Time of all compute kernels, ms per step."""
     return sum(k.total_us for k in summary.kernels if k.kind == "compute") / 1e3 / max(len(summary.step_numbers), 1)
 
 
@@ -128,7 +128,7 @@ def _blocks_ratio(
     """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks.
 
     1 where these are too few to say so: a small kernel more on one rank is no share of the work. The second is what
-    these kernels take longer, ms a step.
+    these kernels take longer, ms per step.
     """
     ratios, weights, growth = [], [], 0.0
     for name in mine.keys() & theirs.keys():

@@ -261,7 +261,7 @@ class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
 
 
 class RanksAnswer(AnswerBase, frozen=True, kw_only=True, tag="ranks"):
-    """Ranks in the order of `ordered_by`, most first. Times in ms a step."""
+    """Ranks in the order of `ordered_by`, most first. Times in ms per step."""
 
     ordered_by: str
     total: Annotated[Count, Meta(description="Rows before `top` cut them.")]
@@ -293,7 +293,7 @@ class KernelsAnswer(AnswerBase, frozen=True, kw_only=True, tag="kernels"):
 
 
 class RolesAnswer(AnswerBase, frozen=True, kw_only=True, tag="roles"):
-    """Communication by what its groups are for, ms a step."""
+    """Communication by what its groups are for, ms per step."""
 
     rows: tuple[RoleRow, ...]
 

@@ -38,7 +38,7 @@ class OpenManifest:
         return self.out / f"rank_{self.manifest.rank}"
 
     def add_times(self, timers: Mapping[Phase, StepTimer], steps: list[int]) -> None:
-        """What the timers say, ms a step. steps: numbers of the recorded ones, in the order of the timer's."""
+        """What the timers say, ms per step. steps: numbers of the recorded ones, in the order of the timer's."""
         timed = {phase: timer.durations() for phase, timer in timers.items()}
         before = self.manifest
         self.manifest = replace(before, step_clock="cuda_event" if uses_gpu() else "host")

@@ -359,6 +359,8 @@ def _without_remark() -> Iterator[None]:
 
     modules: tuple[Any, ...] = (autograd, profiler)
     saved = [(module, module.warn) for module in modules if hasattr(module, "warn")]
+    shown: set[str] = getattr(profiler, "_WARNINGS_SHOWN", set())
+    before = frozenset(shown)
 
     def heard(warn: Callable[..., None], message: Any, *rest: Any, **options: Any) -> None:
         if _REMARK not in str(message):
@@ -371,6 +373,7 @@ def _without_remark() -> Iterator[None]:
     finally:
         for module, warn in saved:
             module.warn = warn
+        shown -= {text for text in shown - before if _REMARK in text}  # for a profiler of the training's own
 
 
 @contextmanager

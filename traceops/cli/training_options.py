@@ -8,7 +8,6 @@ from pathlib import Path
 from traceops.capture.schedule import STEP_ON, Schedule
 from traceops.cli.declared import Command, Group, add_options, changed, flag, option, positive
 from traceops.launch.launchers import NAMES as LAUNCHERS
-from traceops.launch.launchers import HangTimeouts
 from traceops.train.options import add_training_arguments
 
 RECORDING = {
@@ -112,8 +111,8 @@ _HANGS = Group("hangs", (
         "0: do not watch",
     ),
     option(
-        "--init-timeout", type=_seconds, default=HangTimeouts().init_s, metavar="S",
-        help="the same before the first step (%(default)g); 0: wait forever",
+        "--init-timeout", type=_seconds, metavar="S",
+        help="the same before the first step (60 while nothing moves, 1800 with --kill-on-hang); 0: wait forever",
     ),
     flag("--kill-on-hang", help="end a hung job and exit with 124 (otherwise it goes on)"),
 ), """A training counts as hung when no rank finishes a step for this long and nothing makes progress. traceops

@@ -10,10 +10,16 @@ from msgspec import Struct
 from traceops.compute.attainable import Gpu, attention_ns, moved_ns, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
-from traceops.compute.uses import HALVES, Tensor, converts_layout
+from traceops.compute.uses import HALVES, Tensor, converts_layout, unaligned
 from traceops.compute.work import Attention, Product
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
+_OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
+_BY_ELEMENT = {
+    1: 0.8,
+    2: 0.6,
+}  # of the time of products in 16 bits goes with aligned rows, by the elements read at once
+_PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -42,10 +48,14 @@ class _Scores(Struct, frozen=True):
 
     def moved_by(self, one: Judged) -> bool:
         """Whether it copies what the products multiply."""
-        if one.kind != "copy" or not one.use.within("aten::matmul", "aten::einsum"):
+        if one.kind != "copy":
             return False
         sizes = (self.heads * self.query * self.width, self.heads * self.key * self.width)
-        return any(t.numel in sizes and self.width in t.dims[-2:] for t in one.tensors)
+        if one.use.within("aten::matmul", "aten::einsum"):
+            return any(t.numel in sizes and self.width in t.dims[-2:] for t in one.tensors)
+        # Heads and positions change places, of all heads where attention takes some of them at a time.
+        whole = one.numel and any(one.numel % size == 0 and one.numel <= _PARTS * size for size in sizes)
+        return bool(whole) and is_reordered(one) and one.tensors[0].dims[-1] == self.width
 
     def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
         """What fused attention takes. hidden: half of the keys are."""
@@ -108,12 +118,13 @@ def find_unsized_attention(kernels: Kernels) -> None:
         return
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
-    saved = launches = 0.0
+    saved = launches = around = 0.0
     products = 0
     for one in kernels.order:
         if one.use.name in ("aten::bmm", "aten::baddbmm"):
             if products and any("softmax" in each.use.name for each in between) and len(between) <= _MOST_BETWEEN:
                 saved += call_ns(between)
+                around += 2 * call_ns([one])
                 launches += len(between)
                 uses |= {id(each): each for each in between}
             products, between = 1, []
@@ -122,17 +133,43 @@ def find_unsized_attention(kernels: Kernels) -> None:
         else:
             between.append(one)
     if saved > 0.05 * kernels.busy_ns:
-        kernels.claim("unfused_attention", uses.values(), saved, launches=launches)
+        more = _OF_PRODUCTS * around
+        kernels.claim("unfused_attention", uses.values(), saved, launches=launches, more_ns=more)
+
+
+def find_unsized_products(kernels: Kernels) -> None:
+    """Of a trace without shapes: products whose kernels' names say that they miss the tensor cores, or their speed."""
+    long = kernels.free(
+        lambda one: one.kind in ("product", "convolution") and one.ns > _LONG_NS * max(one.launches, 1.0)
+    )
+    slow = [
+        one for one in long if one.unit == "simt" and "implicit_convolve" not in one.use.main_kernel
+    ]  # of few channels
+    saved = sum(max(one.ns - one.calls * _in_tf32(one.ns / one.calls, kernels.gpu), 0.0) for one in slow)
+    if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
+        kernels.claim("float32_products", slow, saved)
+    odd = [
+        (one, _BY_ELEMENT[width]) for one in long if one.unit == "half" and (width := unaligned(one.use.main_kernel))
+    ]
+    kernels.claim("misaligned_shape", [one for one, _ in odd], sum(one.ns * share for one, share in odd))
+
+
+def _in_tf32(ns: float, gpu: Gpu) -> float:
+    """What a product takes in TF32 that takes so long without tensor cores, at their full speed."""
+    return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
 
 
 def find_masked_attention(kernels: Kernels) -> None:
     """Fused attention with a tensor as its mask, which computes the hidden half; or on a kernel that is slow for it."""
     masked = kernels.free(lambda one: one.work.attention is not None and one.work.attention.masked)
-    masked = [one for one in masked if one.work.attention and _hides_much(one.work.attention)]
-    saved = more = 0.0
+    made = _made_into_numbers(masked, kernels)
+    saved, more = time_of(made), 0.0
+    masked = [one for one in masked if one.work.attention and (made or _hides_much(one.work.attention))]
     for one in masked:
         attention = one.work.attention
         assert attention is not None
+        if not _hides_much(attention):
+            continue
         whole, half = (one.calls * attention_ns(attention, kernels.gpu, causal) for causal in (False, True))
         slow = "efficient" in one.use.name and one.ns > 1.8 * whole  # a faster kernel takes masks, if not all
         taken = whole if slow else one.ns
@@ -148,7 +185,16 @@ def find_masked_attention(kernels: Kernels) -> None:
     if masked:
         attention = masked[0].work.attention
         assert attention is not None
-        kernels.claim("masked_attention", masked, saved, sizes=(attention.query, attention.key), more_ns=more)
+        kernels.claim("masked_attention", [*masked, *made], saved, sizes=(attention.query, attention.key), more_ns=more)
+
+
+def _made_into_numbers(masked: list[Judged], kernels: Kernels) -> list[Judged]:
+    """What makes numbers of a mask of truth values before each attention, which adds them to the scores."""
+    sizes = {(one.work.attention.query, one.work.attention.key) for one in masked if one.work.attention}
+    return kernels.free(
+        lambda one: one.use.name == "aten::where" and bool(one.tensors) and one.tensors[0].dtype == "bool"
+        and one.tensors[0].dims[-2:] in sizes
+    )  # fmt: skip
 
 
 def _hides_much(one: Attention) -> bool:
@@ -195,10 +241,12 @@ def find_repeated_keys(kernels: Kernels) -> None:
 
 
 _SLOWER = 1.25  # times its least, from which a shape is blamed
+_OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 _CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
 _HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
+_HALF_OF_ALL = 0.45  # the same of a model whose weights are in 16 bits, with its norms
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
 _FEW_ROWS = 64  # of a product that reads its weights and does little with them
@@ -290,8 +338,23 @@ def find_float32(kernels: Kernels) -> None:
     slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
-        kernels.claim("float32_products", slow, saved)
+        around = _casts_around(slow, kernels)
+        kernels.claim("float32_products", [*slow, *around], saved + time_of(around))
     _find_float32_training(kernels)
+
+
+def _casts_around(slow: list[Judged], kernels: Kernels) -> list[Judged]:
+    """Casts to float32 and back for a few products, of a model that multiplies in 16 bits else."""
+    if time_of(one for one in kernels.all if one.kind == "product" and one.unit == "half") < time_of(slow):
+        return []
+    products = [one.work.product for one in slow if one.work.product is not None]
+    sizes = {size for one in products for size in (one.left.numel, one.right.numel, one.batch * one.rows * one.columns)}
+
+    def is_one(one: Judged) -> bool:
+        types = {t.dtype for t in one.tensors[:2]}
+        return one.kind == "cast" and one.numel in sizes and "float" in types and bool(types & HALVES)
+
+    return kernels.free(is_one)
 
 
 def _find_float32_training(kernels: Kernels) -> None:
@@ -306,9 +369,10 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
-                  len(one.tensors) > 1)  # fmt: skip
-    saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)  # autocast casts weights, and their gradients back
+    if kernels.training:  # autocast casts weights, and their gradients back
+        weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
+                      len(one.tensors) > 1)  # fmt: skip
+        saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
@@ -320,10 +384,14 @@ def _find_float32_training(kernels: Kernels) -> None:
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.kind in ("product", "convolution"):
-        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None else 0.0
+        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None and not _is_grouped(one) else 0.0
     if one.work.attention is not None:
         return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
-    return _HALF_OF_FLOAT * one.ns if one.kind in ("elementwise", "copy", "cat", "fill", "reduction") else 0.0
+    if _leaves_idle(one, kernels):  # what takes long there are not the bytes
+        return 0.0
+    if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
+        return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
+    return _HALF_OF_ALL * one.ns if one.kind in ("norm", "softmax") and not kernels.training else 0.0
 
 
 def _in_half(one: Attention) -> Attention:
@@ -341,6 +409,14 @@ def _is_wide(one: Judged) -> bool:
         return one.work.product.smallest >= _LEAST_WIDTH
     weight = one.use.inputs.tensor(2 if one.use.node else 1)
     return weight is None or not weight.dims or min(weight.dims[0], weight.numel // weight.dims[0]) >= _LEAST_WIDTH
+
+
+def _is_grouped(one: Judged) -> bool:
+    """Whether it is a convolution in groups of channels, whose kernels for 16 bits may be slower."""
+    source, weight = one.use.inputs.tensor(int(bool(one.use.node))), one.use.inputs.tensor(2 if one.use.node else 1)
+    if one.kind != "convolution" or source is None or weight is None or len(weight.dims) < 3:
+        return False
+    return 1 < weight.dims[1] < source.dims[1]
 
 
 def _as_slow_as_simt(one: Judged, kernels: Kernels) -> bool:
@@ -375,14 +451,20 @@ def find_at_limit(kernels: Kernels) -> None:
 
 def find_idle_processors(kernels: Kernels) -> None:
     """Long kernels of fewer blocks than the GPU has processors."""
-    few = kernels.free(
-        lambda one: 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns / max(one.launches, 1) > _LONG_NS
-        and one.kind not in ("product", "attention", "copy")
-    )  # fmt: skip
-    saved = sum(min(one.ns * (1 - one.use.blocks / kernels.gpu.processors), one.over_ns or one.ns) for one in few)
-    if few and saved > 0.02 * kernels.busy_ns:
+    processors = kernels.gpu.processors
+    few = kernels.free(lambda one: _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"))
+    saved = 0.0
+    for one in few:
+        share = _OF_IDLE if one.use.blocks > processors // 8 else 1.0  # of so few, each has far too much to do
+        saved += share * min(one.ns * (1 - one.use.blocks / processors), one.over_ns or one.ns)
+    if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda one: one.ns)
-        kernels.claim("low_occupancy", few, 0.7 * saved, sizes=(most.use.blocks, kernels.gpu.processors))
+        kernels.claim("low_occupancy", few, saved, sizes=(most.use.blocks, processors))
+
+
+def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
+    """Whether a long kernel has fewer blocks than half of the processors."""
+    return 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns > _LONG_NS * max(one.launches, 1)
 
 
 _NORM_LAST = {False: 1.25, True: 2.2}  # TB/s of batch norm with channels last, forward and backward
@@ -418,7 +500,8 @@ def find_channels_first(kernels: Kernels) -> None:
 
 def _channels_first(one: Judged) -> bool:
     tensors = [t for t in one.tensors if len(t.dims) in (4, 5)]
-    return bool(tensors) and _first(tensors[0]) and tensors[0].dims[1] >= _LEAST_CHANNELS
+    # A convolution over one dimension has images one row high, and takes no other order.
+    return bool(tensors) and _first(tensors[0]) and tensors[0].dims[1] >= _LEAST_CHANNELS and tensors[0].dims[-2] > 1
 
 
 def _first(tensor: Tensor) -> bool:
@@ -435,19 +518,46 @@ def find_layout_copies(kernels: Kernels) -> None:
     """Copies that only change the order of dimensions."""
     copies = []
     for one in kernels.free(lambda one: one.kind == "copy"):
-        tensors = one.tensors
-        if len(tensors) < 2 or tensors[0].dims != tensors[1].dims or tensors[1].expanded:
+        if not one.use.within("aten::contiguous", "aten::reshape", "aten::clone") or not is_reordered(one):
             continue
-        if not one.use.within("aten::contiguous", "aten::reshape", "aten::clone"):
-            continue
-        if _order(tensors[0]) != _order(tensors[1]) and tensors[0].numel * tensors[0].size > 1e6:
+        if one.tensors[0].numel * one.tensors[0].size > 1e6:
             copies.append(one)
     total = time_of(copies)
-    explicit = sum(one.ns for one in copies if one.use.within("aten::contiguous"))
+    back = _there_and_back(kernels.order, copies)
+    whole = time_of(one for one in copies if one.numel in back)
+    explicit = time_of(one for one in copies if one.numel not in back and one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
-    saved = 0.5 * explicit + 0.3 * (total - explicit)
+    saved = whole + 0.5 * explicit + 0.3 * (total - whole - explicit)
+    norms = kernels.free(lambda one: one.kind == "norm" and one.numel in back)
     if total > 0.03 * kernels.busy_ns:
-        kernels.claim("layout_copies", copies, saved, launches=0.5 * launches_of(copies))
+        saved += sum(one.over_ns for one in norms)
+        kernels.claim("layout_copies", [*copies, *norms], saved, launches=0.5 * launches_of(copies))
+
+
+def is_reordered(one: Judged) -> bool:
+    """Whether a copy changes the order of dimensions, and nothing else."""
+    tensors = one.tensors
+    same = len(tensors) > 1 and tensors[0].dims == tensors[1].dims and not tensors[1].expanded
+    return same and _order(tensors[0]) != _order(tensors[1])
+
+
+_ANY_ORDER = frozenset({"norm", "elementwise", "cast", "reduction", "softmax"})  # work in which each order does
+
+
+def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
+    """Sizes of what is copied to another order for a norm alone, which takes either order, and back."""
+    own = {id(one) for one in copies}
+    found = set()
+    opened, norms = 0, False
+    for one in order:
+        if id(one) in own and not one.use.node:
+            if opened == one.numel and norms:
+                found.add(one.numel)
+            opened, norms = (0 if opened == one.numel and norms else one.numel), False
+        elif one.kind not in _ANY_ORDER:
+            opened = 0
+        norms = norms or one.kind == "norm"
+    return found
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

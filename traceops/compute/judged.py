@@ -88,8 +88,8 @@ class Kernels(Struct):
 
     @property
     def training(self) -> bool:
-        """Whether autograd's backward ran."""
-        return any(one.use.node for one in self.all)
+        """Whether a backward pass or an optimizer ran; old traces have no nodes of autograd."""
+        return any(one.use.node or one.use.optimizing or "backward" in one.use.name for one in self.all)
 
     def free(self, wanted: Callable[[Judged], bool] = lambda _: True) -> list[Judged]:
         """What no cause has explained yet."""

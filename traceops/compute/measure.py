@@ -23,6 +23,7 @@ from traceops.compute.heavy import (
     find_repeated_keys,
     find_unfused_attention,
     find_unsized_attention,
+    find_unsized_products,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
@@ -50,10 +51,12 @@ _SMALL_NS = 12_000.0
 _MANY = 150  # launches per step
 _REPEATED, _REPEATED_LAYERS = 10, 24  # times from which a body is a loop's, and one with products
 _OF_LAYERS = frozenset({"convolution", "norm"})  # layers that follow each other are no loop
-_BODY = 16  # launches, of a loop's body
+_OF_LONG_LAYERS = _OF_LAYERS | {"attention", "softmax"}
+_BODY, _LONG_BODY = 16, 64  # launches, of a loop's body, and of one that is no layer of any kind
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _PASSES = 4  # forward and backward passes of a step, from which they run in turn
+_PASS = 12  # operators of a pass at least
 _MOST_REPEATED = 0.7  # of the launches
 _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
@@ -104,9 +107,10 @@ def _claimed_in_loops(looped: Sequence[LoopPart], kernels: Kernels) -> float:
 
 
 def _passes_in_turn(kernels: Kernels) -> list[Loss]:
-    """Forward and backward several times in a step, each on a small batch: one batch of all does the same."""
+    """The same passes several times in a step, each on a small batch: one batch of all does the same."""
     backward = [bool(one.use.node) for one in kernels.order if not one.use.optimizing]
     passes = sum(now and not before for before, now in zip([False, *backward], backward, strict=False))
+    passes = passes or _turns(kernels)
     if passes < _PASSES:
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
@@ -122,6 +126,16 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     saved = max(time_of(small) - after, 0.0)
     launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
+
+
+def _turns(kernels: Kernels) -> int:
+    """How often a step without backward does the same from its beginning to its end: 1 for no whole number of times."""
+    names = [one.use.name for one in kernels.order]
+    for turns in range(len(names) // _PASS, 1, -1):
+        length = len(names) // turns
+        if length * turns == len(names) and names[length:] == names[:-length]:
+            return turns
+    return 1
 
 
 def with_loop(loss: Loss, kernels: Kernels) -> Loss:
@@ -168,7 +182,7 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
     names = np.array([number_of[id(one)] for one in order])
     inside = np.zeros(len(names), dtype=np.int64)  # which loop
     number = 0
-    for body in range(1, _BODY + 1):
+    for body in range(1, _LONG_BODY + 1):
         same = np.concatenate(([False] * (body + 1), names[body:] == names[:-body], [False]))
         turns = np.flatnonzero(same[1:] != same[:-1])
         starts, ends = turns[::2], turns[1::2]
@@ -176,7 +190,7 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
         for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
             kinds = {one.kind for one in order[start : start + body]}
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
-            if end - start + body < least * body or kinds & _OF_LAYERS:
+            if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
             number += 1
             own = inside[start - body : end]
@@ -238,6 +252,7 @@ def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
     if not has_shapes:
         find_unsized_attention(kernels)
+        find_unsized_products(kernels)
         find_optimizer_loop(kernels)
         return
     for find in (
@@ -463,11 +478,12 @@ def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix])
             parts_host.append(host * kept)
             parts_device.append(np.repeat(device * left, paces, axis=0))
     steps = replayed_ns(schedule, np.concatenate(parts_host), np.concatenate(parts_device)).reshape(-1, paces)
+    compute = replace(compute, paced_ns=tuple(steps[0].tolist()))
     losses = [
         _at_any_pace(replace(loss, paced_ns=tuple(map(tuple, steps[2 * at + 1 : 2 * at + 3].tolist()))), compute)
         for at, loss in enumerate(compute.losses)
     ]
-    return replace(compute, paced_ns=tuple(steps[0].tolist()), losses=tuple(losses))
+    return replace(compute, losses=tuple(losses))
 
 
 def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
@@ -478,8 +494,10 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
     if loss.cause == "many_small_kernels":  # whose launches a CUDA graph may spare all
         least = min(least, compute.device_ns - loss.device_ns)
     if compute.bound == "device":  # a host that is slower than the device would have shown
-        most = min(most, compute.device_ns)
-    return replace(loss, step_after_ns=(_BELOW * least, _ABOVE * most))
+        least, most = min(least, compute.device_ns), min(most, compute.device_ns)
+    before = max(compute.paced_ns[at] for at in likely)  # a fix makes no step longer
+    most = min(_ABOVE * most, before)
+    return replace(loss, step_after_ns=(min(_BELOW * least, most), most))
 
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:

@@ -99,6 +99,8 @@ def find_casts(kernels: Kernels) -> None:
             saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
             launches += 2
     repeated, again = _repeated_casts(kernels)
+    kept = _casts_of_kept_weights(kernels)
+    repeated, again = [*repeated, *kept], again + time_of(kept)
     uses |= {id(one): one for one in repeated}
     if saved + again > 0.05 * kernels.busy_ns:
         kernels.claim("redundant_casts", uses.values(), saved + again, launches=launches + launches_of(repeated))
@@ -141,6 +143,26 @@ def _repeated_casts(kernels: Kernels) -> tuple[list[Judged], float]:
     return found, saved
 
 
+def _casts_of_kept_weights(kernels: Kernels) -> list[Judged]:
+    """Weights that no training changes, cast for each use, and what else is done to them, as to undo a quantisation."""
+    if kernels.training:
+        return []
+    products = [one.work.product for one in kernels.all if one.work.product is not None]
+    moving = {product.left.numel for product in products} | {one.batch * one.rows * one.columns for one in products}
+    weights = {tuple(sorted(one.right.dims)) for one in products if one.right.numel not in moving}
+    found: list[Judged] = []
+    for size in weights:
+        mine = kernels.free(
+            lambda one, size=size: (
+                one.kind in ("cast", "elementwise")  # type: ignore[misc]
+                and one.numel * 2 >= _LEAST_BYTES
+                and tuple(sorted(one.tensors[0].dims)) == size
+            )
+        )
+        found += mine if any(one.kind == "cast" for one in mine) else []
+    return found
+
+
 def find_unfused(kernels: Kernels) -> None:
     """Four and more kernels in a row over tensors of one size, where one would read and write them once."""
     taken: dict[int, float] = {}
@@ -149,7 +171,7 @@ def find_unfused(kernels: Kernels) -> None:
     for chain in _chains(kernels.order):
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
-        if len(large) < _LEAST_CHAIN:
+        if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
             continue
         each = [one.ns / one.calls for one in large]
         gain = sum(each) - _least_of(large, kernels)
@@ -215,7 +237,14 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
     read = sum(t.stored for t in first if 2 * t.numel > numel)
     written = max((t.size for t in last if t.dims), default=4) * numel
     kept = 2.0 * numel if chain[0].use.node else 0.0
-    return moved_ns(read + written + kept, _FUSED, kernels.gpu)
+    # Gradients of parameters are sums over rows: a kernel of their own, which reads all again.
+    again = read + kept if any(_sums_rows(one) for one in chain) else 0.0
+    return moved_ns(read + written + kept + again, _FUSED, kernels.gpu)
+
+
+def _sums_rows(one: Judged) -> bool:
+    """Whether it is the sum of a gradient that was broadcast over rows."""
+    return one.kind == "reduction" and bool(one.use.node) and one.use.name == "aten::sum"
 
 
 _SLICES = re.compile(r"^(Select|Slice|Narrow|Unbind|Split|Index)\w*Backward")
@@ -223,13 +252,17 @@ _FULL = 4  # times the slice from which a gradient at full size is too large
 _SORTS = re.compile(
     r"sort|topk|unique|scatter|index_put|index_add|index_reduce|_embedding_bag_dense|embedding_dense", re.IGNORECASE
 )
+_AFTER_SORT = 6  # operators, in which what was sorted is read
+_SELECTION = 5.0  # passes: four by digits of the numbers, one that gathers
 _ADDS = re.compile(r"^aten::(scatter_add|scatter_reduce|index_add)")
 _MESSAGES = 16  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
 _SPARSE_RATE = "embedding"
 _DECAYS = re.compile(r"lerp|^aten::(_foreach_)?mul_|_fused_")  # of an optimizer's states
+_RARE = 128  # times the rows that a step reads
 _LARGE_TABLE = 0.15  # of the busy time
 _GROWN = 6  # different lengths from which a tensor is grown
+_APPENDED = 64  # times as long as what is joined to it, is a tensor that is copied to append a little
 _HOT = 32  # classes
 
 
@@ -267,7 +300,10 @@ def find_growing_cat(kernels: Kernels) -> None:
             rest = tuple(dim for at, dim in enumerate(parts[0].dims) if at != axis[0])
             grown[rest, axis[0]].append((one, parts[0].dims[axis[0]], parts[-1].dims[axis[0]]))
     for found in grown.values():
-        if len({length for _, length, _ in found}) < _GROWN:
+        longest = max(found, key=lambda part: part[0].ns)
+        appended = longest[1] >= _APPENDED * longest[2] and not longest[0].use.node
+        appended = appended and time_of(one for one, _, _ in found) > 0.1 * kernels.busy_ns
+        if not appended and len({length for _, length, _ in found}) < _GROWN:
             continue
         uses = [one for one, _, _ in found]
         saved = sum(one.ns - max(one.ns * more / (length + more), 2_000 * one.calls) for one, length, more in found)
@@ -276,7 +312,8 @@ def find_growing_cat(kernels: Kernels) -> None:
 
 def find_dense_table(kernels: Kernels) -> None:
     """A gradient of all rows of a table of which few were read."""
-    # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is.
+    # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is. Others
+    # let it rest in rows that are not read, which is what one wants of a table that is read so little.
     adds = not any(_DECAYS.search(one.use.name) for one in kernels.all if one.use.optimizing)
     for one in kernels.free(lambda one: "embedding" in one.use.name and "backward" in one.use.name):
         tensors = one.tensors
@@ -289,7 +326,7 @@ def find_dense_table(kernels: Kernels) -> None:
         whole = [
             each
             for each in kernels.free(lambda each: each.kind in ("optimizer", "elementwise", "fill"))
-            if (not each.use.optimizing or adds or _adds_alone(each))
+            if (not each.use.optimizing or adds or table > _RARE * touched * width or _adds_alone(each))
             and any(t.numel == table and t.dims[-1:] == (width,) for t in each.tensors)
         ]
         least = moved_ns(_SPARSE * touched * width * 4.0, _SPARSE_RATE, kernels.gpu)
@@ -329,7 +366,7 @@ def find_one_hot(kernels: Kernels) -> None:
     hot = {
         (t.numel, t.dims[-1])
         for one in kernels.all
-        if one.use.within("aten::one_hot") or (one.use.name.startswith("aten::scatter") and len(one.tensors) == 2)
+        if one.use.within("aten::one_hot") or _puts_ones(one)
         for t in one.tensors
         if len(t.dims) > 1 and t.dims[-1] >= _HOT
     }
@@ -348,6 +385,14 @@ def find_one_hot(kernels: Kernels) -> None:
     made = kernels.free(lambda one: any((t.numel, t.dims[-1]) in hot for t in one.tensors if len(t.dims) > 1))
     together = list({id(one): one for one in (*uses, *made)}.values())
     kernels.claim("one_hot_product", together, time_of(together) - least)
+
+
+def _puts_ones(one: Judged) -> bool:
+    """Whether it puts one number at a few places of each row."""
+    if not one.use.name.startswith("aten::scatter") or len(one.tensors) != 2:
+        return False
+    rows, places = one.tensors
+    return places.dims[:-1] == rows.dims[:-1] and places.numel * _FULL <= rows.numel
 
 
 def find_messages(kernels: Kernels) -> None:
@@ -370,6 +415,20 @@ def _gathers(one: Judged, size: int) -> bool:
     return any(t.numel == size for t in one.tensors)
 
 
+def _sorted_for_the_first(kernels: Kernels) -> float:
+    """What sorts take beyond the selection of the largest, where next only a few of the sorted places are read."""
+    saved = 0.0
+    for at, one in enumerate(kernels.order):
+        if one.cause is not None or not one.use.within("aten::sort"):
+            continue
+        places = [t.numel for each in kernels.order[at + 1 : at + 1 + _AFTER_SORT] for t in each.tensors
+                  if t.dtype == "long int" and t.dims]  # fmt: skip
+        if places and max(places) * _FULL <= one.numel:
+            moved = _SELECTION * sum(t.stored for t in one.tensors)
+            saved += max(one.ns / one.calls - moved_ns(moved, "index", kernels.gpu), 0.0)
+    return saved
+
+
 def find_scatter(kernels: Kernels) -> None:
     """Rows that are sorted, or added by index: only the least that it takes is known, not what it takes here."""
     uses = kernels.free(lambda one: bool(_SORTS.search(one.use.name)) or "adix" in one.use.main_kernel)
@@ -381,6 +440,8 @@ def find_scatter(kernels: Kernels) -> None:
     for one in uses:
         moved = sum(t.stored for t in one.tensors)
         over += max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)
-    saved = time_of(filled)
+    selected = _sorted_for_the_first(kernels)
+    saved = time_of(filled) + selected
+    over = max(over - selected, 0.0)
     if total > 0.05 * kernels.busy_ns or (filled and saved > 0.02 * kernels.busy_ns):
         kernels.claim("scatter_or_sort", [*uses, *filled], saved, more_ns=over, launches=launches_of(filled))

@@ -423,7 +423,7 @@ Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
 _SIMT = re.compile(
     r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm", re.IGNORECASE
 )
-_TF32 = re.compile(r"tf32|s1688gemm|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
+_TF32 = re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
 _HALF = re.compile(
     r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma|cutlass.*half"
     r"|bf16bf16|f16f16",
@@ -431,7 +431,7 @@ _HALF = re.compile(
 )
 _FP8 = re.compile(r"e4m3|e5m2|_qq|fp8", re.IGNORECASE)
 _FP64 = re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd", re.IGNORECASE)
-_UNALIGNED = re.compile(r"align1(?!\d)|align2(?!\d)|aligna1|aligna2", re.IGNORECASE)
+_UNALIGNED = re.compile(r"aligna?([12])(?!\d)", re.IGNORECASE)
 _LAYOUT = re.compile(
     r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransform|BatchedTranspose|batched_transpose", re.IGNORECASE
 )
@@ -482,9 +482,10 @@ def unit_of(dtype: str, kernel: str) -> Unit:
 
 
 @lru_cache(maxsize=4096)
-def unaligned(name: str) -> bool:
-    """Whether the kernel reads elements one or two at a time."""
-    return bool(_UNALIGNED.search(name))
+def unaligned(name: str) -> int:
+    """How many elements the kernel reads at once where rows are misaligned, one or two; else 0."""
+    found = _UNALIGNED.search(name)
+    return int(found[1]) if found else 0
 
 
 @lru_cache(maxsize=4096)

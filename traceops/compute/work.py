@@ -73,6 +73,8 @@ class Work(Struct, frozen=True):
 def work_of(use: Use) -> Work:
     """The work of one call of a use."""
     name = use.name.removeprefix("aten::")
+    if _OVER_THE_LINK.search(use.main_kernel):
+        return Work("other")  # the link to the host limits it, no rate of the GPU
     try:
         if maker := _MAKERS.get(name):
             return maker(use)
@@ -91,6 +93,7 @@ def work_of(use: Use) -> Work:
     return Work("other")
 
 
+_OVER_THE_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _BytesOf = Callable[[Sequence[Tensor], str], float | None]
 
 
@@ -222,12 +225,13 @@ def _convolved(use: Use) -> Work:
     lists = [one for one in numbers if one]
     space = source.dims[2:]
     stride, padding = (1,) * len(space), tuple(k // 2 for k in weight.dims[2:])
+    dilation = lists[2] if len(lists) > 2 else (1,)
     if use.name.endswith("cudnn_convolution") and len(lists) >= 2:
         padding, stride = lists[0], lists[1]
     elif len(lists) >= 2:
         stride, padding = lists[0], lists[1]
     out = [
-        (d + 2 * _at(padding, i) - k) // max(_at(stride, i), 1) + 1
+        (d + 2 * _at(padding, i) - _at(dilation, i) * (k - 1) - 1) // max(_at(stride, i), 1) + 1
         for i, (d, k) in enumerate(zip(space, weight.dims[2:], strict=True))
     ]
     written = source.dims[0] * weight.dims[0] * math.prod(out)

@@ -240,7 +240,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "Ranks": lambda value: who_first(value, 4),
     "steps": _steps,
     "Steps": lambda value: _steps(value).capitalize(),
-    "name": lambda value: short_name(value, 60),
+    "name": lambda value: short_name(value, 60).strip(),
     "to": lambda value: f"{value[0]} to {value[1]}",
     "s": lambda value: f"{value:.3g} s",
     "number": lambda value: str(len(value)),

@@ -201,7 +201,7 @@ class LoadedRun:
 
     @property
     def roles(self) -> pd.DataFrame:
-        """Communication by what its groups are for, ms a step."""
+        """Communication by what its groups are for, ms per step."""
         return _frame(self.report.roles, RoleRow)
 
     @property

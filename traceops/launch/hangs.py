@@ -26,6 +26,7 @@ from traceops.launch.launchers import HangTimeouts
 from traceops.launch.process_activity import STARTING, ProcessSample, is_alive, look
 
 _LEAST_S = 60.0
+_START_S = 1800.0  # models load and kernels compile, and a job of many ranks starts slowly
 _MEDIAN_STEPS = 10
 _MOST_STEPS = 200
 _SUSPECT_STEPS, _LEAST_SUSPECT_S, _UNKNOWN_SUSPECT_S = 3, 2.0, 10.0  # when Ctrl-C comes
@@ -97,12 +98,13 @@ class Watch:
         if self._all_still(still):
             return self._stall(records, stalled, limit, ())
         unseen = all(record.phase == "ended" for record in alive)
-        if stalled >= _EXTENSION * limit and not unseen and now - seen.collectives > limit:
+        longest = max(_EXTENSION * limit, _START_S if _kind(records) == "init" and self._limits.init_s is None else 0.0)
+        if stalled >= longest and not unseen and now - seen.collectives > limit:
             note = _text("moved_elsewhere") if still else _text("moved", what=seen.what)
             return self._stall(records, stalled, limit, (note,))
         if seen.what and not self._reported:
             self._reported = True
-            self._say(_text("slow_step", seconds=stalled, what=seen.what))
+            self._say(_text("slow_step", starts=_kind(records) == "init", seconds=stalled, what=seen.what))
         return None
 
     def suspect(self, records: Sequence[Progress], now: float) -> Stall | None:
@@ -134,7 +136,9 @@ class Watch:
 
     def _limit(self, records: Sequence[Progress]) -> float:
         if _kind(records) == "init":
-            return self._limits.init_s
+            if self._limits.init_s is not None:
+                return self._limits.init_s
+            return _LEAST_S if records and not self._limits.kills else _START_S
         if self._limits.hang_s is not None:
             return self._limits.hang_s
         median = statistics.median(self._step_s) if self._step_s else 0.0
@@ -292,7 +296,7 @@ class HangWatch:
         return False
 
     def _begin(self, stall: Stall, records: Sequence[Progress], now: float) -> None:
-        self._screen.say(_text("begins", seconds=stall.stalled_s, kind_of_step=stall.kind, goes_on=not self.kills))
+        self._screen.say(_text("begins", starts=stall.kind == "init", seconds=stall.stalled_s, goes_on=not self.kills))
         self.stall, self._seen_s, self._say_again_s = stall, now, _AGAIN * stall.stalled_s
         self._stalls += 1
         if self._stalls <= _MOST_STALLS:

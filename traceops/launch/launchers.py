@@ -186,10 +186,11 @@ def _text_of(script: str) -> str:
 class HangTimeouts:
     """How long may pass without a step, in seconds.
 
-    hang_s: None for the larger of 60 s and ten median steps. init_s: before the first step; 0 for ever. kills: whether
-    the job is ended then; else it is only said, with the evidence, as nothing seen from outside proves a hang.
+    hang_s: None for the larger of 60 s and ten median steps. init_s: before the first step; 0 for ever, None for 60 s
+    in which no rank that has started moves, and half an hour in which one does or the job would be ended. kills:
+    whether the job is ended then; else it is only said, with the evidence, as nothing seen from outside proves a hang.
     """
 
     hang_s: float | None = None
-    init_s: float = 1800.0
+    init_s: float | None = None
     kills: bool = False

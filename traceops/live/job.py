@@ -46,6 +46,7 @@ _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
+_OF_HELD = 60  # pulses before a change
 _GROWS_EVERY, _GROWS_ALL = 2, 20  # pulses between two judgements, and between those of all whiles
 _GROWS_PULSES = 80  # that a judgement in between looks at
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
@@ -330,10 +331,11 @@ class Job:
         host = {} if machine is None else _of_machine(machine, state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
-        held = since[-1].held / before[-1].held if before and since and before[-1].held else 1.0
+        held_then, held_now = _held(before[-_OF_HELD:]), _held(since)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
-            looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries, held=held,
+            looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries,
+            held=held_now / held_then if held_then and held_now else 1.0,
             garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total), **host,
         )  # fmt: skip
 
@@ -526,7 +528,7 @@ def _of_machine(
     known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
     others, crowd = machine.busy_others(onset_ms, end_ms)
     found: dict[str, Any] = {
-        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms) if pid not in known),
+        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
         "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
     }  # fmt: skip
     before, since = (
@@ -541,6 +543,11 @@ def _of_machine(
     if before.ran_ms is not None:
         found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
     return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
+
+
+def _held(pulses: Sequence[Pulse]) -> float:
+    """What tensors held near the peak of steps: pulses come at any moment of a step."""
+    return sorted(pulse.held for pulse in pulses)[int(0.9 * len(pulses))] if pulses else 0.0
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:

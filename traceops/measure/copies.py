@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, intersect, median, merge, subtract, union, uniques
+from traceops.core.arrays import Int, Intervals, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, MEMORY, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, begin_inside, find_nesting, groups, rows_named
 from traceops.measure.ledger import Lane
@@ -78,7 +78,7 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
     rows = np.flatnonzero(_named(events, np.arange(len(events)), _EXCHANGES))
     stream = events.stream[activity.row]
     kernels = uniques(stream[activity.kind == COMPUTE])
-    own_stream = ~np.isin(stream[which], kernels)
+    own_stream = ~is_in(stream[which], kernels)
     pinned: NDArray[np.bool_] = np.array(["Pinned" in name for name in events.names], dtype=bool)[
         events.name[activity.row[which]]
     ]
@@ -234,14 +234,14 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
         purpose,
         _names(events, ops.rows, outer),
         _names(events, noted.rows, region),
-        (~np.isin(stream, kernels)).astype(np.int64),
+        (~is_in(stream, kernels)).astype(np.int64),
     )
     took = activity.end[which] - activity.start[which]
     values, group = _fewer(*groups(*columns), took)
     kinds = []
     waited = blocked >= _WAITED * took
     left = alone = lane.own["memory"]
-    late = _host_late(activity, left)
+    late = _host_late(events, activity, steps, left)
     start, end = steps.edges[:-1], steps.edges[1:]
     order = np.lexsort((-np.bincount(group, weights=took, minlength=len(values)), values[:, 1], values[:, 2]))
     for number in order.tolist():
@@ -380,9 +380,9 @@ def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, I
     """
     rows = activity.host.waiting
     around = _around(activity.host.nesting.innermost_around, rows)
-    own = np.isin(around, inner[inner >= 0])
+    own = is_in(around, inner[inner >= 0])
     rows, around = rows[own], around[own]
-    behind = np.isin(rows, activity.host.blocking)
+    behind = is_in(rows, activity.host.blocking)
     return (rows[behind], around[behind]), union(events.ts[rows], events.end[rows])
 
 
@@ -398,10 +398,11 @@ def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: 
     return found
 
 
-def _host_late(activity: Activity, alone: Intervals) -> Intervals:
+def _host_late(events: Events, activity: Activity, steps: StepBounds, alone: Intervals) -> Intervals:
     """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then.
 
-    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows.
+    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows. A host that
+    waits until the copies are done is not late.
     """
     kernels = activity.by_start[activity.kind[activity.by_start] != MEMORY]
     place = np.searchsorted(activity.start[kernels], alone.end, side="left")
@@ -411,6 +412,13 @@ def _host_late(activity: Activity, alone: Intervals) -> Intervals:
     known = activity.launch[following] >= 0
     launched = np.where(known, activity.launched[following], alone.start[some])
     over[some] = np.clip(launched, alone.start[some], alone.end[some])
+    calls = activity.host.blocking
+    calls = calls[events.ts[calls] < steps.host_end[-1]]  # behind the last step the profiler itself waits
+    waits = union(events.ts[calls], events.end[calls])
+    if len(waits):
+        last = np.maximum(np.searchsorted(waits.start, alone.end, side="left") - 1, 0)
+        until = (waits.start[last] < alone.end) & (waits.end[last] >= alone.end)
+        over[until] = np.minimum(over, np.maximum(waits.start[last], alone.start))[until]
     return union(alone.start, over)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, numbered, union, uniques
+from traceops.core.arrays import Int, is_in, native, numbered, union, uniques
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -277,6 +276,7 @@ _MOSTLY = 0.5
 _QUEUES = re.compile(r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord")
 _QUEUES_WORDS = ("launch", "mem", "eventrecord")
 _LONG_NAME = 2_000  # characters: names beyond it are not remembered
+_MOST_NAMES = 1 << 14  # of which a pattern's results are
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")
 
 
@@ -327,7 +327,7 @@ class HostRows(Struct, frozen=True, dict=True):
         copies = rows_named(self.events, _TO_PAGEABLE)
         copies = self.events.correlation[copies[self.events.in_cats(*DEVICE_MEMORY_CATS)[copies]]]
         rows = self._of_name(self.launches, named(self.events, _COPIES))
-        rows = rows[np.isin(self.events.correlation[rows], copies[copies >= 0])]
+        rows = rows[is_in(self.events.correlation[rows], copies[copies >= 0])]
         rows = rows[~begin_inside(self.events, rows, self.exchanged)]
         blocks = np.zeros(len(self.events), dtype=bool)
         blocks[self.blocking] = True
@@ -364,7 +364,7 @@ class HostRows(Struct, frozen=True, dict=True):
             return self.allocations, self.allocations, self.allocations
         rows = self.launches[np.lexsort((self.events.ts[self.launches], self.events.tid[self.launches]))]
         tid, around = self.events.tid[rows], self.nesting.innermost_around(rows)
-        allocates, frees = np.isin(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
+        allocates, frees = is_in(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
         goes_on = (allocates & frees)[1:] & allocates[:-1] & (tid[1:] == tid[:-1])
         goes_on &= (around[1:] == around[:-1]) & (around[1:] >= 0)
         first, last = np.append(True, ~goes_on) & allocates, np.append(~goes_on, True) & allocates
@@ -466,21 +466,28 @@ def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ())
 
 @lru_cache(maxsize=256)
 def _found_in(names: tuple[str, ...], pattern: re.Pattern[str], words: tuple[str, ...]) -> NDArray[np.bool_]:
-    found = np.array(list(map(_finder(pattern, words), names)), dtype=bool)
+    found = np.array(list(map(_finder(pattern, words).__getitem__, names)), dtype=bool)
     found.flags.writeable = False
     return found
 
 
-@cache
-def _finder(pattern: re.Pattern[str], words: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a name is found; it remembers those that are not long."""
+class _Found(dict[str, bool]):
+    """Whether the pattern finds a name; it remembers those that are not long."""
 
-    def find(name: str) -> bool:
+    def __init__(self, pattern: re.Pattern[str], words: tuple[str, ...]) -> None:
+        self._pattern, self._words = pattern, words
+
+    def __missing__(self, name: str) -> bool:
         lower = name.lower()
-        return (not words or any(word in lower for word in words)) and bool(pattern.search(name))
+        found = (not self._words or any(word in lower for word in self._words)) and bool(self._pattern.search(name))
+        if len(name) < _LONG_NAME:
+            if len(self) >= _MOST_NAMES:
+                self.clear()
+            self[name] = found
+        return found
 
-    known = lru_cache(maxsize=1 << 14)(find)
-    return lambda name: known(name) if len(name) < _LONG_NAME else find(name)
+
+_finder = cache(_Found)
 
 
 def rows_named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> Int:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.compute.uses import Launched, Place, Schedule
-from traceops.core.arrays import Int, union, uniques
+from traceops.core.arrays import Int, is_in, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_places import frame_of, is_own
 from traceops.measure.host_rows import OPTIMIZER_NAME, Nesting, begin_inside, rows_named
@@ -41,7 +41,7 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     counted = (step >= 0) & (step < len(steps))
     occupied = union(activity.start[counted], activity.end[counted]).total
     host = steps.host_end - steps.host_start
-    held = activity.host.held_up(_LONG_CALL_NS)
+    held = _held(events, activity)
     return Launched(
         events,
         activity.row[kept],
@@ -57,6 +57,15 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
         _schedule(events, activity, steps, kept, held),
         *module_places(frames, nesting),
     )
+
+
+def _held(events: Events, activity: Activity) -> Int:
+    """Calls in which the host waited for the device. Of long launches those beside a busy device: else they load."""
+    rows = activity.host.held_up(_LONG_CALL_NS)
+    busy = union(activity.start, activity.end)
+    beside = busy.covered_before(events.end[rows]) - busy.covered_before(events.ts[rows])
+    kept: Int = rows[is_in(rows, activity.host.waiting) | (2 * beside >= events.dur[rows])]
+    return kept
 
 
 def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, held: Int) -> Schedule:

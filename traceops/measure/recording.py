@@ -109,7 +109,8 @@ class _Gaps(Struct, frozen=True):
 
     def in_each(self, counted: Int, begins: Int) -> Int:
         """What is counted of the gaps in each of the steps that begin then; what lies before all is the first's."""
-        total = np.concatenate(([0], np.cumsum(counted)))
+        total = np.zeros(len(counted) + 1, dtype=np.int64)
+        np.cumsum(counted, out=total[1:])
         threads = np.arange(self.threads)[:, None] << self.bits
         begins = np.maximum(begins - self.first, 0)
         begins[:1] = 0
@@ -133,7 +134,8 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
         return ()
     gaps = _gaps(events, rows[inside], what[inside])
     longest = _longest(gaps, meta)
-    most = gaps.in_each(np.minimum(gaps.length, longest.take(gaps.kind)), steps.host_start)
+    counted = longest.take(gaps.kind)
+    most = gaps.in_each(np.minimum(counted, gaps.length, out=counted), steps.host_start)
     waits = union(events.ts[host.waiting], events.end[host.waiting])
     own = steps.host_end - steps.host_start - waits.within(steps.host_start, steps.host_end)
     return tuple(np.minimum(most, np.maximum(own, 0)).tolist())
@@ -153,13 +155,17 @@ def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
     place = np.empty(2 * len(rows), dtype=np.int64)
     begins, ends = place[: len(rows)], place[len(rows) :]
     np.subtract(begin, first, out=begins)
-    begins += (which % threads) << bits
+    which %= threads
+    which <<= bits
+    begins += which
     np.add(begins, dur, out=ends)
+    del begin, dur, which  # this takes more memory than any other measure
     place <<= _CODE_BITS
     ends |= what
     begins |= what + np.uint8(_BEGINS)
     place.sort(kind="stable")  # runs that are nearly in order
-    code = (place & ((1 << _CODE_BITS) - 1)).astype(np.uint8)
+    code = np.empty(len(place), dtype=np.uint8)
+    np.bitwise_and(place, (1 << _CODE_BITS) - 1, out=code, casting="unsafe")
     place >>= _CODE_BITS
     length, kind = np.diff(place), code[:-1] * np.uint8(_CODES) + code[1:]
     between = place.searchsorted(np.arange(1, threads) << bits) - 1

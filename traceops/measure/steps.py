@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from traceops.core.arrays import Int, median
+from traceops.core.arrays import Int, is_in, median
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
@@ -102,6 +102,13 @@ class StepBounds(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.number)
 
+    @property
+    def catches_up_ns(self) -> int:
+        """What the first step holds until the device ends it, where it begins on the host, which runs ahead."""
+        if not len(self) or not len(self.host_start) or self.edges[0] != self.host_start[0]:
+            return 0
+        return max(int(self.edges[1] - self.host_end[0]), 0)
+
 
 def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> StepBounds:
     """Step boundaries of one trace [docs/metrics.md, the step ledger].
@@ -131,7 +138,7 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
 def _of_another_run(numbers: Int, recorded: tuple[int, ...]) -> bool:
     """Whether these marks are none that a capture of the `recorded` steps can have left, cut off or whole."""
     left = (*recorded, max(recorded) + 1) if recorded else ()
-    return bool(left) and len(numbers) > 0 and not np.isin(numbers, left).any()
+    return bool(left) and len(numbers) > 0 and not is_in(numbers, left).any()
 
 
 def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...]) -> Int:

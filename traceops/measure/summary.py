@@ -107,6 +107,8 @@ class RankSummary(Struct, frozen=True):
     compute: RankCompute | None = None  # None where no GPU ran
     host_work: HostWork | None = None  # what the host computes itself meanwhile
     incomplete: bool = False  # some of every step may be missing, see RankTrace
+    recorded_ns: int = 0  # from the first event to the end of the last
+    catches_up_ns: int = 0  # what the first step holds beside its own, see StepBounds
 
     @property
     def exchanges_on_host(self) -> bool:
@@ -136,6 +138,7 @@ def summarize(
     if foreign := why_foreign(trace):
         raise FileError(file.path, foreign, ": ")
     events = trace.events
+    hta = hta_tables(file.rank, events)  # first: it takes most memory, and the others hold on to what they find
     activity = find_activity(events, own_kernels, trace.meta.backend)
     if not (len(activity.row) or len(activity.host.steps[0])):
         raise FileError(file.path, _why_empty(trace, len(activity.host.launches)), ": ")
@@ -143,7 +146,6 @@ def summarize(
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
     comm = comm[np.argsort(activity.start[comm], kind="stable")]
-    hta = hta_tables(file.rank, events)
     agreement = None
     if with_hta:
         hta, agreement = _by_hta_itself(file.rank, trace, hta)
@@ -189,6 +191,8 @@ def summarize(
         held=measure_held(activity, steps, lane),
         host_work=measure_host_work(activity, steps, lane),
         incomplete=trace.incomplete,
+        recorded_ns=int(events.end.max() - events.ts.min()) if len(events) else 0,
+        catches_up_ns=steps.catches_up_ns,
     )
 
 

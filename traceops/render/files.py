@@ -10,9 +10,9 @@ from traceops.core.errors import InputError
 from traceops.core.files import FORMATS, locked_folder, write_all_whole
 from traceops.core.rule import Verdict
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
-from traceops.report.document import render_json
+from traceops.report.document import document_of
 from traceops.report.model import Report
-from traceops.report.write import json_text
+from traceops.report.write import json_document
 from traceops.rules.explained import fabric_findings, judged_checks
 from traceops.rules.failures import in_order_of_roots
 
@@ -32,7 +32,7 @@ def write_report(
     """
     contents: dict[str, str | bytes] = {}
     if "json" in formats:
-        contents["report.json"] = render_json(report)
+        contents["report.json"] = json_document(document_of(report))
     if "csv" in formats:
         contents |= render_csv_files(report)
     if "html" in formats:
@@ -63,7 +63,7 @@ def write_diagnosis(
     if "json" in formats:
         from traceops.report.hang_json import hang_document
 
-        contents["hang.json"] = json_text(hang_document(diagnosis, found, checked))
+        contents["hang.json"] = json_document(hang_document(diagnosis, found, checked))
     if "csv" in formats:
         contents |= render_hang_csv_files(diagnosis)
     return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)

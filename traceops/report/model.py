@@ -112,7 +112,7 @@ class Report(ReportBase, frozen=True, kw_only=True):
         counts = Counter(finding.severity for finding in self.findings)
         found = ", ".join(f"{counts[one]} {one}" for one in reversed(SEVERITIES) if counts[one])
         step = self.summary.step_time_ms.typical
-        took = "" if step is None else f", {step:.2f} ms a step"
+        took = "" if step is None else f", {step:.2f} ms per step"
         return f"<Report {self.run.name!r}: {len(self.ranks)} ranks{took}; findings: {found or 'none'}>"
 
 

@@ -17,7 +17,7 @@ NotNegative = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank, its times in ms a step; null where it is not known."""
+    """A rank, its times in ms per step; null where it is not known."""
 
     rank: Whole
     host: str | None = None
@@ -64,7 +64,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A host of several: means over its ranks, ms a step; null where it is not known of all of them."""
+    """A host of several: means over its ranks, ms per step; null where it is not known of all of them."""
 
     host: str
     ranks: tuple[Whole, ...]
@@ -197,7 +197,7 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of one kind of parallelism, ms a step: medians over the ranks that take part in it."""
+    """Communication of one kind of parallelism, ms per step: medians over the ranks that take part in it."""
 
     role: RoleName
     told_by: Annotated[
@@ -262,7 +262,7 @@ class StepImbalance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpertsRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Experts that a group of ranks shares: ms a step, bandwidth in 1e9 bytes a second that leave a rank."""
+    """Experts that a group of ranks shares: ms per step, bandwidth in 1e9 bytes a second that leave a rank."""
 
     ranks: tuple[Whole, ...]
     layers: Count
@@ -297,7 +297,7 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank of a pipeline, ms a step, the mean over its typical steps.
+    """A rank of a pipeline, ms per step, the mean over its typical steps.
 
     `bubble_ms` is waiting for activations and gradients with nothing else to do; the three after it add up to it.
     """

@@ -78,7 +78,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BubbleTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the stages of pipelines wait for each other, ms a step: of comm_wait, and the parts that it is made of.
+    """What the stages of pipelines wait for each other, ms per step: of comm_wait, and the parts that it is made of.
 
     Each is the median over all ranks, as the ledger's buckets.
     """
@@ -91,7 +91,7 @@ class BubbleTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorstRank(msgspec.Struct, frozen=True):
-    """The rank that spends most on a bucket, and how much, ms a step."""
+    """The rank that spends most on a bucket, and how much, ms per step."""
 
     rank: int
     ms: float
@@ -130,7 +130,7 @@ class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LightWindowRankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank in one light window, ms a step, as recorded there."""
+    """One rank in one light window, ms per step, as recorded there."""
 
     rank: Whole
     comm_wait_ms: NotNegative

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 # Control characters that JSON need not escape, and that steer a terminal all the same.
-_LATE_CONTROL = re.compile("[\x7f-\x9f]")
+_LATE_CONTROL = re.compile(b"\x7f|\xc2[\x80-\x9f]")
 
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -23,12 +23,17 @@ def copied(kind: type[Row], record: Any, **more: Any) -> Row:
 
 def json_text(document: Any) -> str:
     """A struct, dataclass or plain objects as indented JSON; null for what is no finite number."""
-    text = msgspec.json.format(json_bytes(document), indent=1).decode()
-    return _LATE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return json_document(document).decode()
+
+
+def json_document(document: Any) -> bytes:
+    """The same in UTF-8, as files hold it."""
+    text = msgspec.json.format(json_bytes(document), indent=1)
+    return _LATE_CONTROL.sub(lambda found: b"\\u%04x" % found[0][-1], text) + b"\n"
 
 
 def json_bytes(document: Any) -> bytes:
-    """The same in one line."""
+    """JSON in one line."""
     try:
         return msgspec.json.encode(document, enc_hook=_plain)
     except UnicodeEncodeError:  # halves of a surrogate pair, from a name in a trace

@@ -233,7 +233,7 @@ def _low_severity(share: float, cost: float, *, guessed: bool) -> Severity:
 
 
 def _by_role(run: CrossRank, transfer_ns: Mapping[tuple[int, ...], int], steps: int) -> dict[Role, float]:
-    """Transfer of low groups by what they are for, ms a step, mean over the groups of a role, most first."""
+    """Transfer of low groups by what they are for, ms per step, mean over the groups of a role, most first."""
     of_role: dict[Role, list[float]] = defaultdict(list)
     for group, ns in transfer_ns.items():
         role = role_of(run, [group])

@@ -48,7 +48,8 @@ class KernelClaim(Claim, frozen=True):
 class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
 
-    effect: what the fix does to the step, which it brings to `least` to `most`. half: the type of 16 bits to train in.
+    effect: what the fix does to the step, which it brings to `least` to `most`. gain: what it saves of it at most.
+    half: the type of 16 bits to train in.
     """
 
     form: str
@@ -62,6 +63,7 @@ class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     least: float
     most: float
     more: float | None = None
+    gain: float = 0.0
     bf16: InBf16 | None = None
     half: HalfType | None = None
 
@@ -88,6 +90,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
+_SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
 _MOST_IMPOSSIBLE = 3  # operators that are named
 
 TYPES = described("compute", "TO-K001")
@@ -100,7 +103,6 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
-NO_DEVICE_ACTIVITY = reason("compute", "no_gpu_activity")
 _EXAMPLES = {"AMD": "MI300X", "NVIDIA": "H100", None: "NAME"}
 
 
@@ -117,7 +119,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """A verdict for each rule, from the rank that stands for all."""
     own = {one.rank: one for one in inputs.ranks if one.compute is not None}
     if not own:
-        return [rule.not_evaluated(NO_DEVICE_ACTIVITY) for rule in RULES]
+        return [rule.not_evaluated(reason("compute", "no_gpu_activity"), "no_gpu_activity") for rule in RULES]
     if any(one.captures_graphs for one in own.values()):
         return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
@@ -125,7 +127,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     compute = computes[rank]
     window = inputs.run.step_words is WINDOW
     losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
-    found = [one for loss in losses if (one := _finding(loss, compute, rank, len(own), window)) is not None]
+    timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
+    found = [one for loss in losses if (one := _finding(loss, compute, rank, len(own), window, timed)) is not None]
     if why := why_unrated(compute):
         found = [] if compute.rates == "assumed" else found
         return [_verdict(rule, found, rule.not_evaluated(why)) for rule in RULES]
@@ -152,7 +155,7 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
     return rule.verdict(*mine) if mine else otherwise
 
 
-def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bool) -> Finding | None:
+def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bool, timed: bool) -> Finding | None:
     rule, share = OF_CAUSE[loss.cause], 100 * loss.device_ns / compute.busy_ns
     launches = 100 * loss.launches / max(compute.launches, 1.0)
     if loss.cause == "bandwidth_bound_at_limit":
@@ -161,13 +164,13 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bo
         severity = "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
     else:
         severity = severity_of(share, *BOUNDS.busy_pct)
-        if severity is not None and (compute.bound == "host" or _is_foreach(loss)):
+        if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
             severity = "info"
         elif severity == "error" and not _is_certain(loss, compute):
             severity = "warning"
     if severity is None:
         return None
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, window)
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, window, timed)
     found = rule.finding(
         severity,
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
@@ -195,11 +198,12 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _claim(loss: Loss, compute: RankCompute, window: bool) -> KernelLoss:
+def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     bf16 = None
-    if loss.cause == "float32_products" and other is not None:
+    effect = _effect(loss, compute, timed)
+    if loss.cause == "float32_products" and other is not None and effect != "host":
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
     return KernelLoss(
@@ -211,9 +215,10 @@ def _claim(loss: Loss, compute: RankCompute, window: bool) -> KernelLoss:
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=_effect(loss, compute),
+        effect=effect,
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
+        gain=_gain_ns(loss, compute) / 1e6,
         more=loss.more_ns / 1e6 if _may_save_more(loss, compute) else None,
         bf16=bf16,
         half=half_type_of(compute.gpu) if loss.cause == "float32_training" else None,
@@ -238,13 +243,30 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-def _effect(loss: Loss, compute: RankCompute) -> str:
-    """What the fix does to the step, as far as the trace decides."""
+def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
+    """Products of which only the kernels' names tell what they lack: how much it costs is a guess."""
+    return not compute.has_shapes and loss.cause in ("float32_products", "misaligned_shape")
+
+
+def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
+    """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
     if loss.cause == "bandwidth_bound_at_limit":
         return "rows"
+    if loss.cause == "too_small_batch":
+        return "batch"
     if compute.bound == "host" and not loss.launches:
         return "host"
-    return "certain" if _is_certain(loss, compute) else "at_best"
+    if _is_certain(loss, compute):
+        return "certain"
+    if timed or not compute.paced_ns:
+        return "at_best"
+    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "host"
+
+
+def _gain_ns(loss: Loss, compute: RankCompute) -> float:
+    """By how much the fix makes the replayed step shorter at the pace at which that is most."""
+    after = loss.paced_ns[0] if loss.paced_ns else ()
+    return max((now - then for now, then in zip(compute.paced_ns, after, strict=False)), default=0.0)
 
 
 def _may_save_more(loss: Loss, compute: RankCompute) -> bool:

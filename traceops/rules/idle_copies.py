@@ -31,6 +31,7 @@ class CopyBounds(Bounds, frozen=True):
     words = "idle_copies"
     exposed_pct: tuple[float, float, float] = (5.0, 10.0, 20.0)
     gain_pct: float = 3.0
+    most_of_step_pct: float = 50.0  # offloading from pinned memory is a choice, but not one that fills the step
 
 
 BOUNDS = CopyBounds()
@@ -261,7 +262,8 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
         return None
     cause = _cause(worst.copies)
     if purpose in _MOST and severity != "info":
-        severity = "info" if worst.copies.kinds[0].memory == "pinned" else _MOST[purpose]
+        by_design = worst.copies.kinds[0].memory == "pinned" and worst.pct < BOUNDS.most_of_step_pct
+        severity = "info" if by_design else _MOST[purpose]
     hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
@@ -282,6 +284,6 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
 
 def _cause(copies: ExposedCopies) -> str:
     """The key of the advice, by what most of the exposed time is."""
-    if copies.purpose != "input":
-        return copies.purpose
-    return "pinned_input" if copies.kinds[0].memory == "pinned" else "pageable_input"
+    if copies.purpose != "output" and copies.kinds[0].memory == "pinned":
+        return f"pinned_{copies.purpose}"
+    return "pageable_input" if copies.purpose == "input" else copies.purpose

@@ -42,7 +42,7 @@ _LEAST_OF_STEP = 0.25
 
 
 def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None:
-    """The optimizer's step of a rank and its host time, ms a step; None where that is not most of why it idles.
+    """The optimizer's step of a rank and its host time, ms per step; None where that is not most of why it idles.
 
     Nor where it calls a closure: then the forward and the backward pass are a part of it.
     idle_ms: a step, while the host was late. The region must take a quarter of the step, and half as long as that.
@@ -199,6 +199,7 @@ def finding_of(
     if kind.bucket == "idle_input":
         of_loading, shown = _of_loading(inputs, worst, ranks, saved)
         facts, evidence = facts | of_loading, evidence + shown
+        facts["unseen"] = not worst.times.summary.on_gpu
     claim = kind.claim(
         window=words is WINDOW,
         ranks=tuple(ranks) or (rank,),

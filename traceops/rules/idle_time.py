@@ -16,7 +16,7 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
-from traceops.core.arrays import median
+from traceops.core.arrays import mean_ms, median
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
@@ -124,6 +124,7 @@ class InputBound(Idles, frozen=True, kw_only=True):
     """Ranks wait for their input. workers: what those of the worst rank's loader do, where more may not help.
 
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
+    unseen: the trace has no kernels, so something may run meanwhile.
     """
 
     in_time: float | None = None
@@ -137,6 +138,7 @@ class InputBound(Idles, frozen=True, kw_only=True):
     core_pct: float | None = None
     slow_rank: int | None = None
     slow_ms: float | None = None
+    unseen: bool = False
 
 
 class BlockedOnDevice(Idles, frozen=True, kw_only=True):
@@ -170,7 +172,7 @@ _NONE = 0.1  # of the mean: what the median step has where few steps hold it all
 
 
 class Idle(Struct, frozen=True):
-    """Idle time of one rank in one bucket, ms a step; `step_ms` is the step that it is a part of.
+    """Idle time of one rank in one bucket, ms per step; `step_ms` is the step that it is a part of.
 
     `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for. `wait_ms`: in that
     step, for other ranks, where the light window tells.
@@ -274,13 +276,18 @@ def unknown_pct(ranks: Sequence[RankTimes]) -> float:
 # What of a host's lateness may be the profiler's own, where no step was timed without it.
 
 
-MAY_BE_RECORDING = "recording may be"  # all of it, or most
 _MOST = 0.5  # of the lateness
 
 
 def recording_ms(times: RankTimes) -> float:
-    """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host."""
-    return times.recording_ms if times.summary.on_gpu else 0.0
+    """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host.
+
+    The device's wait for one long operator or call is not among it: that is one event.
+    """
+    if not times.summary.on_gpu:
+        return 0.0
+    held = sum(mean_ms(one.idle_ns[times.typical]) for one in times.summary.held if not one.unseen)
+    return min(times.recording_ms, max(times.mean_ms("idle_host") - held, 0.0)) if held else times.recording_ms
 
 
 def within_lateness_ms(times: RankTimes) -> float:
@@ -312,7 +319,7 @@ def may_be_recording(run: CrossRank, worst: Idle) -> str:
     cost, late = recording_ms(worst.times), worst.ms
     part = "all" if cost >= late else "most"
     numbers = {"late": f"{late:.1f}", "cost": f"{cost:.1f}", "window": run.unit == "window"}
-    return f"{MAY_BE_RECORDING} {reason('idle', 'recording', part=part, **numbers)}"
+    return reason("idle", "recording", part=part, **numbers)
 
 
 # What a rank waits for input without the profiler, where input comes late in every few steps.

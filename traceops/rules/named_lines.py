@@ -236,7 +236,7 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: 
 
 
 def _in_line(found: Finding, inputs: Inputs) -> tuple[Finding, float, str]:
-    """The finding with what its host does longer: how long, ms a step, and where; 0 and '' where nothing shows it."""
+    """The finding with what its host does longer: how long, ms per step, and where; 0 and '' where nothing shows it."""
     assert inputs.whole is not None
     longer = whole_run_hosts.seen_longer(inputs, found.ranks)
     one = next((one for one in longer if one.rank in found.ranks), None)

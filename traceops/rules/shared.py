@@ -82,7 +82,7 @@ def waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
 
 
 def core_wait_ms(inputs: Inputs, rank: int) -> float:
-    """What a rank's main thread waits for a core, ms a step, because its cores are fuller than its peers'; else 0."""
+    """What a rank's main thread waits for a core, ms per step, because its cores are fuller than its peers'; else 0."""
     use = next((one for one in inputs.machine if one.rank == rank), None)
     if use is None or use.waited_pct is None or not use.crowded_pct or inputs.whole is None:
         return 0.0
@@ -120,7 +120,7 @@ def role_name(run: CrossRank, role: Role | UnsetType) -> str | None:
 
 
 def transfer_by_role(run: CrossRank) -> dict[Role, float]:
-    """Exposed transfer by role, ms a step: medians over ranks, most first; {} where all is of one role."""
+    """Exposed transfer by role, ms per step: medians over ranks, most first; {} where all is of one role."""
     if not run.roles.several:
         return {}
     found = {}

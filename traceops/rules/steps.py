@@ -260,6 +260,7 @@ class StepBounds(Bounds, frozen=True):
 
 
 BOUNDS = StepBounds()
+_UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
 _MOST_NAMED = 3
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
@@ -275,10 +276,11 @@ _EXPLAINED = ("other_optimizer", "round")  # by what the training does on purpos
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Steps unlike the others."""
-    run = inputs.run
-    every = numbered_steps(times.summary for times in run.ranks)
+    every = numbered_steps(times.summary for times in inputs.run.ranks)
     if len(every) < 3:
         return [UNLIKE_STEPS.not_evaluated(reason("steps", "too_few", count=len(every)))]
+    inputs = replace(inputs, run=_without_catching_up(inputs.run, min(every)))
+    run = inputs.run
     if not run.unlike:
         return [UNLIKE_STEPS.clear(reason("steps", "alike", count=len(every)))]
     odd = _odd_steps(inputs, len(every))
@@ -303,6 +305,15 @@ def judge(inputs: Inputs) -> list[Verdict]:
             )
         )
     ]
+
+
+def _without_catching_up(run: CrossRank, first: int) -> CrossRank:
+    """The run in which the first step is none of the unlike ones, if it is so long only until the device catches up."""
+    catches_up_ms = min(times.summary.catches_up_ns for times in run.ranks) / 1e6
+    own_ms = step_ms(run, first) - catches_up_ms
+    if first not in run.unlike or not catches_up_ms or own_ms > _UNLIKE * run.step_ms:
+        return run
+    return replace(run, unlike=tuple(number for number in run.unlike if number != first))
 
 
 class _Odd(Struct, frozen=True):
@@ -387,7 +398,7 @@ def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
 def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     rank, timed = odd.worst.summary.rank, odd.timed
     evidence = [
-        Evidence(Fact.LONGEST_STEP, stored(max(odd.took)), "ms", stored(odd.run.step_ms * 1.5)),
+        Evidence(Fact.LONGEST_STEP, stored(max(odd.took)), "ms", stored(odd.run.step_ms * _UNLIKE)),
         Evidence(Fact.TYPICAL_STEP, stored(odd.run.step_ms), "ms"),
     ]
     if not odd.once:

@@ -88,7 +88,7 @@ def mean_over(run: ComparedRun, *, sometimes: bool = False) -> Callable[[Steps],
 
 
 def waiting_ms(run: ComparedRun, straggler: Straggler, *, sometimes: bool = False) -> float:
-    """Waiting for this rank, ms a step, mean over the other ranks and the steps that `mean_over` takes."""
+    """Waiting for this rank, ms per step, mean over the other ranks and the steps that `mean_over` takes."""
     caused = run.replay.lateness.caused[straggler.rank].sum(axis=0)
     if not sometimes:
         caused = caused[run.replay.what_if.chosen]
@@ -170,7 +170,7 @@ def _late_step_evidence(run: ComparedRun, straggler: Straggler) -> list[Evidence
 
 
 def grown_evidence(run: ComparedRun, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
-    """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms a step."""
+    """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms per step."""
     return [
         Evidence(
             Fact.GREW,

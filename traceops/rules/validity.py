@@ -136,6 +136,7 @@ def _span(steps: set[int]) -> str:
 
 
 NO_WHOLE_STEP = described("validity", "TO-V010")
+_MUCH_LONGER = 1.5  # times the window: the recording, of which the rest is no part of any number
 
 
 def judge_whole_steps(inputs: Inputs) -> Verdict:
@@ -147,8 +148,12 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
     without = [summary.rank for summary in ranks if summary.steps_by == "window"]
     if len(without) < len(ranks):
         return NO_WHOLE_STEP.clear(_found(ranks))
+    claim, longest = NoStepsMarked(), max(ranks, key=lambda one: one.recorded_ns)
+    window = int(longest.step_edges[-1] - longest.step_edges[0])
+    if longest.recorded_ns >= _MUCH_LONGER * window:
+        claim = NoStepsMarked(covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
     return NO_WHOLE_STEP.verdict(
-        NO_WHOLE_STEP.finding("info", "high", NoStepsMarked(), [Evidence(Fact.STEPS, 0, "steps", 1)], ranks=without)
+        NO_WHOLE_STEP.finding("info", "high", claim, [Evidence(Fact.STEPS, 0, "steps", 1)], ranks=without)
     )
 
 

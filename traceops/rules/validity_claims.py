@@ -93,7 +93,10 @@ class OtherSteps(TraceClaim, frozen=True, kw_only=True):
 
 
 class NoStepsMarked(TraceClaim, frozen=True, kw_only=True):
-    """Nothing shows where steps begin."""
+    """Nothing shows where steps begin. covered: the window, ms, where it is only a part of what was `recorded`."""
+
+    covered: float | None = None
+    recorded: float | None = None
 
 
 class CutOff(TraceClaim, frozen=True, kw_only=True):

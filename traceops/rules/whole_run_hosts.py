@@ -158,7 +158,7 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
 
 
 def _others_wait_ms(run: CrossRank, rank: int) -> float:
-    """What the median other rank waits longer than this one in the recorded steps, ms a step."""
+    """What the median other rank waits longer than this one in the recorded steps, ms per step."""
     waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
     own = waits.pop(rank, 0.0)
     return statistics.median(waits.values()) - own if waits else 0.0

@@ -19,7 +19,7 @@ from traceops.traces.event_columns import EventColumns
 from traceops.traces.model import CommArgs, Events, Group, RankTrace, TraceMeta, count, parse_ranks, with_known_ranks
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.scan import Scanner
-from traceops.traces.source import Damaged, chunks, is_remote, open_binary, read_ahead
+from traceops.traces.source import CHUNK_BYTES, Damaged, chunks, is_remote, open_binary, read_ahead
 
 _SOONER_NS = 1_000_000  # than its call a collective may begin: two clocks are read
 _CLEARLY = 2  # times as late as the closest: another fit
@@ -135,7 +135,9 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     try:
         with open_binary(path) as file:
             pieces = chunks(file)
-            scanner = Scanner(read_ahead(pieces) if ahead else pieces)
+            size = 0 if is_remote(path) else Path(path).stat().st_size
+            in_one_piece = 0 < size <= CHUNK_BYTES
+            scanner = Scanner(read_ahead(pieces) if ahead and not in_one_piece else pieces)
             times = first_times_us(scanner.peek())
             columns = EventColumns(exact=max(times, default=0.0) >= EXACT_FLOAT_US)
             scanner.read(columns)
@@ -150,7 +152,6 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     meta = read_meta(scanner.meta, columns.with_stack)
     comm = with_recorded(events, scanner.meta)
     events = replace(events, comm=with_known_ranks(comm, meta.groups))
-    size = 0 if is_remote(path) else Path(path).stat().st_size
     incomplete = scanner.cut_off or scanner.unreadable > _MOST_UNREADABLE * len(events)
     return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete)
 

@@ -212,7 +212,7 @@ def steps_figure(comparison: Comparison) -> Figure | None:
             "showgrid": False,
             "zeroline": False,
         },
-        yaxis={"title": {"text": "ms a step"}, "automargin": True},
+        yaxis={"title": {"text": "ms per step"}, "automargin": True},
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
 

@@ -195,7 +195,7 @@ def important_first(changes: Sequence[Change]) -> list[Change]:
 
 def milliseconds_title(kind: str) -> str:
     """What the milliseconds of a kind of change are: the host's own time inside an operator, else the device's."""
-    return "host ms a step" if kind in ("operator", "blocking_call") else "ms a step"
+    return say("milliseconds", host=kind in ("operator", "blocking_call") or None)
 
 
 def change_name(change: Change) -> str:
@@ -213,7 +213,7 @@ def count_text(change: Change) -> str:
 
 
 def milliseconds_text(change: Change) -> str:
-    """'+0.92' ms a step; empty where times are not known."""
+    """'+0.92' ms per step; empty where times are not known."""
     return "" if change.delta_ms is None else signed(change.delta_ms, "ms").removesuffix(" ms")
 
 

@@ -57,13 +57,14 @@ _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
 
 
 class NoProblem(Claim, frozen=True, kw_only=True):
-    """No rule fired above a remark. judged: percent of the step, where much of it was not."""
+    """No rule fired above a remark. judged: percent of the step, where much of it was not. unrated: its kernels."""
 
     family = "card"
     kind = "no_problem"
     judged: float | None = None
     compute: float | None = None
     efficiency: float | None = None
+    unrated: bool = False
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
@@ -211,7 +212,13 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if undisturbed is not None:
         compute = share_pct(undisturbed, "compute_ms")
     unrated = compute is not None and compute >= _MOSTLY_PCT and bool(why_unrated(report))
-    found = NoProblem(judged=judged if much else None, compute=compute, efficiency=efficiency_of(report), window=window)
+    found = NoProblem(
+        judged=judged if much else None,
+        compute=compute,
+        efficiency=efficiency_of(report),
+        unrated=unrated,
+        window=window,
+    )
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = much or waits or unrated or _caveat(report) is not None
     return "info" if doubtful else "clear", found

@@ -51,7 +51,7 @@ FEW_RUNS = 200  # of the timeline where a script draws it in full
 
 
 def lateness_table(report: Report) -> Table | None:
-    """The ranks that the others wait for most, with the reasons, ms a step; None where nothing is known."""
+    """The ranks that the others wait for most, with the reasons, ms per step; None where nothing is known."""
     rows = sorted(_lateness_means(report), key=lambda row: (-row.caused_wait_ms, row.rank))
     if not rows:
         return None

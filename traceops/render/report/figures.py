@@ -50,7 +50,7 @@ def bar_trace(name: str, x: Sequence[Any], y: Sequence[Any], colour: Any, templa
 
 
 def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
-    """Where each rank's step goes: stacked bars, ms a step, mean over the rank's steps.
+    """Where each rank's step goes: stacked bars, ms per step, mean over the rank's steps.
 
     `ranks` chooses the bars; without it all ranks, or one of each kind of more than 64.
     """
@@ -58,7 +58,7 @@ def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
 
 
 def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
-    """Why each rank's device was idle: stacked bars, ms a step, mean over the rank's steps."""
+    """Why each rank's device was idle: stacked bars, ms per step, mean over the rank's steps."""
     return _stacked(report, IDLE_BUCKETS, ranks, say("idle", "axis", report.summary.step_words))
 
 
@@ -139,7 +139,7 @@ def heat_map(
 
 
 def distribution_figure(report: Report) -> Figure:
-    """How each bucket spreads over all ranks, ms a step: boxes from quartile to quartile, whiskers to the ends."""
+    """How each bucket spreads over all ranks, ms per step: boxes from quartile to quartile, whiskers to the ends."""
     boxes = []
     for bucket in reversed(BUCKETS):
         values = _bucket(report, bucket)

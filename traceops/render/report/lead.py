@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.facts import Fact
 from traceops.core.findings import Check, Finding
+from traceops.core.words import WINDOW
 from traceops.render.report.coverage import check_of
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
@@ -206,11 +207,10 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     if not compute or loss is None or not finding.rule.startswith("TO-K"):
         return None
     step = report.summary.plain_ms
-    if (
-        step is None
-    ):  # a recorded step of one rank that the GPU bounds also holds the profiler's start: the GPU's own time
+    if step is None:  # a marked step of one rank that the GPU bounds also holds the profiler's start
+        marked = report.summary.step_words is not WINDOW
         bound_by_gpu = compute.bound == "device" and len(report.ranks) == 1
-        step = compute.busy_ms if bound_by_gpu else mean_of_ranks(report)
+        step = compute.busy_ms if bound_by_gpu and marked else mean_of_ranks(report)
     if step is None:
         return None
     least, most = (min(ms, step) for ms in loss.step_after_ms)

@@ -79,7 +79,7 @@ def outliers(report: Report) -> list[int]:
 
 
 def idle_ms(row: RankRow) -> float:
-    """All idle buckets of a rank's row together, ms a step."""
+    """All idle buckets of a rank's row together, ms per step."""
     return sum(row.bucket_ms(bucket) or 0.0 for bucket in IDLE_BUCKETS)
 
 

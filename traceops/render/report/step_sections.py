@@ -152,7 +152,7 @@ class _BucketRow(Struct, frozen=True):
 
 
 class _IdleRow(RankRow, frozen=True, kw_only=True):
-    """A rank with its idle time of all causes together, ms a step."""
+    """A rank with its idle time of all causes together, ms per step."""
 
     idle_ms: float
 
@@ -229,7 +229,7 @@ def steps_table(report: Report) -> Table:
 
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
-    """Idle time of each shown rank by cause, ms a step."""
+    """Idle time of each shown rank by cause, ms per step."""
     rows = [_IdleRow(**msgspec.structs.asdict(row), idle_ms=idle_ms(row)) for row in report.ranks]
     causes = [
         (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition) for b in IDLE_BUCKETS

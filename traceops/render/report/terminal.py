@@ -114,7 +114,7 @@ def _heading(report: Report) -> str:
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
-        parts.append(say("terminal", "window", ms=f"{step.typical:.2f}"))
+        parts.append(say_first("terminal", "window", ms=f"{step.typical:.2f}", recorded=_recorded_ms(report)))
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
         rows = rows_of_run(report)
@@ -123,6 +123,12 @@ def _heading(report: Report) -> str:
         parts += [found] if (found := steps_found(report)) else []
         parts += [speed] if (speed := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
+
+
+def _recorded_ms(report: Report) -> float | None:
+    """How long the recording is, where the window without marked steps is only a part of it."""
+    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), None)
+    return facts.get("recorded") if facts else None
 
 
 def _typical_of(step: StepTime) -> str:
