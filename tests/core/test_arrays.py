@@ -324,7 +324,9 @@ def test_membership_is_numpys(values, among):
 def test_measuring_a_rank_imports_no_masked_arrays():
     """16 ms of CPU in every process that reads traces: np.isin, and np.unique of nothing else, bring them."""
     code = (
-        "import sys; from traceops.measure.summary import summarize; from traceops.pipeline.analyze import find_traces\n"
+        "import sys\n"
+        "from traceops.measure.summary import summarize\n"
+        "from traceops.pipeline.analyze import find_traces\n"
         "for run in sys.argv[1:]:\n"
         "    summarize(find_traces(run).latest.files[0])\n"
         "sys.exit('numpy.ma' in sys.modules)"
