@@ -3,11 +3,12 @@
     python -m benchmarks.live.cost host_1 encoder_60 --seconds 38 --out cost.jsonl
     python -m benchmarks.live.cost --table cost.jsonl…
 
-One capture stays open, as `traceops run` makes it, and observes all the time. In blocks with the monitor the observer
-writes its pulses and `traceops live` reads the run; in blocks without there are no pulses, and that process is stopped.
-A block takes half a second, or five steps. Which of two neighbours is with the monitor is drawn, as other things happen
-at even intervals too. Printed is the mean of the neighbours' differences over the step, without the tenth on either
-side, and its 95 % interval by resampling.
+One capture stays open, as `traceops run` makes it, and observes all the time. What the monitor does comes twice a
+second, and is over soon: the observer writes a pulse, and a process reads the run (once a second in truth). So blocks
+of a tenth of a second, or four steps, are compared: one begins with a pulse and a look of the monitor, its neighbour
+has neither. Which comes first is drawn, as other things happen at even intervals too. Of the neighbours' differences
+over the step, the mean without the tenth on either side is taken, times the part of half a second that a block is, and
+its 95 % interval by resampling.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import contextlib
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +37,7 @@ from traceops.capture.observing import observer as pace
 from traceops.capture.observing.observer import Pulses
 from traceops.core.live_pulses import EVERY_S
 
+_BLOCK_S, _BLOCK_STEPS = 0.1, 4
 _STARTED_S = 20.0
 _SETTLE_S = 3.0  # before the first block: the first looks are more frequent
 
@@ -162,25 +163,37 @@ def timetable(
         for on in (first, not first):
             began = blocks[-1][0] if blocks else begin_ns
             blocks.append((began + int(block_s * 1e9), on))
-            at = began + int(random.uniform(0, EVERY_S) * 1e9)
+            at = began + 1_000_000
             while on and at < blocks[-1][0]:
                 due.append(at)
                 at += int(EVERY_S * 1e9)
     return blocks, due
 
 
+_MONITOR = """
+import sys
+from pathlib import Path
+from traceops.live.monitor import Monitor
+monitor = Monitor(Path(sys.argv[1]), lambda line: print(line, flush=True), windows=0)
+for _ in sys.stdin:
+    monitor.look()
+monitor.close()
+"""
+
+
 @contextlib.contextmanager
-def monitor(out: Path) -> Iterator[Callable[[bool], None]]:
-    """`traceops live`, and what stops it and lets it go on."""
-    command = [sys.executable, "-m", "traceops", "live", str(out), "--windows", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def monitor(out: Path) -> Iterator[Callable[[], int]]:
+    """What `traceops live` runs, which looks when it is asked to."""
+    command = [sys.executable, "-c", _MONITOR, str(out)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdin is not None
+    asks = process.stdin.fileno()
     try:
-        yield lambda on: os.kill(process.pid, signal.SIGCONT if on else signal.SIGSTOP)
+        yield lambda: os.write(asks, b"\n")
     finally:
         code = process.poll()
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        said, _ = process.communicate(timeout=10)
+        raw, _ = process.communicate(timeout=10)
+        said = raw.decode(errors="replace")
         print(
             f"the monitor {'ran to the end' if code is None else f'ended with {code}'}: {said.strip()[-500:]}",
             flush=True,
@@ -197,7 +210,8 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     step_ends = hooked(capture)
     random = Random(name)
     means: list[list[float]] = [[], []]  # without, with
-    with monitor(folder / "run") as turn:
+    with monitor(folder / "run") as look:
+        look()
         began_s, count, reads = time.monotonic(), 0, folder / "run" / "live.json"
         while count < 5 or not reads.exists() or time.monotonic() - began_s < _SETTLE_S:
             if time.monotonic() - began_s > _STARTED_S:
@@ -206,7 +220,7 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
             step_ends()
             count += 1
         sync()
-        block_s = max(EVERY_S, EVERY_S * round(5 * (time.monotonic() - began_s) / count / EVERY_S))
+        block_s = max(_BLOCK_S, _BLOCK_STEPS * (time.monotonic() - began_s) / count)
         blocks, due = timetable(time.perf_counter_ns(), seconds - (time.monotonic() - began), block_s, random)
         pulses = observer._pulses
         assert pulses is not None
@@ -214,15 +228,15 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
         pulses.__class__ = TurnedPulses
         pulses.due, pulses._after_ns = due, time.perf_counter_ns()  # type: ignore[attr-defined]
         for end, on in blocks:
-            turn(on)
             start, steps = time.perf_counter_ns(), 0
+            if on:
+                look()
             while not steps or time.perf_counter_ns() < end:
                 step()
                 step_ends()
                 steps += 1
             sync()
             means[on].append((time.perf_counter_ns() - start) / steps / 1e6)
-        turn(True)
     wrote = pulses._count - before
     row = {
         "name": name, "step_ms": float(np.median(means[0])), "block_s": block_s, "pulses": wrote, "due": len(due),
@@ -232,10 +246,10 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     return row
 
 
-def more_pct(means: list[list[float]]) -> tuple[float, float, float]:
+def more_pct(means: list[list[float]], block_s: float) -> tuple[float, float, float]:
     """By how many percent steps with the monitor take longer, and the 95 % interval of that."""
     without, with_it = np.array(means)
-    apart = 100 * (with_it - without) / float(np.median(without))
+    apart = 100 * (with_it - without) / float(np.median(without)) * min(block_s / EVERY_S, 1.0)
     drawn = np.random.default_rng(0)
     found = [_middle(drawn.choice(apart, len(apart))) for _ in range(4000)]
     low, high = np.quantile(found, (0.025, 0.975))
@@ -252,7 +266,7 @@ def table(rows: list[dict[str, Any]]) -> None:
     print("| program | step, ms | pairs | longer with the monitor, % | 95 % |\n|---|--:|--:|--:|---|")
     found = []
     for row in sorted(rows, key=lambda row: row["step_ms"]):
-        middle, low, high = more_pct(row["means"])
+        middle, low, high = more_pct(row["means"], row["block_s"])
         found.append(middle)
         pairs, ms = len(row["means"][0]), row["step_ms"]
         print(f"| {row['name']} | {ms:.2f} | {pairs} | {middle:+.2f} | {low:+.2f} to {high:+.2f} |")
@@ -292,7 +306,7 @@ def main() -> None:
                 torch.cuda.empty_cache()
         with args.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        found = [round(value, 3) for value in more_pct(row["means"])]
+        found = [round(value, 3) for value in more_pct(row["means"], row["block_s"])]
         print(
             json.dumps({**row, "means": None, "more_pct": found, "s": round(time.monotonic() - began, 1)}), flush=True
         )

@@ -59,7 +59,8 @@ def run_job(
 ) -> Outcome:  # fmt: skip
     """Train it, and hold what was found against the truth. lock: of `programs/job.py`. waits: seconds besides."""
     truth = out.with_suffix(".truth.json")
-    truth.unlink(missing_ok=True)
+    for before in (truth, Path(f"{truth}.begins")):
+        before.unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "traceops", "run", "--live", "--nproc", str(ranks),
         "--out", str(out), "--overwrite", "--hang-timeout", "0",

@@ -13,6 +13,7 @@ from traceops.cli import main
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.readers.steps import moment_of
+from traceops.hangs.readers.went_on import how_it_ends
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.report.hang_seen import seen_events, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice, root_sentence
@@ -1071,3 +1072,31 @@ def test_the_last_attempt_that_times_out_as_the_one_before_keeps_its_timeouts(to
     ]
     assert {rank.rank for rank in last.ranks if rank.state == "waiting"} == set(ranks)
     assert min(event.line for event in last.evidence.log) > len(ranks)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[HANG] training never progresses past batch 0 with 4 GPUs",
+        "It hangs at batch 0, GPU utilisation is 100% on all four.",
+        "With 8 GPUs the job gets stuck after init_process_group",
+        "my script is hanging in dist.barrier",
+    ],
+)
+def test_a_user_who_writes_that_the_job_hangs_is_believed(tmp_path: Path, line: str) -> None:
+    (tmp_path / "paste.txt").write_text(f"node1:23:23 [0] NCCL INFO Connected all rings\n{line}\n")
+    assert how_it_ends(tmp_path / "paste.txt").hangs == (2, line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0]:[W1123 10:00:00.123 ProcessGroupNCCL.cpp:1538] TORCH_NCCL_ENABLE_MONITORING is on: hangs are found",
+        "INFO train: watching for hangs every 60 s",
+        "node1:23:23 [0] NCCL INFO the job hangs if the interface is wrong",
+        "val loss 1.2, changes: hangar.py",
+    ],
+)
+def test_what_a_library_says_of_hangs_is_no_complaint(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.log").write_text(f"epoch 0\n{line}\n")
+    assert how_it_ends(tmp_path / "train.log").hangs is None

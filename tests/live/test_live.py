@@ -16,6 +16,7 @@ from traceops.core.errors import UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
 from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
 from traceops.live.job import Job
+from traceops.live.machines import MachineReader
 from traceops.live.measures import Pace, growth, steady_growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, address_of, metrics_text
@@ -115,6 +116,12 @@ def test_ranks_that_all_do_more_of_everything_have_more_work():
     assert causes_of([evidence(rank, **waits) for rank in range(4)])[0].why is Why.EXCHANGE
 
 
+@pytest.mark.parametrize(("held", "why"), [((1.0, 1.4), Why.DEVICE), ((1.01, 1.01), Why.WORKLOAD)])
+def test_gpus_that_take_longer_have_more_work_if_steps_need_more_memory_on_all_of_them(held, why):
+    given = {"grew_ms": {"waiting": 29.0}, "before_kinds_ms": {"own": 20.0, "waiting": 30.0}, "on_gpu": True}
+    assert causes_of([evidence(rank, held=held[rank], **given) for rank in range(2)])[0].why is why
+
+
 def test_growth_is_steady():
     mib = 1 << 20
     assert growth([1000 * mib + 2 * mib * at for at in range(200)]) is not None
@@ -168,6 +175,20 @@ def test_memory_that_grows_is_found_whichever_pulses_a_monitor_reads_last(tmp_pa
         ]  # fmt: skip
         found += job.take([RankLook(0, [], pulses, START_NS)], now_ns + 600_000_000)
     assert [one.claim.where for one in found if isinstance(one.claim, MemoryGrows)] == ["gpu"]
+
+
+def test_who_holds_memory_of_a_gpu_does_not_work_on_it_where_the_driver_reports_use(tmp_path):
+    path = tmp_path / "machine.host.jsonl"
+    rows = [["r", 1, 0, 10, 0, 0, 0, 0, 0]]
+    for second in range(6):
+        uses = [[10, 60], [12, 30]] if second > 3 else [[10, 60]]
+        held = [[10, 5 << 30], [11, 2 << 30], [12, 1 << 30]]
+        rows.append(["G", 1000 * second, 0, 1980, 0, 400.0, 50, 90, 8 << 30, held, uses])
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    reader = MachineReader(path)
+    reader.look()
+    assert reader.strangers(0, 0, 6000) == (12,)
+    assert reader.strangers(0, 0, 6000, least=3) == ()
 
 
 def test_a_fault_in_a_generated_job_is_found_with_its_rank_and_line(tmp_path):

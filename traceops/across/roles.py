@@ -349,7 +349,7 @@ class _Descriptions:
             return args.group_description
         if args is not None and args.group_name:
             return self._by_name.get(args.group_name, "")
-        return self._by_ranks.get(group or (), "")
+        return self._by_ranks.get(group or (), "") if self._by_ranks else ""  # a group of thousands is hashed long
 
 
 def _computed(ranks: Sequence[RankSummary]) -> Computed:

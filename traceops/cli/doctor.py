@@ -78,7 +78,7 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     nodes = meet(identity)
     try:
-        checkup = check_up(options, os.environ, nodes, tell=report, logs=logs if identity.node == 0 else None)
+        checkup = check_up(options, os.environ, nodes, report=report, logs=logs if identity.node == 0 else None)
     finally:
         nodes.end()
         signal.signal(signal.SIGTERM, before)

@@ -259,6 +259,7 @@ _MESSAGES = 16  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
 _SPARSE_RATE = "embedding"
 _DECAYS = re.compile(r"lerp|^aten::(_foreach_)?mul_|_fused_")  # of an optimizer's states
+_RARE = 128  # times the rows that a step reads
 _LARGE_TABLE = 0.15  # of the busy time
 _GROWN = 6  # different lengths from which a tensor is grown
 _APPENDED = 64  # times as long as what is joined to it, is a tensor that is copied to append a little
@@ -311,7 +312,8 @@ def find_growing_cat(kernels: Kernels) -> None:
 
 def find_dense_table(kernels: Kernels) -> None:
     """A gradient of all rows of a table of which few were read."""
-    # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is.
+    # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is. Others
+    # let it rest in rows that are not read, which is what one wants of a table that is read so little.
     adds = not any(_DECAYS.search(one.use.name) for one in kernels.all if one.use.optimizing)
     for one in kernels.free(lambda one: "embedding" in one.use.name and "backward" in one.use.name):
         tensors = one.tensors
@@ -324,7 +326,7 @@ def find_dense_table(kernels: Kernels) -> None:
         whole = [
             each
             for each in kernels.free(lambda each: each.kind in ("optimizer", "elementwise", "fill"))
-            if (not each.use.optimizing or adds or _adds_alone(each))
+            if (not each.use.optimizing or adds or table > _RARE * touched * width or _adds_alone(each))
             and any(t.numel == table and t.dims[-1:] == (width,) for t in each.tensors)
         ]
         least = moved_ns(_SPARSE * touched * width * 4.0, _SPARSE_RATE, kernels.gpu)
@@ -364,7 +366,7 @@ def find_one_hot(kernels: Kernels) -> None:
     hot = {
         (t.numel, t.dims[-1])
         for one in kernels.all
-        if one.use.within("aten::one_hot") or (one.use.name.startswith("aten::scatter") and len(one.tensors) == 2)
+        if one.use.within("aten::one_hot") or _puts_ones(one)
         for t in one.tensors
         if len(t.dims) > 1 and t.dims[-1] >= _HOT
     }
@@ -383,6 +385,14 @@ def find_one_hot(kernels: Kernels) -> None:
     made = kernels.free(lambda one: any((t.numel, t.dims[-1]) in hot for t in one.tensors if len(t.dims) > 1))
     together = list({id(one): one for one in (*uses, *made)}.values())
     kernels.claim("one_hot_product", together, time_of(together) - least)
+
+
+def _puts_ones(one: Judged) -> bool:
+    """Whether it puts one number at a few places of each row."""
+    if not one.use.name.startswith("aten::scatter") or len(one.tensors) != 2:
+        return False
+    rows, places = one.tensors
+    return places.dims[:-1] == rows.dims[:-1] and places.numel * _FULL <= rows.numel
 
 
 def find_messages(kernels: Kernels) -> None:

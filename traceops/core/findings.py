@@ -16,6 +16,7 @@ Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
 Unjudged = Literal["planned", "elsewhere"]
+Lacking = Literal["captured", "through_host", "may_be_recording", "no_gpu_activity"]
 ComputesLonger = Literal["slower", "more_work", "extra_kernels", "more_calls", "on_cpu"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
@@ -120,6 +121,14 @@ class Check(Struct, frozen=True):
     unjudged: Annotated[
         Unjudged | UnsetType,
         Meta(description="Why no data could decide: the rule is only planned, or another command judges it."),
+    ] = UNSET
+    lacking: Annotated[
+        Lacking | UnsetType,
+        Meta(
+            description="What a rule lacked that was not evaluated, where something of its own would help. captured: "
+            "kernels were launched into a graph that was being captured. through_host: ranks exchange data through "
+            "their hosts. may_be_recording: what it found may be the profiler's. no_gpu_activity: no trace has any."
+        ),
     ] = UNSET
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec import UNSET, Struct, UnsetType
 
 from traceops.core.claims import Claim
-from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Severity
+from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Lacking, Severity
 from traceops.core.words import Role
 from traceops.words.catalogue import sections
 
@@ -42,6 +42,7 @@ class Verdict(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     not_evaluated: str = ""
     clear: str = ""
+    lacking: Lacking | UnsetType = UNSET
 
 
 class Rule(Struct, frozen=True):
@@ -106,9 +107,9 @@ class Rule(Struct, frozen=True):
         """The findings, or, where there are none, why the rule was not evaluated or else is clear."""
         return Verdict(self.id, findings, not_evaluated, clear)
 
-    def not_evaluated(self, why: str) -> Verdict:
+    def not_evaluated(self, why: str, lacking: Lacking | UnsetType = UNSET) -> Verdict:
         """The verdict of a judge that has not what it needs."""
-        return Verdict(self.id, not_evaluated=why)
+        return Verdict(self.id, not_evaluated=why, lacking=lacking)
 
     def clear(self, why: str) -> Verdict:
         """The verdict of a judge that looked and found nothing wrong."""

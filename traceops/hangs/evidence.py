@@ -247,8 +247,9 @@ class LoggedProgress(Struct, frozen=True):
 class LogEnd(Struct, frozen=True):
     """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has.
 
-    done: the program says that it came to its end. serving: a server says that it is up. interrupted, asked:
-    (line, what it says). frames: where it stood when it was interrupted, innermost first.
+    done: the program says that it came to its end. serving: a server says that it is up. interrupted, asked, hangs:
+    (line, what it says), the last where somebody writes that the job hangs. frames: where it stood when it was
+    interrupted, innermost first.
     """
 
     path: str
@@ -261,6 +262,7 @@ class LogEnd(Struct, frozen=True):
     interrupted: tuple[int, str] | None = None
     asked: tuple[int, str] | None = None
     frames: tuple[Frame, ...] = ()
+    hangs: tuple[int, str] | None = None
 
 
 class Since(Struct, frozen=True):

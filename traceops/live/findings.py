@@ -125,6 +125,7 @@ _GROWN, _GROWN_RANKS, _NAMED, _SURE = 3.5, 1.0, 2.5, 4.0
 # Of a step: a main thread that ran longer may have waited so; by how much its time on a core may be off; and the log
 # likelihood that it takes at most.
 _RUNS_PART, _RUNS_OFF, _RUNS_MOST = 0.8, 0.03, 4.0
+_HELD_MORE = 1.005  # times what tensors held before, at the peak of a step: more of the same work
 _LEAST_SHARE = 0.01  # that a kind is expected to have: some looks are misread
 
 
@@ -271,7 +272,7 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
     if median(waits) < _PART * excess:
         return Cause(Why.UNKNOWN, everyone, excess)
     if any(one.on_gpu for one in ranks):
-        changed = min(abs(one.held - 1) for one in ranks) > 0.03  # on all of them: one alone does something of its own
+        changed = min(one.held for one in ranks) > _HELD_MORE  # on all of them: one alone does something of its own
         return Cause(Why.WORKLOAD if changed else Why.DEVICE, everyone, excess, sure=sure)
     crowded = [
         one for one in ranks

@@ -49,6 +49,7 @@ _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
+_OF_HELD = 60  # pulses before a change
 _GROWS_EVERY = 4  # pulses between two judgements
 _GROWS_MIN = 480.0  # until it is full
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
@@ -316,10 +317,11 @@ class Job:
         host = {} if machine is None else _of_machine(machine, state.rank, change, episode.since_ns / 1e6, now_ns / 1e6)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
-        held = since[-1].held / before[-1].held if before and since and before[-1].held else 1.0
+        held_then, held_now = _held(before[-_OF_HELD:]), _held(since)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
-            looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries, held=held,
+            looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries,
+            held=held_now / held_then if held_then and held_now else 1.0,
             garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total), **host,
         )  # fmt: skip
 
@@ -501,7 +503,7 @@ def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: flo
     known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
     others, crowd = machine.busy_others(onset_ms, end_ms)
     found: dict[str, Any] = {
-        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms) if pid not in known),
+        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
         "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
     }  # fmt: skip
     before, since = machine.between(rank, onset_ms - 120_000, onset_ms), machine.between(rank, onset_ms, end_ms)
@@ -525,6 +527,11 @@ class _Seen(Struct, frozen=True):
         """Where a step of so many ms goes, by kind; empty where nothing was seen."""
         whole = sum(self.ms.values())
         return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
+
+
+def _held(pulses: Sequence[Pulse]) -> float:
+    """What tensors held near the peak of steps: pulses come at any moment of a step."""
+    return sorted(pulse.held for pulse in pulses)[int(0.9 * len(pulses))] if pulses else 0.0
 
 
 def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import socket
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_double, c_uint, c_void_p
 from pathlib import Path
 from statistics import median
@@ -66,6 +67,7 @@ class MachineReader:
         self.others: deque[tuple[float, int, str, float]] = deque(maxlen=_KEPT)  # ms, core, name, percent of one
         self._pids: dict[int, int] = {}
         self._most_mhz: dict[int, int] = {}
+        self._knows_use = False  # whether the driver reports what each process uses of a GPU
 
     def look(self) -> None:
         """Take in what is new."""
@@ -97,14 +99,15 @@ class MachineReader:
             _, ms, index, mhz, reasons, watts, celsius, busy, _, processes, active = line
             uses = dict(active)
             ranks = tuple(sorted({self._pids[pid] for pid, _ in processes if pid in self._pids}))
-            strange = tuple(
-                pid
-                for pid, held in processes
-                if pid not in self._pids and (uses.get(pid, 0) >= _STRANGER_PCT or (held or 0) >= _STRANGER_BYTES)
-            )
+            self._knows_use = self._knows_use or bool(uses)
+            strange = tuple(pid for pid, held in processes if pid not in self._pids and self._works(pid, uses, held))
             # Without the ranks' own pids here (a container with its own), nobody can be called a stranger.
             look = GpuLook(ms, mhz, reasons or 0, watts, celsius, busy, strange if ranks else (), ranks)
             self.gpus.setdefault(index, deque(maxlen=_KEPT)).append(look)
+
+    def _works(self, pid: int, uses: Mapping[int, float], held: int | None) -> bool:
+        """Whether a process works on a GPU; where the driver does not report that, by the memory that it holds."""
+        return uses.get(pid, 0) >= _STRANGER_PCT if self._knows_use else (held or 0) >= _STRANGER_BYTES
 
     def between(self, rank: int, begin_ms: float, end_ms: float) -> OnHost | None:
         """Of a rank; None where there are not two looks."""
@@ -133,16 +136,16 @@ class MachineReader:
                 looks[ms] = looks.get(ms, 0.0) + pct
         return sorted(most, key=lambda name: -most[name])[:3], median(looks.values()) if looks else 0.0
 
-    def strangers(self, rank: int, begin_ms: float, end_ms: float) -> tuple[int, ...]:
-        """Processes that are not of the run on this rank's GPU then."""
-        found = {
+    def strangers(self, rank: int, begin_ms: float, end_ms: float, least: int = 1) -> tuple[int, ...]:
+        """Processes that are not of the run and worked on this rank's GPU then, in so many looks at least."""
+        found = Counter(
             pid
             for looks in self.gpus.values()
             for look in looks
             if begin_ms <= look.ms <= end_ms and rank in look.ranks
             for pid in look.strangers
-        }
-        return tuple(sorted(found))
+        )
+        return tuple(sorted(pid for pid, looks in found.items() if looks >= least))
 
     def held_down(self, rank: int, since_ms: float, end_ms: float) -> tuple[str, int, int] | None:
         """Why the clock of the rank's GPU is lower than before `since_ms`, with both clocks; None where it is not."""

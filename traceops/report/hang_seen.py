@@ -127,6 +127,7 @@ def _what_decides(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> str | None:
     more = [key for key, words in rows("seen.more") if any(words in event.text for event in seen)]
     cases = (
         (bool(diagnosis.evidence.lone), "lone"),
+        (any(end.hangs is not None for end in diagnosis.evidence.ends), "hangs"),
         (nothing, None),
         ("ras" in kinds, "ras"),
         (kinds == {"outlived"}, "went_on"),

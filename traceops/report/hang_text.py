@@ -232,20 +232,22 @@ def _waiting(diagnosis: Diagnosis) -> list[int]:
 def end_text(diagnosis: Diagnosis) -> str:
     """How logs end in which nothing failed: 'training was at step 33 of 15,625 when train.log ends'."""
     ends = diagnosis.evidence.ends
-    stopped = next((end for end in ends if end.interrupted is not None), None)
-    asked = next((end for end in ends if end.asked is not None), None)
-    last = max(ends, key=lambda end: (end.step is not None, end.epoch is not None, end.step or 0))
-    shown = stopped or asked or last
-    line, said = (stopped and stopped.interrupted) or (asked and asked.asked) or (0, "")
-    frames = () if stopped is None else stopped.frames
+    by = next((name for name in ("interrupted", "asked", "hangs") if any(getattr(end, name) for end in ends)), None)
+    if by is not None:
+        shown = next(end for end in ends if getattr(end, by))
+    else:
+        shown = max(ends, key=lambda end: (end.step is not None, end.epoch is not None, end.step or 0))
+    line, said = (0, "") if by is None else getattr(shown, by)
+    frames = shown.frames if by == "interrupted" else ()
     return first_phrase(
         "hangs",
         "end",
         "text",
         place=f"{Path(shown.path).name}:{line}",
         said=said,
-        interrupted=stopped is not None,
-        asked=stopped is None and asked is not None,
+        interrupted=by == "interrupted",
+        asked=by == "asked",
+        hangs=by == "hangs",
         doing=activity_text(stack_activity(ThreadStack(True, frames))) if frames else None,
         step=first_phrase("hangs", "end", "step", step=shown.step, of=shown.of, epoch=shown.epoch),
         name=Path(shown.path).name,

@@ -103,7 +103,6 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
-NO_DEVICE_ACTIVITY = reason("compute", "no_gpu_activity")
 _EXAMPLES = {"AMD": "MI300X", "NVIDIA": "H100", None: "NAME"}
 
 
@@ -120,7 +119,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """A verdict for each rule, from the rank that stands for all."""
     own = {one.rank: one for one in inputs.ranks if one.compute is not None}
     if not own:
-        return [rule.not_evaluated(NO_DEVICE_ACTIVITY) for rule in RULES]
+        return [rule.not_evaluated(reason("compute", "no_gpu_activity"), "no_gpu_activity") for rule in RULES]
     if any(one.captures_graphs for one in own.values()):
         return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}

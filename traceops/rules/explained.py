@@ -171,7 +171,7 @@ def _check(verdict: Verdict) -> Check:
     if verdict.findings:
         return Check(verdict.rule, "fired", verdict.findings[0].message)
     if verdict.not_evaluated:
-        return Check(verdict.rule, "not_evaluated", verdict.not_evaluated)
+        return Check(verdict.rule, "not_evaluated", verdict.not_evaluated, lacking=verdict.lacking)
     return Check(verdict.rule, "clear", verdict.clear)
 
 

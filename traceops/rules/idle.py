@@ -15,7 +15,7 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Finding, Lacking, Severity, severity_of
 from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -210,8 +210,6 @@ BLOCKED_ON_DEVICE = described("idle", "TO-I003")
 OUTSIDE_TORCH = described("idle", "TO-I005")
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
-CAPTURED, THROUGH_HOST, NO_DEVICE = (reason("idle", key) for key in ("captured", "through_host", "no_gpu_activity"))
-
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle: one verdict a rule."""
@@ -221,9 +219,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Verdict:
     """behind: what ranks would wait for input if no rank were late."""
-    judged, why = _judgeable(kind, inputs)
-    if why:
-        return kind.rule.not_evaluated(why)
+    judged = _judgeable(kind, inputs)
+    if isinstance(judged, Verdict):
+        return judged
     share = host_share(judged)
     idle = [
         idle_of(
@@ -246,7 +244,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     if kind.bucket == "idle_host":
         severity = _beyond_recording(kind, inputs, worst, severity)
         if severity is None:
-            return kind.rule.not_evaluated(may_be_recording(inputs.run, worst))
+            return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
     if few is not None or (kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0])):
         severity = "info"
@@ -298,21 +296,25 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     return OUTSIDE_TORCH.verdict(found)
 
 
-def _judgeable(kind: IdleJudgement, inputs: Inputs) -> tuple[list[RankTimes], str]:
-    """The ranks that a rule can be judged on, and, where there are none, why."""
+def _judgeable(kind: IdleJudgement, inputs: Inputs) -> list[RankTimes] | Verdict:
+    """The ranks that a rule can be judged on; where there are none, the verdict that says why."""
     run = inputs.run
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
-        return [], NO_DEVICE
+        return _lacking(kind, "no_gpu_activity")
     whole = [times for times in judged if not (times.summary.incomplete and times.summary.on_gpu)]
     if not whole:
-        return [], why_incomplete(judged)
+        return kind.rule.not_evaluated(why_incomplete(judged))
     if any(times.summary.captures_graphs for times in whole):
-        return [], CAPTURED
+        return _lacking(kind, "captured")
     if kind.rule is HOST_BOUND and not run.split and run.world > 1 and _through_host(whole, inputs.manifest):
-        return [], THROUGH_HOST
+        return _lacking(kind, "through_host")
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
-    return [times for times in whole if not times.summary.damage] or whole, ""
+    return [times for times in whole if not times.summary.damage] or whole
+
+
+def _lacking(kind: IdleJudgement, what: Lacking) -> Verdict:
+    return kind.rule.not_evaluated(reason("idle", what), what)
 
 
 def _of_loading(

@@ -276,7 +276,6 @@ def unknown_pct(ranks: Sequence[RankTimes]) -> float:
 # What of a host's lateness may be the profiler's own, where no step was timed without it.
 
 
-MAY_BE_RECORDING = "recording may be"  # all of it, or most
 _MOST = 0.5  # of the lateness
 
 
@@ -320,7 +319,7 @@ def may_be_recording(run: CrossRank, worst: Idle) -> str:
     cost, late = recording_ms(worst.times), worst.ms
     part = "all" if cost >= late else "most"
     numbers = {"late": f"{late:.1f}", "cost": f"{cost:.1f}", "window": run.unit == "window"}
-    return f"{MAY_BE_RECORDING} {reason('idle', 'recording', part=part, **numbers)}"
+    return reason("idle", "recording", part=part, **numbers)
 
 
 # What a rank waits for input without the profiler, where input comes late in every few steps.

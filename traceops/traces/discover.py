@@ -256,7 +256,8 @@ class Discovery(Struct, frozen=True):
 
     def job_of(self, paths: Sequence[str]) -> tuple[Window, ...]:
         """The windows of the job that recorded these files; of all, where none is known."""
-        jobs = {own.job for own in self.windows for file in own.files if {file.path, file.summary} & {*paths}}
+        asked = {*paths}
+        jobs = {own.job for own in self.windows for file in own.files if file.path in asked or file.summary in asked}
         return tuple(own for own in self.windows if not jobs or own.job in jobs)
 
 

@@ -90,8 +90,12 @@ def main():
     args = parser.parse_args()
     gpu = torch.cuda.is_available()
     lock = os.open(os.environ.get("LOCK", os.devnull), os.O_RDWR | os.O_CREAT)
+    begins = Path(f"{args.truth}.begins")
     if "LOCK" in os.environ and os.environ["RANK"] == "0":
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks wait for this one in the rendezvous
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        begins.touch()
+    while "LOCK" in os.environ and not begins.exists():  # the other ranks do not touch their GPUs either
+        time.sleep(0.05)
     dist.init_process_group("nccl" if gpu else "gloo")
     rank, local = dist.get_rank(), int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if gpu else torch.device("cpu")

@@ -291,9 +291,11 @@ def batch_ns(graph: StepGraph, program_of: Mapping[int, int], in_time: Sequence[
     input is taken to be there.
     """
     known = graph.loading_ns
+    if not known:
+        return 0.0
     left = [rank for rank in graph.ranks if rank not in in_time]
     taken = [known.get(_loader_of(graph, rank, program_of.get(rank, rank)), 0.0) for rank in left]
-    return max(taken, default=0.0) if known else 0.0
+    return max(taken, default=0.0)
 
 
 def paced(steps: NDArray[np.float64], batch: float, typical: NDArray[np.bool_] | None) -> NDArray[np.float64]:

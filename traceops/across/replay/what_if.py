@@ -229,8 +229,9 @@ def measure_what_if(
     }
     if reference_ns is not None:
         changes[REFERENCE] = Scenario(transfer=np.minimum(graph.transfer, reference_ns))
-    median_of = {role: faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
-    medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
+    roles = {id(role): role for role in graph.roles.values()}  # a role of thousands of ranks is hashed long
+    median_of = {own: faster_median(graph, role) for own, role in roles.items() if len(role) > 1}
+    medians = {rank: median_of[id(role)] for rank, role in graph.roles.items() if id(role) in median_of}
     made = []
     if uneven:
         ends = [simulate(graph, shared_work(graph, uneven, replays.typical, own)).step_ns() for own in (pace, 1.0)]

@@ -482,6 +482,14 @@ _SAME = 10  # losses in a row that are 0 or NaN
 _JSON = re.compile(rb'\s{0,20}(?:\{\s{0,20}["}]|\[\s{0,20}[\[{"\]]|")')
 _LEAST_ASCII = 0.2  # of a block's bytes: logs have their times, numbers and paths in it, whatever their language
 _INTERRUPT = "KeyboardInterrupt"
+_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARN|WARNING|ERROR)\b")  # of a logger, whose line no person wrote
+_HANGS = re.compile(
+    rb"\[HANG\]|\b(?:it|training|job|run|process|program|script|everything|ranks?|which|and|then|just|still|always) "
+    rb"(?:hangs|hung|freezes|froze|deadlocks|(?:is|gets?|got|remains) stuck)\b"
+    rb"|\bnever (?:progresses|gets past|finishes)\b|\b(?:is|are|keeps) (?:hanging|frozen)\b"
+    rb"|\bhangs? (?:at|on|in|during|forever|indefinitely|before|after)\b",
+    re.IGNORECASE,
+)
 
 
 def how_it_ends(path: Path) -> LogEnd:
@@ -490,6 +498,7 @@ def how_it_ends(path: Path) -> LogEnd:
     of: int | None = None
     epoch: float | None = None
     done, serving, last, number = False, False, 0, 0
+    hangs: tuple[int, str] | None = None
     for number, block in last_blocks(str(path)):
         if not _is_text(block):
             continue
@@ -503,11 +512,27 @@ def how_it_ends(path: Path) -> LogEnd:
         if completed_at(block) is not None:
             done = done or any(not match[0].startswith(_STARTS_SERVER) for match in _COMPLETED.finditer(block))
         serving = serving or _STARTS_SERVER in block
+        hangs = hangs or _says_it_hangs(number, block)
     stopped = interrupted(str(path))
     return LogEnd(
         str(path), last, step, of if of is not None and step is not None and of >= step else None, epoch, done, serving,
         stopped, asked_to_stop(str(path)), _interrupted_in(path) if stopped is not None else (),
+        hangs,
     )  # fmt: skip
+
+
+def _says_it_hangs(number: int, block: bytes) -> tuple[int, str] | None:
+    """The first line in which a person writes that the job hangs. number: of the block's first line."""
+    if _HANGS.search(block) is None:
+        return None
+    told = (
+        (at, first_words(line.strip(), _MOST_QUOTED))
+        for at, line in lines(block, number)
+        if _HANGS.search(line.encode(errors="replace"))
+        and _LEVEL.search(line) is None
+        and without_prefixes(line).strip() == line.strip()
+    )
+    return next(told, None)
 
 
 def _is_text(block: bytes) -> bool:

@@ -18,7 +18,7 @@ from traceops.render.report.figures import Figure, dots, laid_out, line, worded
 from traceops.render.report.terms import say, say_first, section_of
 from traceops.report.inventory import ComputeRows, LossRow, OperatorRow, RoofRows
 from traceops.report.model import Report
-from traceops.rules.compute import BOUNDS, NO_DEVICE_ACTIVITY, OF_CAUSE, SPEED
+from traceops.rules.compute import BOUNDS, OF_CAUSE, SPEED
 
 _MOST_PLACES = 12  # whose operators unfold
 _MOST_OPERATORS = 40
@@ -67,7 +67,7 @@ def efficiency_of(report: Report) -> float | None:
 def why_unrated(report: Report) -> str:
     """Why nothing is known of how fast kernels on a GPU could be; '' where it is, or where there are none."""
     check = check_of(report, SPEED.id)
-    unrated = check is not None and check.status == "not_evaluated" and check.reason != NO_DEVICE_ACTIVITY
+    unrated = check is not None and check.status == "not_evaluated" and check.lacking != "no_gpu_activity"
     return check.reason if check is not None and unrated else ""
 
 

@@ -13,8 +13,6 @@ from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.terms import say, say_first
 from traceops.report.model import Report
 from traceops.report.step_times import UnjudgedTime
-from traceops.rules.idle import CAPTURED, THROUGH_HOST
-from traceops.rules.idle_time import MAY_BE_RECORDING
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
 from traceops.words.catalogue import texts
 
@@ -123,7 +121,7 @@ def unjudged_of(report: Report) -> Unjudged | None:
     why = "" if check is None else check.reason
     unmatched = unmatched_reason(report) if most.why == "unmatched" else ""
     match = to_match(report, unmatched)
-    do = _remedy(report, most, why) or ("matched" if match else most.bucket)
+    do = _remedy(report, most, check) or ("matched" if match else most.bucket)
     because = texts("card", "unjudged").get(f"why.{most.why}") or why or texts("card", "unjudged")["why"]
     if most.why == "unmatched" and unmatched:
         because += f" ({unmatched})"
@@ -141,13 +139,12 @@ def unjudged_of(report: Report) -> Unjudged | None:
     )
 
 
-def _remedy(report: Report, most: UnjudgedTime, why: str) -> str | None:
+def _remedy(report: Report, most: UnjudgedTime, check: Check | None) -> str | None:
     """What would let a rule judge it, as a key of words/card.ini; None where that depends on the bucket alone."""
+    if check is not None and check.lacking in ("captured", "may_be_recording", "through_host"):
+        return str(check.lacking)
     unaligned = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
     cases = (
-        (why == CAPTURED, "captured"),
-        (why.startswith(MAY_BE_RECORDING), "may_be_recording"),
-        (why == THROUGH_HOST, "through_host"),
         (most.why == "not_recorded", "not_recorded"),
         (most.bucket in COMM_BUCKETS and unaligned, "clocks"),
         (most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size, "whom"),
