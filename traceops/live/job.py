@@ -35,11 +35,12 @@ _KEPT = 1_200  # pulses of a rank: ten minutes
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _NOTED_PCT = 10.0
 _FEW = 10
+_STEPS = 8  # that are slow, before a cause is named
 _LEAST = 1.10  # times the usual step, where a cause is named
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
-_AGAIN_S, _SOON_AGAIN, _MOST_AGAIN_S, _CLOSER_S = 5.0, 6, 600.0, 5.0
+_AGAIN_S, _SOON_AGAIN, _MOST_AGAIN_S, _CLOSER_S = 4.0, 8, 600.0, 4.0
 _MOST_RANKS = 16  # whose lines are read for one change
 _LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
 _FIRST = 8  # steps that tell nothing of those after them
@@ -101,6 +102,10 @@ class RankState:
     def pulse(self) -> Pulse | None:
         """The latest one."""
         return self.pulses[-1] if self.pulses else None
+
+    def latest_ms(self) -> list[float]:
+        """The last five steps."""
+        return list(islice(reversed(self.recent), 5))
 
     def latest(self, count: int) -> list[Pulse]:
         """So many pulses, the latest ones."""
@@ -253,7 +258,7 @@ class Job:
         waited = (now_ns - episode.seen_ns) / 1e9
         if not (self._is_due_again(episode, now_ns) if episode.reported else self._is_due(episode, waited)):
             return []
-        if median(change.now_ms / change.before_ms for change in changes.values()) < _LEAST:
+        if not self._is_still_slow(changes, episode):
             return []
         found = []
         causes = causes_of(self._evidence(changes, episode, now_ns))
@@ -275,6 +280,12 @@ class Job:
             if episode.again >= _SOON_AGAIN:
                 episode.pause_s = min(2 * episode.pause_s, _MOST_AGAIN_S)
         return found
+
+    def _is_still_slow(self, changes: Mapping[int, Change], episode: _Episode) -> bool:
+        """Whether steps take longer by a good part, the last ones too: some long ones in a row, by chance, are over."""
+        since = median(change.now_ms / change.before_ms for change in changes.values())
+        latest = median(median(self.ranks[rank].latest_ms()) / change.before_ms for rank, change in changes.items())
+        return self._step() - episode.step >= _STEPS and min(since, latest) >= _LEAST
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
         """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""

@@ -128,6 +128,7 @@ class Pace:
         self.usual_ms = self._anchor = median(self._slow or self._last)
 
 
+_NOW_AND_THEN, _OFTEN = ("checkpoint", "evaluation"), 0.4
 _ENOUGH = 120  # looks without those in single long steps
 
 PARTS = (
@@ -196,10 +197,12 @@ def where_seen(pulses: Sequence[Pulse], long: Iterable[int]) -> Seen:
     usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
     whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
     ms = dict.fromkeys(KINDS, 0.0)
-    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
-        of_looks = sum(seen.values()) / looks if looks else 0.0
-        for kind, took in seen.items() if of_looks else ():
-            ms[kind] += took / of_looks
+    kept = [(seen, looks) for *_, seen, looks in (usual if left >= min(_ENOUGH, 0.35 * whole) else pairs) if looks]
+    for kind in KINDS:
+        parts = [seen[kind] * looks / max(sum(seen.values()), 1e-9) for seen, looks in kept]
+        # What comes now and then, for a while, is none of what each step does.
+        if kind not in _NOW_AND_THEN or sum(part > 0 for part in parts) > _OFTEN * len(parts):
+            ms[kind] = sum(parts)
     return Seen(ms, round(sum(ms.values())))
 
 
