@@ -64,7 +64,7 @@ def uniques(*values: NDArray[Number]) -> NDArray[Number]:
     return ordered[first]
 
 
-def is_in(values: Int, among: Int) -> NDArray[np.bool_]:
+def is_in(values: NDArray[np.integer], among: NDArray[np.integer] | Sequence[int]) -> NDArray[np.bool_]:
     """Whether each value is one of `among`: np.isin, which imports numpy.ma too."""
     if not len(among):
         return np.zeros(len(values), dtype=bool)
