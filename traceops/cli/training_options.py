@@ -321,6 +321,7 @@ LIVE = Command(
     options=(
         option("path", nargs="?", help=_WATCHED),
         option("--metrics", metavar="[HOST:]PORT", help="serve metrics for Prometheus there (host: 127.0.0.1)"),
+        option("--otlp", metavar="URL", help="send metrics every 10 s to this collector of OpenTelemetry (OTLP/HTTP)"),
         option("--webhook", metavar="URL", help="post each detection there as JSON, which Slack takes too"),
         option(
             "--windows", type=int, default=4, metavar="N",
