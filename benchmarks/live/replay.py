@@ -14,12 +14,11 @@ from pathlib import Path
 
 from benchmarks.live.generated import Files
 from benchmarks.live.jobs import HEALTHY, Outcome, judged
-from traceops.core.live_pulses import HEAD, MAGIC, PULSES_FILE, SIZE, Pulse, place_of, read_pulses
+from traceops.core.live_pulses import EVENTS_FILE, HEAD, MAGIC, PULSES_FILE, SIZE, Pulse, place_of, read_pulses
 from traceops.core.rank_files import MAGIC as STEPS_MAGIC
 from traceops.core.rank_files import OBSERVED_FILE, PREFIX, RECORD, STEPS_FILE, SUFFIX, split_log
 from traceops.live.findings import Detection
 from traceops.live.job import Job
-from traceops.live.monitor import EVENTS
 from traceops.live.stream import RankReader, rank_folders
 
 
@@ -95,7 +94,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / name
             found = replay(truth.parent / name, out)
-            (out / EVENTS).write_text("".join(f"{json.dumps(one.document())}\n" for one in found))
+            (out / EVENTS_FILE).write_text("".join(f"{json.dumps(one.document())}\n" for one in found))
             told = json.loads(truth.read_text())
             outcome = judged(Outcome(name, told["fault"], told["rank"], 0.0), out, told)
         verdict = f"pages {outcome.wrong}" if outcome.fault in HEALTHY else f"right {outcome.right}"

@@ -34,7 +34,7 @@ from measured_runs import BUILDERS, across, findings, hosts_of, program
 from traceops.across.clocks import ClockFit, align_clocks, theil_sen, with_roots
 from traceops.across.cross_rank import measure_across
 from traceops.across.match import BEFORE_WINDOW, Collective, MatchedCollectives, match_collectives
-from traceops.across.send_receive import pair
+from traceops.across.send_receive import _MOST_SHIFT, _shift, pair
 from traceops.core.claims import claim_of
 from traceops.rules.validity_claims import EndsApart
 from traceops.rules.validity_time import judge_clocks
@@ -509,3 +509,25 @@ def test_garbage_ends_do_not_move_a_clock():
     clocks = align_clocks(garbled, matching)
     off = apart(run, clocks)
     assert np.abs(off[1] - off[0]).max() < 50_000
+
+
+@pytest.mark.parametrize("shift", [-70, -3, 0, 2, 41])
+@pytest.mark.parametrize("same_end", [False, True])
+def test_the_shift_is_the_one_whose_ends_are_most_alike_of_all(shift, same_end):
+    """Only those that can be the best are tried; here all are, the plain way."""
+    random = np.random.default_rng(abs(shift))
+    every = np.cumsum(random.integers(1_000_000, 9_000_000, 400))
+    mine = every[: len(every) - shift] if shift >= 0 else every
+    theirs = every if shift >= 0 else every[:shift]
+    reference, own = theirs, mine + 7_000_000_000 + random.integers(-20_000, 20_000, len(mine))
+
+    def unlike(moved):
+        a = reference[: len(reference) - moved] if moved >= 0 else reference
+        b = own if moved >= 0 else own[: len(own) + moved]
+        count = min(len(a), len(b))
+        apart = a[len(a) - count :] - b[len(b) - count :]
+        return np.abs(apart - np.median(apart)).mean()
+
+    best = min(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=lambda moved: (unlike(moved), abs(moved)))
+    assert best == shift
+    assert _shift(reference, own, same_end) == (best, pytest.approx(unlike(best)))

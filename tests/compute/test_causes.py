@@ -352,8 +352,8 @@ def test_one_hot_targets_are_a_loss_over_many_classes_and_no_one_hot_product(tmp
     assert next(iter(found)) == "large_float_logits" and "one_hot_product" not in found
 
 
-def table_step(*optimizer):
-    rows, width = 4_000_000, 64
+def table_step(*optimizer, rows=4_000_000):
+    width = 64
     full = tensor((rows, width), FLOAT)
     node = (NODE + "EmbeddingBackward0",)
     grad = op(
@@ -365,11 +365,15 @@ def table_step(*optimizer):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "whole"),
-    [(("addcmul_", "sqrt", "add_", "addcdiv_"), True), (("lerp_", "addcmul_", "addcdiv_"), False)],
+    ("optimizer", "rows", "whole"),
+    [
+        (("addcmul_", "sqrt", "add_", "addcdiv_"), 4_000_000, True),
+        (("lerp_", "addcmul_", "addcdiv_"), 4_000_000, False),
+        (("lerp_", "addcmul_", "addcdiv_", "add_"), 7_000_000, True),  # of 107 rows one is read
+    ],
 )
-def test_all_of_an_optimizer_without_momentum_goes_with_a_dense_table_gradient(tmp_path, optimizer, whole):
-    path = write(tmp_path / "trace.json", table_step(*optimizer))
+def test_all_of_an_optimizer_goes_with_a_dense_table_gradient_but_for_momentum(tmp_path, optimizer, rows, whole):
+    path = write(tmp_path / "trace.json", table_step(*optimizer, rows=rows))
     path.write_text(path.read_text().replace('"cpu_op", "name": "Optimizer', '"user_annotation", "name": "Optimizer'))
     found = {loss.cause: loss for loss in measure_compute(*launched_of(path)).losses}
     saved = found["dense_embedding_gradient"].device_ns if "dense_embedding_gradient" in found else 0.0
@@ -413,3 +417,57 @@ def test_weights_that_are_cast_for_each_use_where_nothing_trains(tmp_path, train
     assert ("redundant_casts" in found) == wanted
     if wanted:
         assert found["redundant_casts"].device_ns == pytest.approx(600e3)
+
+
+def test_rows_that_are_scattered_into_fewer_are_no_one_hot_rows(tmp_path):
+    rows, graphs = tensor((524_288, 256), FLOAT), tensor((4096, 256), FLOAT)
+    places = tensor((524_288, 256), LONG)
+    around = (NODE + "ScatterReduceBackward0",)
+    calls = [
+        op("aten::scatter_", graphs, places, us=300),
+        op("aten::scatter_reduce_", graphs, places, rows, us=2500),
+        op("aten::addmm", tensor((256,), FLOAT), rows, tensor((256, 256), FLOAT), us=290, kernel=TF32),
+        op("aten::scatter", graphs, places, us=300, inside=around),
+    ]
+    found = losses(tmp_path, calls)
+    assert next(iter(found)) == "scatter_or_sort" and "one_hot_product" not in found
+
+
+@pytest.mark.parametrize(("blocks", "share"), [(1, 0.99), (60, 0.38), (100, 0.0)])
+def test_long_kernels_of_few_blocks_leave_processors_idle(tmp_path, blocks, share):
+    norm = op("aten::native_group_norm", tensor((1, 512, 16_000), FLOAT), us=5000, grid=blocks)
+    calls = [norm, *[product(4096, 4096, 4096, FLOAT, 330, TF32)] * 3]
+    found = losses(tmp_path, calls)
+    assert ("low_occupancy" in found) == (share > 0)
+    if share:
+        assert found["low_occupancy"].device_ns == pytest.approx(share * 5e6, rel=0.02)
+        assert found["float32_training"].ns == 990e3  # whose fix does nothing about it
+
+
+def test_casts_around_a_few_float32_products_go_with_them(tmp_path):
+    rows, width = 8192, 2048
+    up = op("aten::copy_", tensor((rows, width), FLOAT), tensor((rows, width)), us=50)
+    calls = [up, product(rows, width, 16, FLOAT, 46, SIMT), product(rows, width, width, us=105)] * 8
+    small = [product(rows, width, 16, FLOAT, 46, SIMT), product(rows, width, width, us=105)] * 8
+    with_casts, alone = (losses(tmp_path, one)["float32_products"].device_ns for one in (calls, small))
+    assert with_casts - alone == pytest.approx(400e3)
+
+
+def test_a_mask_of_truth_values_is_made_into_numbers_for_each_attention(tmp_path):
+    heads = [tensor((1, 32, length, 128)) for length in (1024, 9216, 9216)]
+    mask = (1024, 9216)
+    attend = op("aten::_cudnn_attention_forward", *heads, tensor(mask), us=460)
+    made = op("aten::where", tensor(mask, BOOL), tensor(()), tensor(()), us=25)
+    assert losses(tmp_path, [made, attend] * 4)["masked_attention"].device_ns == pytest.approx(100e3)
+    assert "masked_attention" not in losses(tmp_path, [attend] * 4)
+
+
+@pytest.mark.parametrize("requests", [8, 2])
+def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
+    layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
+    one = [op("aten::conv", us=10), *layer * 8, op("aten::head", us=2)]
+    found = losses(tmp_path, one * requests, host_us=30)
+    assert ("too_small_batch" in found) == (requests == 8)
+    if requests == 8:
+        assert found["too_small_batch"].sizes == (8, 8)
+        assert found["too_small_batch"].launches == pytest.approx(26 * 7)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
 import urllib.request
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from benchmarks.live.generated import START_NS, Files, Scene, StepParts, played
+from benchmarks.live.generated import START_NS, Files, GeneratedRank, Scene, StepParts, played
+from traceops.answers.opening import opened_live
 from traceops.capture.observing.observer import Observer
-from traceops.core.errors import UsageError
+from traceops.cli import main as cli
+from traceops.cli.open import page_of, serve
+from traceops.core.errors import InputError, UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
+from traceops.live import outlets
 from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
 from traceops.live.job import Job
 from traceops.live.machines import MachineReader
 from traceops.live.measures import Pace, growth, steady_growth
 from traceops.live.monitor import watched_folder
-from traceops.live.outlets import Metrics, address_of, metrics_text
+from traceops.live.outlets import Metrics, Otlp, address_of, metrics_text
 from traceops.live.stream import LineTime, RankLook, RankReader
 
 
@@ -136,11 +144,13 @@ def test_growth_that_began_a_moment_ago_counts_where_nothing_grew_before():
         pulses = [second / 2 for second in range(60)]
         return [(at, mib * (1000 + before * at + 50 * max(at - begin, 0))) for at in pulses]
 
-    assert steady_growth(sizes(21, 0)) == pytest.approx(60 * 50 * mib, rel=0.05)
+    assert steady_growth(sizes(21, 0)) == (pytest.approx(60 * 50 * mib, rel=0.05), 480)
     assert steady_growth(sizes(26, 0)) is None  # for 4 s only
     assert steady_growth(sizes(21, 40)) is None  # as it did all the time, and this job is too young for that
     jump = [(at / 2, 1000 * mib + (3000 * mib if at > 50 else 0)) for at in range(60)]
     assert steady_growth(jump) is None
+    settles = [(at / 2, mib * (1000 + 4000 * (1 - 0.5 ** (at / 40)))) for at in range(100)]
+    assert steady_growth(settles) is None
 
 
 def test_chance_among_many_ranks_names_no_host():
@@ -246,6 +256,82 @@ def test_metrics_are_served(tmp_path):
         address_of("here")
 
 
+STATE = {
+    "run": "mine", "time_ns": START_NS, "began_ns": START_NS - 10**9, "goodput": 0.5, "windows": 0, "slow": True,
+    "ranks": [{"rank": rank, "step": 5, "ms": 20.0, "share": {"own": 0.5}} for rank in range(3)],
+    "seconds": {"productive": 3.0},
+    "events": [{"kind": "slower", "facts": {"cause": "input"}}],
+}  # fmt: skip
+
+
+def test_metrics_reach_a_collector_in_its_own_terms():
+    """Read by OpenTelemetry's own messages: each value of the Prometheus text is there, under the same name."""
+    service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    json_format = pytest.importorskip("google.protobuf.json_format")
+    posted = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append((self.path, json_format.Parse(body, service.ExportMetricsServiceRequest())))
+            self.send_response(200)
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        otlp = Otlp(f"http://127.0.0.1:{server.server_address[1]}")
+        for second in range(12):
+            otlp.look(STATE, second)
+        otlp.finish(5)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [path for path, _ in posted] == ["/v1/metrics"] * 2 and otlp.failed == 0
+    found = {}
+    for metric in posted[0][1].resource_metrics[0].scope_metrics[0].metrics:
+        data = metric.sum if metric.HasField("sum") else metric.gauge
+        assert metric.HasField("sum") == metric.name.endswith("_total")
+        for point in data.data_points:
+            labels = ",".join(f'{one.key}="{one.value.string_value}"' for one in point.attributes)
+            found[f"{metric.name}{{{labels}}}"] = point.as_double
+            assert point.time_unix_nano == START_NS
+    lines = [line.rsplit(" ", 1) for line in metrics_text(STATE).splitlines() if not line.startswith("#")]
+    assert found == {name: float(value) for name, value in lines}
+
+
+def test_the_dashboard_asks_for_metrics_that_are_there():
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "live-grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [one["query"] for one in dashboard["templating"]["list"]]
+    names = {name for text in asked for name in re.findall(r"traceops_\w+", text)}
+    assert len(names) > 10 and names <= set(outlets._METRICS)
+
+
+def test_what_was_found_is_shown_and_followed(tmp_path, capsys):
+    claim = Slower(ranks=(1,), step=5, cause="input", before_ms=30.0, now_ms=60.0, percent=100.0)
+    document = Detection(claim=claim, since_ns=START_NS, seen_ns=START_NS + 10**9).document()
+    (tmp_path / "live.events.jsonl").write_text(json.dumps(document) + '\n{"kind": "slow')
+    (tmp_path / "live.json").write_text(json.dumps(STATE))
+    assert cli(["show", str(tmp_path), "events"]) == 0
+    assert document["headline"] in capsys.readouterr().out
+    assert cli(["show", str(tmp_path), "events", "--json"]) == 0
+    assert [row["facts"]["cause"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["input"]
+    with pytest.raises(InputError):
+        opened_live(tmp_path / "none")
+    server = serve(page_of(str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with urllib.request.urlopen(server.address) as answer:
+            page = answer.read().decode()
+        with urllib.request.urlopen(server.address.removesuffix("?live")) as answer:
+            assert json.load(answer) == STATE
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert 'fetch("live.json"' in page
+
+
 def test_a_folder_has_to_be_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
@@ -271,6 +357,21 @@ def test_pulses_that_fail_end_alone(tmp_path, monkeypatch, error):
     assert observer.trouble is None
     look = RankReader(tmp_path, 0).look()
     assert look is not None and len(look.steps) == 20
+
+
+def test_a_monitor_that_starts_late_passes_over_what_is_long_ago(tmp_path):
+    rank = GeneratedRank(tmp_path / "rank_0", 0, Random(1))
+    for _ in range(9_000):
+        rank.take(StepParts(), 50.0)
+    rank.write(START_NS + 450 * 10**9, START_NS)
+    reader, job = RankReader(rank.folder, 0), Job(Files(tmp_path))
+    looks = []
+    for second in range(450, 453):
+        looks.append(reader.look())
+        job.take([looks[-1]], START_NS + second * 10**9)
+    assert looks[0].skipped == (7_000, 7_000 * 50_000) and [look.skipped[0] for look in looks[1:]] == [0, 0]
+    assert (looks[0].steps[0].number, looks[0].steps[-1].number) == (7_000, 8_999)
+    assert job.goodput.seconds["productive"] == pytest.approx(350, rel=0.05)
 
 
 def test_a_rank_writes_where_its_thread_is_seen(tmp_path):

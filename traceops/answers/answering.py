@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +19,8 @@ from traceops.answers.model import (
     ChecksAnswer,
     CollectiveLine,
     CollectivesAnswer,
+    EventLine,
+    EventsAnswer,
     FindingAnswer,
     FindingsAnswer,
     HangAnswer,
@@ -44,6 +48,7 @@ from traceops.answers.rows import (
 )
 from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
+from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_text import ranks_text
 from traceops.render.document import Answer, Cost, Text
 from traceops.render.report.rank_groups import idle_ms
@@ -308,6 +313,17 @@ def _hang(found: Opened, asked: Asked) -> HangAnswer:
     )
 
 
+def _events(found: Opened, asked: Asked) -> EventsAnswer:
+    rows = []
+    with suppress(OSError):
+        for line in (Path(found.path) / EVENTS_FILE).read_bytes().splitlines():
+            with suppress(msgspec.MsgspecError):  # the last one may not be whole
+                rows.append(msgspec.json.decode(line, type=EventLine))
+    wanted = set(asked.ranks)
+    kept = tuple(row for row in rows if not wanted or wanted & set(row.facts.get("ranks", ())))
+    return EventsAnswer(run=asked_run(found), rows=kept)
+
+
 def _checks(found: Opened, asked: Asked) -> ChecksAnswer:
     rows = [check_line(c) for c in found.report.checks if c.rule.startswith(asked.rule.upper())]
     if asked.rule and not rows:
@@ -327,5 +343,6 @@ _ANSWERS: dict[str, Callable[[Opened, Asked], AnyAnswer]] = {
     "kernels": _kernels,
     "roles": _roles,
     "hang": _hang,
+    "events": _events,
     "checks": _checks,
 }

@@ -50,6 +50,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question("kernels", "One row a kernel, over all ranks; the longest total time first.", ("kind", "name", *_ORDERED)),
     Question("roles", "Communication by kind of group (data, tensor, …); the most exposed first."),
     Question("hang", "A hang: which ranks wait for which, and the cause.", ("ranks",)),
+    Question("events", "What the monitor of a run found while it trained; the oldest first.", ("ranks",)),
     Question("checks", "The result of each rule: fired, clear, or why it could not be judged.", ("rule",)),
 )
 BY_NAME: dict[str, Question] = {question.name: question for question in QUESTIONS}

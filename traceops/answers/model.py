@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -24,7 +24,8 @@ class AskedRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None
     path: Annotated[str, Meta(description="As it was given.")]
     read_from: Annotated[
-        Literal["report", "traces"], Meta(description="A report.json, or traces that were analysed for the answer.")
+        Literal["report", "traces", "live"],
+        Meta(description="A report.json, traces that were analysed for the answer, or what a monitor found."),
     ]
     unit: Annotated[
         Literal["step", "window"],
@@ -307,6 +308,23 @@ class HangAnswer(AnswerBase, frozen=True, kw_only=True, tag="hang"):
     rows: Annotated[tuple[RankStatus, ...], Meta(description="A row a rank.")]
 
 
+class EventLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One detection of the monitor."""
+
+    kind: str
+    page: Annotated[bool, Meta(description="Whether somebody should look; others are remarks.")]
+    since_ns: Annotated[int, Meta(description="Unix time at which it began.")]
+    seen_ns: Annotated[int, Meta(description="Unix time at which it was found.")]
+    message: str
+    facts: dict[str, Any]
+
+
+class EventsAnswer(AnswerBase, frozen=True, kw_only=True, tag="events"):
+    """What the monitor of a run found."""
+
+    rows: tuple[EventLine, ...]
+
+
 class ChecksAnswer(AnswerBase, frozen=True, kw_only=True, tag="checks"):
     """What each rule says."""
 
@@ -325,5 +343,6 @@ AnyAnswer: TypeAlias = (
     | KernelsAnswer
     | RolesAnswer
     | HangAnswer
+    | EventsAnswer
     | ChecksAnswer
 )

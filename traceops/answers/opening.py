@@ -17,9 +17,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceops.core.as_module import command_of
-from traceops.core.claims import phrases
+from traceops.core.claims import Wording, phrases
+from traceops.core.documents import redact_fields
 from traceops.core.errors import FileError, InputError
-from traceops.core.redacted_fields import redact_fields
+from traceops.core.live_pulses import EVENTS_FILE, STATE_FILE
 from traceops.core.redaction import redact_text
 from traceops.hangs.json_types import HangDocument, HangJson
 from traceops.render.document import Answer
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from traceops.pipeline.mapping.ranks import Progress
     from traceops.traces.discover import Discovery
 
+_text = Wording("views", "answers")
 _MOST_NAMED = 8
 _HANG = "hang.json"
 
@@ -49,7 +51,7 @@ class Opened(Struct, frozen=True):
 
     path: str
     report: Report
-    read_from: Literal["report", "traces"]
+    read_from: Literal["report", "traces", "live"]
     folder: Path | None = None
     hang: HangJson | None = None
     problems: tuple[str, ...] = field(default=())
@@ -87,6 +89,15 @@ def open_run(
     folder = None if is_remote(file) else Path(file).parent
     tables, problems = read_tables(folder, document.reference)
     return Opened(shown, Report(**shared, tables=tables), "report", folder, document.hang, problems)
+
+
+def opened_live(path: str | os.PathLike[str]) -> Opened:
+    """A run folder for what its monitor found, with nothing of steps. Raises InputError where no monitor was there."""
+    folder = Path(path)
+    if not (folder / EVENTS_FILE).is_file() and not (folder / STATE_FILE).is_file():
+        raise InputError(_text("no_monitor", path=redact_text(os.fspath(path)), file=EVENTS_FILE))
+    report = Report(run=Run(name=folder.absolute().name), ranks=(), steps=(), collectives=(), findings=(), checks=())
+    return Opened(redact_text(os.fspath(path)), report, "live", folder)
 
 
 def _left_out(traces: Discovery) -> tuple[str, ...]:

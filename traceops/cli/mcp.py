@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from traceops.answers.answering import answer
 from traceops.answers.asked import BY_NAME, Asked
-from traceops.answers.opening import Recent
+from traceops.answers.opening import Recent, opened_live
 from traceops.core.errors import TraceopsError, UsageError
 from traceops.core.redaction import redact_text
 from traceops.core.text import printable
@@ -67,7 +67,8 @@ def tools(recent: Recent) -> dict[str, Tool]:
 
     def ask(run: str, asked: Asked) -> dict[str, Any]:
         try:
-            value: dict[str, Any] = json.loads(json_text(answer(recent.open(run), asked)))
+            found = opened_live(run) if asked.question == "events" else recent.open(run)
+            value: dict[str, Any] = json.loads(json_text(answer(found, asked)))
         except TraceopsError as error:
             raise ToolError(printable(redact_text(str(error)))) from error
         return value
@@ -128,6 +129,9 @@ def tools(recent: Recent) -> dict[str, Tool]:
     def hang(run: Run, ranks: Ranks = []) -> dict[str, Any]:  # noqa: B006
         return ask(run, Asked("hang", ranks=tuple(ranks)))
 
+    def events(run: Run, ranks: Ranks = []) -> dict[str, Any]:  # noqa: B006
+        return ask(run, Asked("events", ranks=tuple(ranks)))
+
     def checks(run: Run, rule: Rules = "") -> dict[str, Any]:
         return ask(run, Asked("checks", rule=rule))
 
@@ -143,5 +147,6 @@ def tools(recent: Recent) -> dict[str, Tool]:
         "kernels": kernels,
         "roles": roles,
         "hang": hang,
+        "events": events,
         "checks": checks,
     }

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import sys
+import time
 import webbrowser
 from functools import partial
 from http import HTTPStatus
@@ -18,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from traceops.cli.arguments import output_folder
 from traceops.core.errors import InputError, UsageError
+from traceops.core.live_pulses import STATE_FILE
 from traceops.core.text import near_path
 
 _PAGES = ("summary.html", "compare.html", "hang.html", "runs.html", "doctor.html", "index.html", "timeline.pftrace.gz")
@@ -38,6 +40,43 @@ document.querySelector("button").onclick = async () => {{
     tab.postMessage({{perfetto: {{buffer, title: "{name}"}}}}, ui);
   }});
 }};
+</script>"""
+
+
+# Follows live.json, which the monitor writes anew every second.
+_LIVE_S = 10.0
+_LIVE = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>live</title>
+<style>body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em;
+  color-scheme: light dark } td, th { padding: 0 1em 0 0; text-align: right } .page, .slow { color: #c22 }
+  li { margin-bottom: .4em; white-space: pre-wrap }</style>
+<h1></h1><p id="head"></p><ul id="events"></ul><table><thead></thead><tbody></tbody></table>
+<script>
+const at = selector => document.querySelector(selector);
+const make = (tag, text, name = "") => Object.assign(document.createElement(tag), {textContent: text, className: name});
+const row = (tag, cells, name) => {
+  const tr = make("tr", "", name);
+  tr.append(...cells.map(cell => make(tag, cell)));
+  return tr;
+};
+const pct = value => value === undefined ? "" : Math.round(100 * value);
+at("thead").append(row("th", ["rank", "step", "ms", "usual ms", "own %", "input %", "backward %", "waiting %", "GiB"]));
+async function look() {
+  try {
+    const told = await (await fetch("live.json", {cache: "no-store"})).json();
+    const old = Date.now() / 1000 - told.time_ns / 1e9;
+    at("h1").textContent = document.title = told.run;
+    const spent = Object.entries(told.seconds).filter(([, s]) => s >= 1);
+    const parts = spent.map(([part, s]) => `${part} ${Math.round(s)} s`);
+    at("#head").textContent = [told.ended ? "ended" : old > 10 ? `no monitor for ${Math.round(old)} s` : "running",
+      `goodput ${pct(told.goodput)} %`, ...parts].join(" · ");
+    at("#events").replaceChildren(...told.events.slice(-8).reverse().map(event => make("li",
+      `${new Date(event.seen_ns / 1e6).toLocaleTimeString()}  ${event.message}`, event.page ? "page" : "")));
+    at("tbody").replaceChildren(...told.ranks.slice(0, 256).map(one => row("td", [one.rank, one.step, one.ms ?? "",
+      one.usual_ms ?? "", ...["own", "input", "backward", "waiting"].map(kind => pct((one.share || {})[kind])),
+      ((one.held || one.resident || 0) / 2 ** 30).toFixed(2)], one.slow ? "slow" : "")));
+  } catch (error) { at("#head").textContent = "not reachable" }
+}
+look(); setInterval(look, 1000);
 </script>"""
 
 
@@ -75,10 +114,15 @@ def page_of(path: str) -> Path:
         raise InputError(f"{path} is neither a page nor a timeline; give a report folder")
     if not given.exists():
         raise InputError(f"{path} does not exist{near_path(path)}")
+    live = given / STATE_FILE
+    if live.is_file() and time.time() - live.stat().st_mtime < _LIVE_S:
+        return live
     for folder in (given, output_folder(path, given.name)):
         for name in _PAGES:
             if (folder / name).is_file():
                 return folder / name
+    if live.is_file():
+        return live
     raise InputError(f"{path} has no report yet; make it with: traceops analyze {path}")
 
 
@@ -90,11 +134,16 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(page: Path, port: int = 0) -> _Server:
-    """A server of a page's folder; a timeline gets a page that hands it to ui.perfetto.dev."""
+    """A server of a page's folder.
+
+    A timeline gets a page that hands it to ui.perfetto.dev, the monitor's state one that follows it.
+    """
     token = secrets.token_urlsafe(16)
     server = _Server(("127.0.0.1", port), partial(_Handler, token=token, page=page))
     server.address = f"http://127.0.0.1:{server.server_address[1]}/{token}/{quote(page.name)}"
-    if page.name.endswith(_TIMELINES):
+    if page.name == STATE_FILE:
+        server.address += "?live"
+    elif page.name.endswith(_TIMELINES):
         server.address += "?perfetto"
     return server
 
@@ -109,9 +158,10 @@ class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._allowed():
             return
-        if urlsplit(self.path).query == "perfetto":
+        query = urlsplit(self.path).query
+        if query in ("perfetto", "live"):
             name = unquote(urlsplit(self.path).path).rpartition("/")[2]
-            data = _PERFETTO.format(name=quote(name), file=quote(name)).encode()
+            data = (_LIVE if query == "live" else _PERFETTO.format(name=quote(name), file=quote(name))).encode()
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", _HTML)
             self.send_header("Content-Length", str(len(data)))

@@ -17,6 +17,7 @@ from traceops.answers.model import (
     ChecksAnswer,
     CollectiveLine,
     CollectivesAnswer,
+    EventsAnswer,
     FindingAnswer,
     FindingLine,
     FindingsAnswer,
@@ -33,7 +34,7 @@ from traceops.answers.model import (
     SummaryAnswer,
     WhatIfAnswer,
 )
-from traceops.answers.opening import open_run
+from traceops.answers.opening import open_run, opened_live
 from traceops.core.claims import Wording, phrases
 from traceops.core.findings import Finding
 from traceops.core.rank_text import first_steps_text, ranks_text
@@ -316,6 +317,15 @@ def _hang(answer: HangAnswer) -> list[Block]:
     return [*blocks, *([table(columns, answer.rows)] if answer.rows else [])]
 
 
+def _events(answer: EventsAnswer) -> list[Block]:
+    begin = min((row.seen_ns for row in answer.rows), default=0)
+    lines = [
+        text(f"+{(row.seen_ns - begin) / 1e9:.0f} s  {row.message}", look="bold" if row.page else "", indent=(0, 2))
+        for row in answer.rows
+    ]
+    return [*lines] or [text(_text("no_events"))]
+
+
 def _checks(answer: ChecksAnswer) -> list[Block]:
     return [
         text(
@@ -338,6 +348,7 @@ _DESCRIBED: dict[type, Callable[[Any], list[Block]]] = {
     KernelsAnswer: kernels,
     RolesAnswer: roles,
     HangAnswer: _hang,
+    EventsAnswer: _events,
     ChecksAnswer: _checks,
 }
 
@@ -352,7 +363,12 @@ def main(args: argparse.Namespace) -> int:
             print(printable(_text("reads", path=path)), file=sys.stderr)
 
     with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-        found = open_run(args.path, jobs=args.jobs, progress=progress, before_analysis=say)
+        live = asked.question == "events"
+        found = (
+            opened_live(args.path)
+            if live
+            else open_run(args.path, jobs=args.jobs, progress=progress, before_analysis=say)
+        )
     for problem in found.problems:
         print(printable(f"traceops show: {problem}"), file=sys.stderr)
     answered = answer(found, asked)

@@ -162,11 +162,14 @@ def _in_tf32(ns: float, gpu: Gpu) -> float:
 def find_masked_attention(kernels: Kernels) -> None:
     """Fused attention with a tensor as its mask, which computes the hidden half; or on a kernel that is slow for it."""
     masked = kernels.free(lambda one: one.work.attention is not None and one.work.attention.masked)
-    masked = [one for one in masked if one.work.attention and _hides_much(one.work.attention)]
-    saved = more = 0.0
+    made = _made_into_numbers(masked, kernels)
+    saved, more = time_of(made), 0.0
+    masked = [one for one in masked if one.work.attention and (made or _hides_much(one.work.attention))]
     for one in masked:
         attention = one.work.attention
         assert attention is not None
+        if not _hides_much(attention):
+            continue
         whole, half = (one.calls * attention_ns(attention, kernels.gpu, causal) for causal in (False, True))
         slow = "efficient" in one.use.name and one.ns > 1.8 * whole  # a faster kernel takes masks, if not all
         taken = whole if slow else one.ns
@@ -182,7 +185,16 @@ def find_masked_attention(kernels: Kernels) -> None:
     if masked:
         attention = masked[0].work.attention
         assert attention is not None
-        kernels.claim("masked_attention", masked, saved, sizes=(attention.query, attention.key), more_ns=more)
+        kernels.claim("masked_attention", [*masked, *made], saved, sizes=(attention.query, attention.key), more_ns=more)
+
+
+def _made_into_numbers(masked: list[Judged], kernels: Kernels) -> list[Judged]:
+    """What makes numbers of a mask of truth values before each attention, which adds them to the scores."""
+    sizes = {(one.work.attention.query, one.work.attention.key) for one in masked if one.work.attention}
+    return kernels.free(
+        lambda one: one.use.name == "aten::where" and bool(one.tensors) and one.tensors[0].dtype == "bool"
+        and one.tensors[0].dims[-2:] in sizes
+    )  # fmt: skip
 
 
 def _hides_much(one: Attention) -> bool:
@@ -229,6 +241,7 @@ def find_repeated_keys(kernels: Kernels) -> None:
 
 
 _SLOWER = 1.25  # times its least, from which a shape is blamed
+_OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 _CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
@@ -325,8 +338,23 @@ def find_float32(kernels: Kernels) -> None:
     slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
-        kernels.claim("float32_products", slow, saved)
+        around = _casts_around(slow, kernels)
+        kernels.claim("float32_products", [*slow, *around], saved + time_of(around))
     _find_float32_training(kernels)
+
+
+def _casts_around(slow: list[Judged], kernels: Kernels) -> list[Judged]:
+    """Casts to float32 and back for a few products, of a model that multiplies in 16 bits else."""
+    if time_of(one for one in kernels.all if one.kind == "product" and one.unit == "half") < time_of(slow):
+        return []
+    products = [one.work.product for one in slow if one.work.product is not None]
+    sizes = {size for one in products for size in (one.left.numel, one.right.numel, one.batch * one.rows * one.columns)}
+
+    def is_one(one: Judged) -> bool:
+        types = {t.dtype for t in one.tensors[:2]}
+        return one.kind == "cast" and one.numel in sizes and "float" in types and bool(types & HALVES)
+
+    return kernels.free(is_one)
 
 
 def _find_float32_training(kernels: Kernels) -> None:
@@ -359,6 +387,8 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
         return one.ns - _least(one, "half", kernels) if one.work.bytes is not None and not _is_grouped(one) else 0.0
     if one.work.attention is not None:
         return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
+    if _leaves_idle(one, kernels):  # what takes long there are not the bytes
+        return 0.0
     if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
         return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
     return _HALF_OF_ALL * one.ns if one.kind in ("norm", "softmax") and not kernels.training else 0.0
@@ -421,14 +451,20 @@ def find_at_limit(kernels: Kernels) -> None:
 
 def find_idle_processors(kernels: Kernels) -> None:
     """Long kernels of fewer blocks than the GPU has processors."""
-    few = kernels.free(
-        lambda one: 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns / max(one.launches, 1) > _LONG_NS
-        and one.kind not in ("product", "attention", "copy")
-    )  # fmt: skip
-    saved = sum(min(one.ns * (1 - one.use.blocks / kernels.gpu.processors), one.over_ns or one.ns) for one in few)
-    if few and saved > 0.02 * kernels.busy_ns:
+    processors = kernels.gpu.processors
+    few = kernels.free(lambda one: _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"))
+    saved = 0.0
+    for one in few:
+        share = _OF_IDLE if one.use.blocks > processors // 8 else 1.0  # of so few, each has far too much to do
+        saved += share * min(one.ns * (1 - one.use.blocks / processors), one.over_ns or one.ns)
+    if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda one: one.ns)
-        kernels.claim("low_occupancy", few, 0.7 * saved, sizes=(most.use.blocks, kernels.gpu.processors))
+        kernels.claim("low_occupancy", few, saved, sizes=(most.use.blocks, processors))
+
+
+def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
+    """Whether a long kernel has fewer blocks than half of the processors."""
+    return 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns > _LONG_NS * max(one.launches, 1)
 
 
 _NORM_LAST = {False: 1.25, True: 2.2}  # TB/s of batch norm with channels last, forward and backward
@@ -511,9 +547,9 @@ _ANY_ORDER = frozenset({"norm", "elementwise", "cast", "reduction", "softmax"}) 
 def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
     """Sizes of what is copied to another order for a norm alone, which takes either order, and back."""
     own = {id(one) for one in copies}
-    found = set()
+    found: set[int] = set()
     opened, norms = 0, False
-    for one in order:
+    for one in order if own else ():
         if id(one) in own and not one.use.node:
             if opened == one.numel and norms:
                 found.add(one.numel)

@@ -56,6 +56,7 @@ _BODY, _LONG_BODY = 16, 64  # launches, of a loop's body, and of one that is no 
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _PASSES = 4  # forward and backward passes of a step, from which they run in turn
+_PASS = 12  # operators of a pass at least
 _MOST_REPEATED = 0.7  # of the launches
 _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
@@ -106,9 +107,10 @@ def _claimed_in_loops(looped: Sequence[LoopPart], kernels: Kernels) -> float:
 
 
 def _passes_in_turn(kernels: Kernels) -> list[Loss]:
-    """Forward and backward several times in a step, each on a small batch: one batch of all does the same."""
+    """The same passes several times in a step, each on a small batch: one batch of all does the same."""
     backward = [bool(one.use.node) for one in kernels.order if not one.use.optimizing]
     passes = sum(now and not before for before, now in zip([False, *backward], backward, strict=False))
+    passes = passes or _turns(kernels)
     if passes < _PASSES:
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
@@ -124,6 +126,16 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     saved = max(time_of(small) - after, 0.0)
     launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
+
+
+def _turns(kernels: Kernels) -> int:
+    """How often a step without backward does the same from its beginning to its end: 1 for no whole number of times."""
+    names = [one.use.name for one in kernels.order]
+    for turns in range(len(names) // _PASS, 1, -1):
+        length = len(names) // turns
+        if length * turns == len(names) and names[length:] == names[:-length]:
+            return turns
+    return 1
 
 
 def with_loop(loss: Loss, kernels: Kernels) -> Loss:
@@ -176,12 +188,14 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
         starts, ends = turns[::2], turns[1::2]
         long = ends - starts + body >= _REPEATED * body
         for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
+            own = inside[start - body : end]
+            if own.all():  # several turns of a shorter body
+                continue
             kinds = {one.kind for one in order[start : start + body]}
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
             if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
             number += 1
-            own = inside[start - body : end]
             own[own == 0] = number
     parts: dict[int, LoopPart] = {}
     seen: dict[int, set[int]] = {}

@@ -64,6 +64,15 @@ def uniques(*values: NDArray[Number]) -> NDArray[Number]:
     return ordered[first]
 
 
+def is_in(values: NDArray[np.integer], among: NDArray[np.integer] | Sequence[int]) -> NDArray[np.bool_]:
+    """Whether each value is one of `among`: np.isin, which imports numpy.ma too."""
+    if not len(among):
+        return np.zeros(len(values), dtype=bool)
+    ordered = np.sort(among)
+    found: NDArray[np.bool_] = ordered[np.minimum(ordered.searchsorted(values), len(ordered) - 1)] == values
+    return found
+
+
 @overload
 def median(values: ArrayLike) -> float: ...
 @overload

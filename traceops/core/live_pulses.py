@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PULSES_FILE = "live.bin"
+STATE_FILE, EVENTS_FILE = "live.json", "live.events.jsonl"  # of the monitor, in the run folder
 CLOSER, CLOSER_S = "live.closer", 4.0
 MAGIC = b"traceops live 1\n"
 EVERY_S = 0.5

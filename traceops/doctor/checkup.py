@@ -76,25 +76,25 @@ def check_up(
     environ: Mapping[str, str],
     nodes: Nodes | None = None,
     tools: Tools | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     logs: Path | None = None,
 ) -> Checkup:
     """Everything the doctor finds on the nodes. Node 0's options count, but for which GPUs and how many ranks.
 
-    tell: told what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none.
+    report: called with what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none.
     Raises UsageError for options that fit no machine here, NodeError where a node does not come.
     """
     nodes = nodes or Nodes(NodeIdentity())
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s
     tools = tools or usual_tools()
-    tell(reason("doctor", "looking_one" if len(nodes.hosts) == 1 else "looking", nodes=len(nodes.hosts)))
+    report(reason("doctor", "looking_one" if len(nodes.hosts) == 1 else "looking", nodes=len(nodes.hosts)))
     # Looks are sent and written as UTF-8.
     readable = {name: printable(value) for name, value in environ.items()}
     told = nodes.gather(tools.look(readable), tuple[Machine, tuple[Look, ...]])
     machines = tuple(machine for machine, _ in told)
     looks = tuple(look for _, seen in told for look in seen)
-    plan, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
+    plan, why_not = _prepare(options, environ, nodes, tools, machines, until, report, logs)
     if plan is not None:
         try:
             plan.run()
@@ -131,7 +131,7 @@ def _prepare(
     tools: Tools,
     machines: tuple[Machine, ...],
     until: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     logs: Path | None,
 ) -> tuple[CheckupPlan | None, str]:
     """The tests, ready to go; None and the reason where there will be none."""
@@ -159,7 +159,7 @@ def _prepare(
     costly = nodes.gather(costly_variables(environ, machine, backend, len(devices)), tuple[str, ...])
     plan = CheckupPlan(
         runner, machines, contexts, tuple(dict.fromkeys(name for names in costly for name in names)), past, until,
-        options.quick, logs if backend == "nccl" else None, tell,
+        options.quick, logs if backend == "nccl" else None, report,
     )  # fmt: skip
     return plan, ""
 

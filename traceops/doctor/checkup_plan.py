@@ -80,7 +80,7 @@ class CheckupPlan:
     until: float
     quick: bool = False
     logs: Path | None = None
-    tell: Callable[[str], None] = lambda text: None
+    report: Callable[[str], None] = lambda text: None
     trials: list[Trial] = field(default_factory=list)
     first: Configuration | None = None
     best: Configuration | None = None
@@ -93,7 +93,7 @@ class CheckupPlan:
 
     def __post_init__(self) -> None:
         names = {gpu.name for gpu in self.machines[self.runner.nodes.identity.node].gpus}
-        self.isolation = Isolation(self.runner, self._left, self.tell, self._keep, len(names) <= 1)
+        self.isolation = Isolation(self.runner, self._left, self.report, self._keep, len(names) <= 1)
 
     def run(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
@@ -106,7 +106,7 @@ class CheckupPlan:
             return
         self._isolate(first)
         without = self.isolation.without(shared_by(self.isolation.bad_pairs))
-        if not first.node.hopeless and not self.isolation.tells:
+        if not first.node.hopeless and not self.isolation.names_devices:
             attempt = self._attempt(situation)
             self.search = try_changes(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
         if without is not None:
@@ -191,14 +191,14 @@ class CheckupPlan:
             budget_s=min(10.0, left / 8),
         )
         with_it = f" ({words(change)})" if change.size else ""
-        self.tell(reason("doctor", "testing", what=f"{self._what()}{with_it}", stages=stages))
+        self.report(reason("doctor", "testing", what=f"{self._what()}{with_it}", stages=stages))
         first_time = self.logs is not None and not change.size
         trials = self._run("node", request, self.logs / "node" if first_time and self.logs else None)
         node = self._node(trials)
         alone = node.failed & {"start", "all_reduce"}  # then it does not work over all of them either
         if len(self.runner.counts) == 1 or node.hopeless or alone:
             return Configuration(change, trials, node)
-        self.tell(f"{reason('doctor', 'testing_together', nodes=len(self.runner.counts))}{with_it}")
+        self.report(f"{reason('doctor', 'testing_together', nodes=len(self.runner.counts))}{with_it}")
         request = replace(request, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
         together = self._run("all", request, self.logs / "all" if first_time and self.logs else None)
         return Configuration(change, trials + together, node, assess(together))
@@ -250,7 +250,7 @@ class CheckupPlan:
             if left < LEAST_S + self._for_later(situation, works):
                 self.untested = reason("doctor", "time_used_up")
                 raise NoTime
-            self.tell(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))
+            self.report(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))
             trials = self._run(self.scope, self._short(situation, change, left))
             one = TriedChange(change, trials, self._gbs(trials))
             works, tried = works or one.works, True
@@ -262,7 +262,7 @@ class CheckupPlan:
         """Raises NoTime where ranks do not start because of a device that fails alone: no setting cures that."""
         if "start" in situation.failed and situation.world > 1 and self.scope == "node":
             self.isolation.test_alone()
-            if self.isolation.tells:
+            if self.isolation.names_devices:
                 raise NoTime
 
     def _for_later(self, situation: Situation, works: bool) -> float:

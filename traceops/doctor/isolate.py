@@ -84,7 +84,7 @@ class Isolation(Struct):
 
     runner: Runner
     left: Callable[[], float]
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     keep: Callable[[tuple[Trial, ...]], None]
     one_make: bool = True
     alone: tuple[Trial, ...] = ()
@@ -103,7 +103,7 @@ class Isolation(Struct):
         return tuple(gpu for host, gpu in self._sound() if host in self._first())
 
     @property
-    def tells(self) -> bool:
+    def names_devices(self) -> bool:
         """Whether some devices fail alone and others do not, on whatever nodes: no setting cures that."""
         return bool(self._broken() and self._sound())
 
@@ -121,7 +121,7 @@ class Isolation(Struct):
         """Start and train one step on every device of every node by itself, all at the same time; once only."""
         if self.alone or self.left() < LEAST_S:
             return
-        self.tell(reason("doctor", "trying_each", device="GPU" if self.runner.gpus else "rank"))
+        self.report(reason("doctor", "trying_each", device="GPU" if self.runner.gpus else "rank"))
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
         change = EnvironmentChange(fabric.SET, tuple(name for name in fabric.UNSET if name in self.runner.environ))
         request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
@@ -134,7 +134,7 @@ class Isolation(Struct):
         """Pairs that fail of all devices but these, where a test of all together ended before it came to them."""
         if len(self.runner.counts) > 1 or self.left() < 2 * LEAST_S:
             return ()
-        self.tell(reason("doctor", "testing_pairs"))
+        self.report(reason("doctor", "testing_pairs"))
         rest, change = self._rest(out) if out else (self.runner, EnvironmentChange())
         trials = rest.run("node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left())))
         self.keep(trials)
@@ -147,7 +147,7 @@ class Isolation(Struct):
         """
         tried: list[TriedChange] = []
         out: tuple[int, ...] = ()
-        alone = self.broken if self.tells else ()
+        alone = self.broken if self.names_devices else ()
         while out != (more := tuple(sorted({*alone, *to_leave_out(self.bad_pairs)} or self.named))):
             without = self.without(more)
             if without is None:
@@ -193,7 +193,7 @@ class Isolation(Struct):
         if not out or len(self.runner.counts) > 1 or len(rest.devices) < 2 or self.left() < LEAST_S:
             raise NoTime
         also = f", {words(change)}" if change.size else ""
-        self.tell(f"trying without {names_of(out)}{also}")
+        self.report(f"trying without {names_of(out)}{also}")
         change = EnvironmentChange(
             hides.set | change.set, change.unset,
             "; ".join(filter(None, (hides.does, change.does))), "; ".join(filter(None, (hides.costs, change.costs))),

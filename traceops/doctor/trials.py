@@ -213,8 +213,8 @@ def _trial(job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProc
     said: tuple[str, ...] = ()
     if ended.how != "done":
         outcome: Outcome = ended.how
-        tell = _hung if ended.how == "hung" else _failed
-        message = "; ".join([tell(job, ranks, stage), *(_undead(job, child) for child in undead)])
+        why = _hung if ended.how == "hung" else _failed
+        message = "; ".join([why(job, ranks, stage), *(_undead(job, child) for child in undead)])
         said = (*_said(ranks, stage), *workers.nccl_warnings())
     elif wrong := [(child, found["text"]) for child in ranks for found in child.reports.of(stage, "wrong")]:
         on = _who(job, [child.rank for child, _ in wrong])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from math import log, sqrt
-from statistics import median
+from math import inf, log, sqrt
+from statistics import fmean, median
 from typing import Any, ClassVar
 
 import msgspec
@@ -125,6 +125,8 @@ _GROWN, _GROWN_RANKS, _NAMED, _SURE = 3.5, 1.0, 2.5, 4.0
 # Of a step: a main thread that ran longer may have waited so; by how much its time on a core may be off; and the log
 # likelihood that it takes at most.
 _RUNS_PART, _RUNS_OFF, _RUNS_MOST = 0.8, 0.03, 4.0
+_RAN_TOO = 0.4  # of what it did more, or of what it would run in proportion: a main thread with more work runs so much
+_BOTH = 0.2  # of what steps take longer, where all ranks do more: their own work, and what follows it
 _HELD_MORE = 1.005  # times what tensors held before, at the peak of a step: more of the same work
 _LEAST_SHARE = 0.01  # that a kind is expected to have: some looks are misread
 
@@ -224,7 +226,7 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
     fits = {one.rank: _Fit.of(one) for one in ranks}
     least = _GROWN + _GROWN_RANKS * log(len(ranks))
     found = {one.rank: _of_rank(one, fits[one.rank], excess, least) for one in ranks}
-    wait, more = sum(fit.wait for fit in fits.values()), sum(fit.more for fit in fits.values())
+    wait, more = sum(fit.wait for fit in fits.values()), max(sum(fit.more for fit in fits.values()), _alike(ranks))
     own = sum(max(fit.wait, fit.own - _NAMED) for fit in fits.values())
     if more > max(own, wait) and not any(_has_own_cause(one, excess) for one in ranks):
         everyone = tuple(one.rank for one in ranks)
@@ -235,6 +237,18 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
         more_slow = [_indirect(ranks, excess, sure=False)] if _waits_too(named, excess) else []
         return _causes_by_kind(named, found) + more_slow
     return [_indirect(ranks, excess, sure=wait - max(own, more) > _SURE)]
+
+
+def _alike(ranks: Sequence[RankEvidence]) -> float:
+    """The log likelihood of ranks that all do more of their own work and of what follows it, in the same measure.
+
+    It need not be in proportion: of larger batches, what a step does once stays as it is.
+    """
+    grew = [sum(one.grew_ms.get(kind, 0.0) for kind in _GROUPS[Why.HOST]) for one in ranks]
+    part = fmean(grew) / max(fmean(one.now_ms - one.before_ms for one in ranks), 1e-9)
+    if not _BOTH < part < 1 - _BOTH:
+        return -inf
+    return sum(_Fit.of(one, part).more for one in ranks) - _NAMED
 
 
 def _causes_by_kind(named: list[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> list[Cause]:
@@ -309,8 +323,9 @@ class _Fit(Struct, frozen=True):
     more: float
 
     @classmethod
-    def of(cls, one: RankEvidence) -> _Fit:
-        """Of what is known of a rank. A step's parts before, and what grew, are what all explanations expect."""
+    def of(cls, one: RankEvidence, part: float | None = None) -> _Fit:
+        """Of what is known of a rank. part: of what its steps take longer, its own work where all do more; None: in
+        proportion."""
         before = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
         grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
         excess = one.now_ms - one.before_ms
@@ -334,7 +349,11 @@ class _Fit(Struct, frozen=True):
         best = max(_OWN, key=lambda why: grown(why)[0])
         own, ms = grown(best)
         wait = likelihood({**before, None: before[None] + excess}) + _of_core(one, 0.0)
-        more = likelihood({why: ms * one.now_ms / one.before_ms for why, ms in before.items()})
+        if part is None:
+            more = likelihood({why: ms * one.now_ms / one.before_ms for why, ms in before.items()})
+        else:
+            own_ms, wait_ms = part * excess, (1 - part) * excess
+            more = likelihood({**before, Why.HOST: before[Why.HOST] + own_ms, None: before[None] + wait_ms})
         return cls(best, ms, own, wait, more + _of_core(one, excess / one.before_ms))
 
 
@@ -358,7 +377,7 @@ def _of_rank(one: RankEvidence, fit: _Fit, excess: float, least: float) -> tuple
     cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
     if one.faults >= 1.0 and grew >= _PART * excess:
         return Why.PAGING, grew
-    if cores >= _PART * excess and cores > 1.5 * ran:
+    if cores >= _PART * excess and cores > 1.5 * ran and grew - cores < _PART * excess:
         return Why.CORES, cores
     return fit.why, grew
 
@@ -368,7 +387,9 @@ def _has_own_cause(one: RankEvidence, excess: float) -> bool:
     grew = one.grew_ms.get("own", 0.0)
     if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
         return True
-    if one.ran_ms is not None and one.ran_ms < 0.25 * grew:
+    if one.ran_ms is not None and one.ran_ms < _RAN_TOO * min(
+        grew, (one.before_ran_ms or grew) * excess / one.before_ms
+    ):
         return True
     if not one.before_kinds_ms.get("own") or not one.before_kinds_ms.get("backward"):
         return True

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from math import sqrt
 from statistics import fmean, median
 from typing import Any, Protocol
-
-from msgspec import Struct
 
 from traceops.core.live_pulses import KINDS, Pulse
 from traceops.live.findings import (
@@ -30,7 +28,7 @@ from traceops.live.findings import (
     causes_of,
 )
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth
+from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth, where_seen
 from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
@@ -38,7 +36,6 @@ _LOOKS = 90  # at each rank's host since the change, after which the cause is ju
 _NOTED_PCT = 10.0
 _FEW = 10
 _LEAST = 1.10  # times the usual step, where a cause is named
-_ENOUGH = 120  # looks without those in single long steps
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
@@ -50,8 +47,8 @@ _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
 _SILENT_S = 4.0
 _OF_HELD = 60  # pulses before a change
-_GROWS_EVERY = 4  # pulses between two judgements
-_GROWS_MIN = 480.0  # until it is full
+_GROWS_EVERY, _GROWS_ALL = 2, 20  # pulses between two judgements, and between those of all whiles
+_GROWS_PULSES = 80  # that a judgement in between looks at
 _STARVED, _STARVED_S, _STARVED_LOOKS = 0.3, 20.0, 40
 _LAG_LOOKS, _LAG_PART, _LAG_SIGMA = 400, 0.25, 6.0
 _LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
@@ -104,6 +101,10 @@ class RankState:
     def pulse(self) -> Pulse | None:
         """The latest one."""
         return self.pulses[-1] if self.pulses else None
+
+    def latest(self, count: int) -> list[Pulse]:
+        """So many pulses, the latest ones."""
+        return list(islice(reversed(self.pulses), count))[::-1]
 
     @property
     def ended(self) -> bool:
@@ -158,6 +159,11 @@ class _Episode:
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
         self.from_ns = since_ns  # what is seen from then on counts
 
+    @property
+    def has_cause(self) -> bool:
+        """Whether something was named that is more than other work of the program."""
+        return any(why not in HARMLESS for why, _ in self.reported)
+
 
 class Job:
     """The whole of it; `take` what all ranks have written since the last time, about once a second."""
@@ -170,6 +176,7 @@ class Job:
         self._stuck_since: int | None = None
         self._said: set[tuple[str, int]] = set()
         self._before_ns: int | None = None
+        self._skipped: dict[int, tuple[int, int]] = {}  # by rank: steps of before this monitor, and their µs
         self._starved_since: int | None = None
 
     @property
@@ -186,7 +193,7 @@ class Job:
     def saves_or_evaluates(self) -> bool:
         """Whether a rank was seen in a checkpoint or an evaluation in the last seconds."""
         for state in self.ranks.values():
-            pulses = list(state.pulses)[-6:]
+            pulses = state.latest(6)
             if len(pulses) > 1:
                 seen = seen_ms(pulses[0], pulses[-1])
                 if seen["checkpoint"] + seen["evaluation"] > 0.3 * sum(seen.values()) > 0:
@@ -199,6 +206,8 @@ class Job:
         for look in looks:
             state = self.ranks.setdefault(look.rank, RankState(look.rank))
             seen[look.rank] = state.take(look)
+            if look.skipped[0]:
+                self._skipped[look.rank] = look.skipped
         found = self._judge_pace(now_ns)
         stuck = self._judge_progress(now_ns)
         found += stuck
@@ -247,7 +256,10 @@ class Job:
         if median(change.now_ms / change.before_ms for change in changes.values()) < _LEAST:
             return []
         found = []
-        for cause in causes_of(self._evidence(changes, episode, now_ns)):
+        causes = causes_of(self._evidence(changes, episode, now_ns))
+        for cause in causes:
+            if cause.why in INDIRECT and episode.has_cause and len(causes) == 1:
+                continue  # what was named goes on, and nothing else shows
             if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
                 continue
             if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
@@ -309,12 +321,14 @@ class Job:
     ) -> RankEvidence:
         before, since = state.around(change.since)
         since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
-        seen = _seen(before, state.long), _seen(since, state.long)
+        seen = where_seen(before, state.long), where_seen(since, state.long)
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
         machine = self._sources.machine(state.rank)
-        host = {} if machine is None else _of_machine(machine, state.rank, change, episode.since_ns / 1e6, now_ns / 1e6)
+        begun_ms = before[0].time_ns / 1e6 if before else 0.0
+        times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
+        host = {} if machine is None else _of_machine(machine, state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
         held_then, held_now = _held(before[-_OF_HELD:]), _held(since)
@@ -408,17 +422,20 @@ class Job:
     def _grows(self, state: RankState) -> MemoryGrows | None:
         """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
-        pulses = [one for one in state.pulses if one.steps > 2 * _FIRST]
-        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or not pulses:
+        known = ("memory", state.rank) in self._said
+        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or known or pulse.steps <= 2 * _FIRST:
             return None
+        all_whiles = pulse.number // _GROWS_ALL > state.weighed // _GROWS_ALL
         state.weighed = pulse.number
+        pulses = [one for one in state.latest(_KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * _FIRST]
         for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
             sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
-            per_minute = steady_growth(sizes)
-            if per_minute is None:
+            grows = steady_growth(sizes)
+            if grows is None:
                 continue
+            per_minute, horizon = grows
             left = max(limit - sizes[-1][1], 0) / per_minute
-            if left <= _GROWS_MIN:
+            if left <= horizon:
                 return MemoryGrows(
                     ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
                 )
@@ -430,7 +447,7 @@ class Job:
     def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
         shares = {}
         for state in alive:
-            pulses = [pulse for pulse in list(state.pulses)[-int(2 * _STARVED_S) :] if pulse.steps > _FIRST]
+            pulses = [pulse for pulse in state.latest(int(2 * _STARVED_S)) if pulse.steps > _FIRST]
             if len(pulses) < 1.6 * _STARVED_S or pulses[-1].looks - pulses[0].looks < _STARVED_LOOKS:
                 continue
             seen = seen_ms(pulses[0], pulses[-1])
@@ -443,14 +460,16 @@ class Job:
 
     def _lags(self, alive: Sequence[RankState]) -> Lags | None:
         """A rank that does more than the others in each step, since the start or for minutes."""
-        if len(alive) < 2 or self._episode or self._stuck_since or any(not state.pace.usual_ms for state in alive):
+        if ("lags", 0) in self._said or len(alive) < 2 or self._episode or self._stuck_since:
+            return None
+        if any(not state.pace.usual_ms for state in alive):
             return None
         own: dict[int, tuple[float, int]] = {}
         for state in alive:
-            pulses = [pulse for pulse in state.pulses if pulse.steps > _FIRST]
-            if len(pulses) < 2 or (looks := pulses[-1].looks - pulses[0].looks) < _LAG_LOOKS:
+            first, last = next((pulse for pulse in state.pulses if pulse.steps > _FIRST), None), state.pulse
+            if first is None or last is None or (looks := last.looks - first.looks) < _LAG_LOOKS:
                 return None
-            seen = seen_ms(pulses[0], pulses[-1])
+            seen = seen_ms(first, last)
             whole = max(sum(seen.values()), 1e-9)
             busy = whole - sum(seen[kind] for kind in _WAITING) - seen["evaluation"] - seen["checkpoint"]
             own[state.rank] = busy / whole, looks
@@ -485,6 +504,9 @@ class Job:
         if before is None or first is None:
             return
         state = self.ranks[first.rank]
+        if first.rank in self._skipped and state.pace.usual_ms:
+            count, us = self._skipped.pop(first.rank)
+            self.goodput.steps(us / 1000, state.pace.usual_ms, count, {}, False)
         if first.anew:
             self.goodput.add("restart", (now_ns - before) / 1e9)
         elif not state.steps:
@@ -498,15 +520,21 @@ class Job:
             self.goodput.add("hang", (now_ns - before) / 1e9)
 
 
-def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: float, end_ms: float) -> dict[str, Any]:
-    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before."""
+def _of_machine(
+    machine: MachineReader, rank: int, change: Change, begun_ms: float, onset_ms: float, end_ms: float
+) -> dict[str, Any]:
+    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before, in
+    which it trained. begun_ms: when its first steps were over."""
     known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
     others, crowd = machine.busy_others(onset_ms, end_ms)
     found: dict[str, Any] = {
         "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
         "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
     }  # fmt: skip
-    before, since = machine.between(rank, onset_ms - 120_000, onset_ms), machine.between(rank, onset_ms, end_ms)
+    before, since = (
+        machine.between(rank, max(onset_ms - 120_000, begun_ms), onset_ms),
+        machine.between(rank, onset_ms, end_ms),
+    )
     if before is None or since is None:
         return found
     for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
@@ -517,35 +545,9 @@ def _of_machine(machine: MachineReader, rank: int, change: Change, onset_ms: flo
     return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
 
 
-class _Seen(Struct, frozen=True):
-    """Where a rank's host was seen, ms by kind, in so many looks."""
-
-    ms: dict[str, float]
-    looks: int
-
-    def of_step(self, ms: float) -> dict[str, float]:
-        """Where a step of so many ms goes, by kind; empty where nothing was seen."""
-        whole = sum(self.ms.values())
-        return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
-
-
 def _held(pulses: Sequence[Pulse]) -> float:
     """What tensors held near the peak of steps: pulses come at any moment of a step."""
     return sorted(pulse.held for pulse in pulses)[int(0.9 * len(pulses))] if pulses else 0.0
-
-
-def _seen(pulses: Sequence[Pulse], long: Iterable[int]) -> _Seen:
-    """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
-    single long steps, where that leaves enough: they would hide what each step does."""
-    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
-    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
-    whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
-    ms = dict.fromkeys(KINDS, 0.0)
-    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
-        of_looks = sum(seen.values()) / looks if looks else 0.0
-        for kind, took in seen.items() if of_looks else ():
-            ms[kind] += took / of_looks
-    return _Seen(ms, round(sum(ms.values())))
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:

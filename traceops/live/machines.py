@@ -82,7 +82,7 @@ class MachineReader:
         for line in whole.splitlines():
             try:
                 self._take(json.loads(line))
-            except (ValueError, IndexError, TypeError):  # damage costs this line only
+            except (ValueError, LookupError, TypeError, AttributeError):  # damage costs this line only
                 continue
 
     def _take(self, line: list[Any]) -> None:

@@ -9,7 +9,7 @@ a significance (the sum) and a size on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -28,7 +28,9 @@ _BACK = 10  # steps near the usual one after which it is over
 _NEAR = 0.06
 _UP = 1.08  # how far the usual step may follow slower steps: what creeps beyond that is a change
 _LEARN = 0.003
-_GROWS_AFTER_S, _GROWS_S = 40.0, (24.0, 90.0, 300.0)  # of a job; whiles that are judged
+_GROWS_AFTER_S, _SETTLES = 40.0, 0.85
+# Whiles in s that are judged, and for how many minutes their pace is taken to go on.
+_GROWS_S = {24.0: 60.0, 90.0: 120.0, 300.0: 480.0}
 # Growth that began so many seconds ago: by so much in each of them; before it, for so long, by such a part of that.
 _SUDDEN_S, _SUDDEN_BYTES, _FLAT_S, _FLAT_PART = 7, 12 << 20, (4.0, 15.0), 0.25
 _SEGMENTS, _GROWS_PART, _GROWS_BYTES = 8, 0.04, 64 << 20
@@ -126,6 +128,8 @@ class Pace:
         self.usual_ms = self._anchor = median(self._slow or self._last)
 
 
+_ENOUGH = 120  # looks without those in single long steps
+
 PARTS = (
     "start", "productive", "evaluation", "checkpoint", "compiling", "input", "slowdown", "hang", "restart", "other",
 )  # fmt: skip
@@ -173,16 +177,46 @@ def seen_ms(before: Pulse, now: Pulse) -> dict[str, float]:
     return {kind: max(b - a, 0) / 1000 for kind, a, b in zip(KINDS, before.seen_us, now.seen_us, strict=True)}
 
 
-def steady_growth(sizes: Sequence[tuple[float, float]]) -> float | None:
-    """By how much per minute a size grows all the time, of late; None where it does not. sizes: seconds, and bytes."""
+class Seen(Struct, frozen=True):
+    """Where a rank's host was seen, ms by kind, in so many looks."""
+
+    ms: dict[str, float]
+    looks: int
+
+    def of_step(self, ms: float) -> dict[str, float]:
+        """Where a step of so many ms goes, by kind; empty where nothing was seen."""
+        whole = sum(self.ms.values())
+        return {kind: ms * own / whole for kind, own in self.ms.items()} if whole else {}
+
+
+def where_seen(pulses: Sequence[Pulse], long: Iterable[int]) -> Seen:
+    """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
+    single long steps, where that leaves enough: they would hide what each step does."""
+    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
+    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
+    whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
+    ms = dict.fromkeys(KINDS, 0.0)
+    for *_, seen, looks in usual if left >= min(_ENOUGH, 0.35 * whole) else pairs:
+        of_looks = sum(seen.values()) / looks if looks else 0.0
+        for kind, took in seen.items() if of_looks else ():
+            ms[kind] += took / of_looks
+    return Seen(ms, round(sum(ms.values())))
+
+
+def steady_growth(sizes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """By how much per minute a size grows all the time, of late, and for how many minutes it may be taken to go on.
+
+    None where it does not grow. sizes: seconds, and bytes.
+    """
     end, job_s = sizes[-1][0], sizes[-1][0] - sizes[0][0]
-    for seconds in _GROWS_S if job_s >= _GROWS_AFTER_S else ():
+    for seconds, minutes in _GROWS_S.items() if job_s >= _GROWS_AFTER_S else ():
         recent = [(at, size) for at, size in sizes if end - at <= seconds]
         if job_s >= seconds and len(recent) >= 2 * _SEGMENTS:
             grown = growth([size for _, size in recent])
             if grown is not None:
-                return 60 * grown / (recent[-1][0] - recent[0][0])
-    return _sudden_growth(sizes)
+                return 60 * grown / (recent[-1][0] - recent[0][0]), minutes
+    sudden = _sudden_growth(sizes)
+    return None if sudden is None else (sudden, max(_GROWS_S.values()))
 
 
 def _sudden_growth(sizes: Sequence[tuple[float, float]]) -> float | None:
@@ -197,6 +231,8 @@ def _sudden_growth(sizes: Sequence[tuple[float, float]]) -> float | None:
     middle, rate = median(rises), (known[-1] - known[0]) / _SUDDEN_S
     if middle < _SUDDEN_BYTES or min(rises) < middle / 4 or max(rises) > 4 * middle:
         return None
+    if sum(rises[-3:]) < _SETTLES * sum(rises[:3]):
+        return None
     rose = max(size for _, size in before) - min(size for _, size in before)
     return None if rose > _FLAT_PART * rate * (before[-1][0] - before[0][0]) else 60 * rate
 
@@ -207,6 +243,9 @@ def growth(sizes: Sequence[float]) -> float | None:
     levels = [median(sizes[at * length : (at + 1) * length]) for at in range(_SEGMENTS)]
     rises = [b - a for a, b in pairwise(levels)]
     grown = levels[-1] - levels[0]
-    if grown < max(_GROWS_PART * levels[0], _GROWS_BYTES) or min(rises) <= 0:
+    if grown < max(_GROWS_PART * levels[0], _GROWS_BYTES) or min(rises) <= 0 or max(rises) > 4 * median(rises):
         return None
-    return None if max(rises) > 4 * median(rises) else grown
+    if min(b - a for a, b in pairwise(sizes)) < -median(rises):  # something was given back
+        return None
+    # What grows ever more slowly settles: caches and pools do.
+    return None if sum(rises[-3:]) < _SETTLES * sum(rises[:3]) else grown

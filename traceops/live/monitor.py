@@ -16,7 +16,7 @@ from typing import Any
 
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
-from traceops.core.live_pulses import CLOSER, PULSES_FILE
+from traceops.core.live_pulses import CLOSER, EVENTS_FILE, PULSES_FILE, STATE_FILE
 from traceops.core.run_lock import in_use
 from traceops.launch.on_demand import ANSWER, Request, recorded, request_window
 from traceops.live.findings import Detection, Stuck
@@ -125,7 +125,6 @@ def _window(out: Path) -> int | None:
         return None
 
 
-STATE, EVENTS = "live.json", "live.events.jsonl"
 _CLOSER_EVERY_S = 4.0  # ranks are asked for more looks at most so often
 _MOST_CLOSER = 90  # in an hour: 6 minutes, of which looks take 1 %
 _MOST_EVENTS = 10_000  # in the file: after that, remarks are left out
@@ -203,7 +202,7 @@ class Monitor:
         for line in self._trigger.look(time.monotonic(), busy=self.job.saves_or_evaluates):
             self._say(line)
         self.state = self._document(now_ns)
-        write_whole(self._out / STATE, json.dumps(self.state).encode())
+        write_whole(self._out / STATE_FILE, json.dumps(self.state).encode())
 
     def _report(self, found: Detection) -> None:
         document = found.document()
@@ -217,7 +216,7 @@ class Monitor:
         self._say(document["message"])
         self._written += 1
         if self._written <= _MOST_EVENTS or found.page:
-            with (self._out / EVENTS).open("ab", buffering=0) as file:
+            with (self._out / EVENTS_FILE).open("ab", buffering=0) as file:
                 file.write(json.dumps(document).encode() + b"\n")
         self._post(document)
 
@@ -249,6 +248,7 @@ class Monitor:
             "run": self._out.name,
             "pid": os.getpid(),
             "time_ns": now_ns,
+            "began_ns": int(1e9 * self._began),
             "ended": job.ended,
             "slow": job.slow,
             "goodput": job.goodput.part,
@@ -274,7 +274,7 @@ def _of_rank(state: RankState, now_ns: int) -> dict[str, Any]:
     }
     if pulse is None:
         return told
-    pulses = list(state.pulses)[-int(2 * _SHARE_S) :]
+    pulses = state.latest(int(2 * _SHARE_S))
     seen = seen_ms(pulses[0], pulses[-1])
     whole = sum(seen.values())
     told |= {
@@ -315,7 +315,7 @@ def watched_folder(path: str | None) -> Path:
 def read_state(out: Path) -> dict[str, Any] | None:
     """The monitor's latest state of a run; None where none is there."""
     try:
-        told = json.loads((out / STATE).read_bytes())
+        told = json.loads((out / STATE_FILE).read_bytes())
     except (OSError, ValueError):
         return None
     return told if isinstance(told, dict) else None
@@ -326,15 +326,15 @@ class Follower:
 
     def __init__(self, out: Path, say: Callable[[str], None], post: Callable[[dict[str, Any]], None]) -> None:
         self._out, self._say, self._post = out, say, post
-        self._at = (out / EVENTS).stat().st_size if (out / EVENTS).exists() else 0
+        self._at = (out / EVENTS_FILE).stat().st_size if (out / EVENTS_FILE).exists() else 0
         self.state: dict[str, Any] = {}
 
     def look(self) -> None:
         """Take in what is new. Raises OSError."""
         self.state = read_state(self._out) or self.state
-        if not (self._out / EVENTS).exists():
+        if not (self._out / EVENTS_FILE).exists():
             return
-        with (self._out / EVENTS).open("rb") as file:
+        with (self._out / EVENTS_FILE).open("rb") as file:
             file.seek(self._at)
             raw = file.read()
         whole = raw[: raw.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-"""What others see of a monitored run: metrics for Prometheus, posts to a webhook, and the screen of `traceops top`."""
+"""What others see of a monitored run: metrics for Prometheus and OpenTelemetry, posts to a webhook, `traceops top`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from rich.text import Text
 from traceops.core.errors import UsageError
 
 _POST_S = 10.0
-_MOST_WAITING = 100  # detections for a webhook that does not answer: later ones are lost
+_OTLP_S = 10.0  # between two posts
+_MOST_WAITING = 100  # posts to a receiver that does not answer: later ones are lost
 _MOST_RANKS = 1_024  # with lines of their own: labels stay bounded
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 # By name: the kind of metric, and what it says.
@@ -59,18 +60,49 @@ _OF_RANKS = {
 }
 
 
+_Values = list[tuple[dict[str, Any], float]]  # labels, and the value
+
+
 def metrics_text(state: dict[str, Any]) -> str:
     """The state of a run in Prometheus' text format."""
+    lines: list[str] = []
+    for name, values in _metrics(state).items():
+        kind, text = _METRICS[name]
+        lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+        lines.extend(f"{name}{{{_labels(labels)}}} {value:.10g}" for labels, value in values)
+    return "\n".join(lines) + "\n"
+
+
+def otlp_metrics(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a run as an ExportMetricsServiceRequest of OpenTelemetry's protocol, in its JSON form."""
+    time_ns = str(state.get("time_ns", 0))
+    metrics = []
+    for name, values in _metrics(state).items():
+        kind, text = _METRICS[name]
+        points = [
+            {"asDouble": value, "timeUnixNano": time_ns, "startTimeUnixNano": str(state.get("began_ns", 0)),
+             "attributes": [{"key": key, "value": {"stringValue": str(label)}} for key, label in labels.items()]}
+            for labels, value in values
+        ]  # fmt: skip
+        data: dict[str, Any] = {"dataPoints": points}
+        counts = {**data, "aggregationTemporality": 2, "isMonotonic": True}
+        told = {"sum": counts} if kind == "counter" else {"gauge": data}
+        metrics.append({"name": name, "description": text, **told})
+    service = {"key": "service.name", "value": {"stringValue": "traceops"}}
+    scopes = [{"scope": {"name": "traceops"}, "metrics": metrics}]
+    return {"resourceMetrics": [{"resource": {"attributes": [service]}, "scopeMetrics": scopes}]}
+
+
+def _metrics(state: dict[str, Any]) -> dict[str, _Values]:
+    """By name, those that are known."""
     ranks = state.get("ranks", [])[:_MOST_RANKS]
     run = state.get("run", "")
-    lines: list[str] = []
+    found: dict[str, _Values] = {}
 
     def metric(name: str, values: Iterable[tuple[dict[str, Any], float | None]]) -> None:
-        known = [(labels, value) for labels, value in values if value is not None]
-        kind, text = _METRICS[name]
+        known = [({"run": run, **labels}, float(value)) for labels, value in values if value is not None]
         if known:
-            lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
-            lines.extend(f"{name}{{{_labels({'run': run, **labels})}}} {value:.10g}" for labels, value in known)
+            found.setdefault(name, []).extend(known)
 
     for name, (key, factor) in _OF_RANKS.items():
         of_ranks = (({"rank": one["rank"]}, one.get(key)) for one in ranks)
@@ -95,7 +127,7 @@ def metrics_text(state: dict[str, Any]) -> str:
         counts[key2] = counts.get(key2, 0) + 1
     recent = [({"kind": kind, "cause": cause}, float(count)) for (kind, cause), count in counts.items()]
     metric("traceops_recent_detections", recent)
-    return "\n".join(lines) + "\n"
+    return found
 
 
 def _labels(labels: dict[str, Any]) -> str:
@@ -112,6 +144,13 @@ def address_of(text: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"--metrics {text}: give [HOST:]PORT")
     return host or "127.0.0.1", int(port)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves is none of ours to report."""
 
 
 class Metrics:
@@ -132,10 +171,9 @@ class Metrics:
                 """Nothing is logged."""
 
         try:
-            self._server = ThreadingHTTPServer(address, Handler)
+            self._server = _Server(address, Handler)
         except OSError as error:
             raise UsageError(f"--metrics {address[0]}:{address[1]}: {error.strerror}; choose another port") from error
-        self._server.daemon_threads = True
         self.url = f"http://{address[0]}:{self._server.server_address[1]}/metrics"
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -146,21 +184,21 @@ class Metrics:
         self._server.server_close()
 
 
-class Webhook:
-    """Posts detections from a thread of its own; one that does not answer holds nothing up."""
+class Poster:
+    """Posts JSON from a thread of its own; a receiver that does not answer holds nothing up. option: that named it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, option: str, url: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise UsageError(f"--webhook {url}: must begin with http:// or https://")
+            raise UsageError(f"{option} {url}: must begin with http:// or https://")
         self._url = url
         self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(_MOST_WAITING)
         self.failed = 0
-        threading.Thread(target=self._run, name="webhook", daemon=True).start()
+        threading.Thread(target=self._run, name="poster", daemon=True).start()
 
     def post(self, document: dict[str, Any]) -> None:
-        """Post this soon. `text` is what Slack shows."""
+        """Post this soon; where a hundred wait, it is lost."""
         with suppress(queue.Full):
-            self._waiting.put_nowait({"text": document["message"], **document})
+            self._waiting.put_nowait(document)
 
     def _run(self) -> None:
         while True:
@@ -179,6 +217,31 @@ class Webhook:
         done = threading.Thread(target=self._waiting.join, daemon=True)
         done.start()
         done.join(seconds)
+
+
+class Webhook(Poster):
+    """Posts detections; `text` is what Slack shows."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__("--webhook", url)
+
+    def post(self, document: dict[str, Any]) -> None:
+        """Post this soon."""
+        super().post({"text": document["message"], **document})
+
+
+class Otlp(Poster):
+    """Posts the state of a run to a collector of OpenTelemetry, every ten seconds."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__("--otlp", url if url.rstrip("/").endswith("/v1/metrics") else f"{url.rstrip('/')}/v1/metrics")
+        self._due_s = 0.0
+
+    def look(self, state: dict[str, Any], now_s: float) -> None:
+        """Post it where that is due."""
+        if state and now_s >= self._due_s:
+            self._due_s = now_s + _OTLP_S
+            self.post(otlp_metrics(state))
 
 
 _SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {

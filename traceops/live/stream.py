@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from array import array
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STE
 
 _MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long before us wrote comes in pieces
 _MOST_PULSES = 64
+_MOST_BEHIND = 2_000  # steps that a look takes in one by one, where there are many more
+_MOST_SAMPLES = 50_000  # of a rank's host that are kept: hours
 _CLOSE_US, _ENOUGH = 60_000, 40  # what a close look stands for at most; so many count without the others
 
 
@@ -30,13 +35,15 @@ class Step(Struct, frozen=True):
 
 
 class RankLook(Struct, frozen=True):
-    """What one rank has written since the last look. started_ns: Unix time at which its steps begin."""
+    """What one rank has written since the last look. started_ns: Unix time at which its steps begin. skipped: steps
+    of long ago, which a monitor that starts late does not take in one by one, and their µs."""
 
     rank: int
     steps: list[Step]
     pulses: list[Pulse]
     started_ns: int
     anew: bool = False  # it is another process than before
+    skipped: tuple[int, int] = (0, 0)
 
 
 class RankReader:
@@ -55,11 +62,12 @@ class RankReader:
         anew = self._is_anew()
         if not self._at and not self._begin():
             return None
+        skipped = self._skip()
         steps = self._new_steps()
         pulses = read_pulses(self._pulses, self._pulse, _MOST_PULSES)
         if pulses:
             self._pulse = pulses[-1].number
-        return RankLook(self.rank, steps, pulses, self._started_ns, anew)
+        return RankLook(self.rank, steps, pulses, self._started_ns, anew, skipped)
 
     def _is_anew(self) -> bool:
         """Whether the log was written from its start again."""
@@ -86,6 +94,23 @@ class RankReader:
             return False
         self._number, self._started_ns = int(told.get("first", 0)), int(told.get("started_ns", 0))
         return True
+
+    def _skip(self) -> tuple[int, int]:
+        """Pass over what was written long before this look; how many steps that are, and their µs."""
+        try:
+            count = (self._steps.stat().st_size - self._at) // RECORD.size - _MOST_BEHIND
+            if count < _MOST_BEHIND:
+                return 0, 0
+            with self._steps.open("rb", buffering=0) as file:
+                file.seek(self._at)
+                words = array("I", file.read(count * RECORD.size))
+        except OSError:
+            return 0, 0
+        if sys.byteorder == "big":
+            words.byteswap()
+        self._at += count * RECORD.size
+        self._number += count
+        return count, sum(words[:: RECORD.size // words.itemsize])
 
     def _new_steps(self) -> list[Step]:
         try:
@@ -134,7 +159,7 @@ class LineReader:
         self._at = 0
         self._frames: list[list[Any]] = []
         self._stacks: list[int] = []  # the frame that stands for each
-        self._samples: list[tuple[int, int, int]] = []  # step, frame, µs
+        self._samples: deque[tuple[int, int, int]] = deque(maxlen=_MOST_SAMPLES)  # step, frame, µs
 
     def read(self) -> None:
         """Take in what is new."""
@@ -149,7 +174,7 @@ class LineReader:
         for line in whole.splitlines():
             try:
                 self._take(json.loads(line))
-            except (ValueError, IndexError, TypeError):  # damage costs this line only
+            except (ValueError, LookupError, TypeError, AttributeError):  # damage costs this line only
                 continue
 
     def _take(self, line: list[Any]) -> None:

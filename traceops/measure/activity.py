@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, union, uniques
+from traceops.core.arrays import Int, Intervals, is_in, union, uniques
 from traceops.measure.host_rows import (
     DEVICE_CATS,
     DEVICE_MEMORY_CATS,
@@ -110,7 +110,7 @@ def _exchange(events: Events, host: HostRows, rows: Int) -> tuple[Int, Int]:
     start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
     copies = np.flatnonzero(events.in_cats(*DEVICE_MEMORY_CATS))
     back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
-    calls = host.launches[np.isin(events.correlation[host.launches], back[back >= 0])]
+    calls = host.launches[is_in(events.correlation[host.launches], back[back >= 0])]
     waits = host.waits_of_exchanges
     for tid in uniques(events.tid[rows]):
         own = np.flatnonzero(events.tid[rows] == tid)

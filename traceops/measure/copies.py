@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, intersect, median, merge, subtract, union, uniques
+from traceops.core.arrays import Int, Intervals, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, MEMORY, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, begin_inside, find_nesting, groups, rows_named
 from traceops.measure.ledger import Lane
@@ -78,7 +78,7 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
     rows = np.flatnonzero(_named(events, np.arange(len(events)), _EXCHANGES))
     stream = events.stream[activity.row]
     kernels = uniques(stream[activity.kind == COMPUTE])
-    own_stream = ~np.isin(stream[which], kernels)
+    own_stream = ~is_in(stream[which], kernels)
     pinned: NDArray[np.bool_] = np.array(["Pinned" in name for name in events.names], dtype=bool)[
         events.name[activity.row[which]]
     ]
@@ -234,7 +234,7 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
         purpose,
         _names(events, ops.rows, outer),
         _names(events, noted.rows, region),
-        (~np.isin(stream, kernels)).astype(np.int64),
+        (~is_in(stream, kernels)).astype(np.int64),
     )
     took = activity.end[which] - activity.start[which]
     values, group = _fewer(*groups(*columns), took)
@@ -380,9 +380,9 @@ def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, I
     """
     rows = activity.host.waiting
     around = _around(activity.host.nesting.innermost_around, rows)
-    own = np.isin(around, inner[inner >= 0])
+    own = is_in(around, inner[inner >= 0])
     rows, around = rows[own], around[own]
-    behind = np.isin(rows, activity.host.blocking)
+    behind = is_in(rows, activity.host.blocking)
     return (rows[behind], around[behind]), union(events.ts[rows], events.end[rows])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, median, uniques
+from traceops.core.arrays import Int, is_in, median, uniques
 from traceops.core.text import pattern
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, Activity
@@ -98,7 +98,7 @@ def _annotations(events: Events) -> Iterator[Marks]:
     noted = events.in_cats(*ANNOTATION_CATS)
     found = []
     for family, names in families.items():
-        rows = np.flatnonzero(np.isin(events.name, names) & noted)
+        rows = np.flatnonzero(is_in(events.name, names) & noted)
         rows = _outermost(events, rows)
         if len(rows) < 2:
             continue
@@ -132,7 +132,7 @@ def _backward(events: Events, activity: Activity) -> Iterator[Marks]:
     begin, over = events.ts[rows], np.maximum.accumulate(events.ts[rows] + events.dur[rows])
     lying = activity.host.nesting
     outer = lying.rows[lying.outermost]
-    outer = outer[~np.isin(outer, rows)]
+    outer = outer[~is_in(outer, rows)]
     others = np.sort(events.ts[outer])
     between = np.searchsorted(others, begin[1:]) - np.searchsorted(others, over[:-1])
     breaks = np.flatnonzero((begin[1:] > over[:-1]) & (between > _FORWARD * max(between.max(), 1)))
@@ -185,7 +185,7 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
         return
     first, covered, period = found
     inside = names[first : first + covered]
-    if not np.isin(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
+    if not is_in(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
         return
     whole = covered == len(names) and covered % period == 0  # nothing but passes; the first one is a cold start
     at = period if whole else first + _beginning([events.names[name] for name in inside[:period].tolist()])

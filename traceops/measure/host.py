@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, empty, intersect, merge, subtract, union, uniques
+from traceops.core.arrays import Int, Intervals, empty, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, groups, named, rows_named
 from traceops.measure.ledger import Lane
@@ -187,7 +187,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
 def _cold(host: HostRows, allocating: Int, steps: StepBounds) -> int:
     """How many of the first steps ask for memory twice as often as the median one: the allocator grows in them."""
     calls = np.bincount(_step_of(host.events, allocating, steps), minlength=len(steps))
-    usual = np.flatnonzero(calls <= _COLD * max(float(np.median(calls)), 1.0)) if len(calls) else calls
+    usual = np.flatnonzero(calls <= _COLD * max(float(median(calls)), 1.0)) if len(calls) else calls
     return int(usual[0]) if len(usual) else 0
 
 
@@ -201,7 +201,7 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     around, tid = host.nesting.innermost_around(rows), events.tid[rows]
     opens = np.ones(len(rows), dtype=bool)
     opens[1:] = (tid[1:] != tid[:-1]) | (around[1:] != around[:-1]) | (around[1:] < 0)
-    opens[1:] |= ~np.isin(rows[:-1], host.copies_to_pageable)
+    opens[1:] |= ~is_in(rows[:-1], host.copies_to_pageable)
     first = np.flatnonzero(opens)
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
@@ -405,7 +405,7 @@ def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> Host
     outer = host.nesting.outermost
     calls = np.bincount(host.nesting.outermost_around(host.launches) + 1, minlength=len(host.nesting.rows) + 1)[1:]
     rows = host.nesting.rows[outer[calls[outer] == 0]]
-    rows = rows[np.isin(events.tid[rows], threads) & (events.dur[rows] >= CPU_WORK_NS)]
+    rows = rows[is_in(events.tid[rows], threads) & (events.dur[rows] >= CPU_WORK_NS)]
     rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
     idle = intersect(union(events.ts[rows], events.end[rows]), late)
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, numbered, union, uniques
+from traceops.core.arrays import Int, is_in, native, numbered, union, uniques
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -327,7 +327,7 @@ class HostRows(Struct, frozen=True, dict=True):
         copies = rows_named(self.events, _TO_PAGEABLE)
         copies = self.events.correlation[copies[self.events.in_cats(*DEVICE_MEMORY_CATS)[copies]]]
         rows = self._of_name(self.launches, named(self.events, _COPIES))
-        rows = rows[np.isin(self.events.correlation[rows], copies[copies >= 0])]
+        rows = rows[is_in(self.events.correlation[rows], copies[copies >= 0])]
         rows = rows[~begin_inside(self.events, rows, self.exchanged)]
         blocks = np.zeros(len(self.events), dtype=bool)
         blocks[self.blocking] = True
@@ -364,7 +364,7 @@ class HostRows(Struct, frozen=True, dict=True):
             return self.allocations, self.allocations, self.allocations
         rows = self.launches[np.lexsort((self.events.ts[self.launches], self.events.tid[self.launches]))]
         tid, around = self.events.tid[rows], self.nesting.innermost_around(rows)
-        allocates, frees = np.isin(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
+        allocates, frees = is_in(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
         goes_on = (allocates & frees)[1:] & allocates[:-1] & (tid[1:] == tid[:-1])
         goes_on &= (around[1:] == around[:-1]) & (around[1:] >= 0)
         first, last = np.append(True, ~goes_on) & allocates, np.append(~goes_on, True) & allocates

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.compute.uses import Launched, Place, Schedule
-from traceops.core.arrays import Int, union, uniques
+from traceops.core.arrays import Int, is_in, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_places import frame_of, is_own
 from traceops.measure.host_rows import OPTIMIZER_NAME, Nesting, begin_inside, rows_named
@@ -64,7 +64,7 @@ def _held(events: Events, activity: Activity) -> Int:
     rows = activity.host.held_up(_LONG_CALL_NS)
     busy = union(activity.start, activity.end)
     beside = busy.covered_before(events.end[rows]) - busy.covered_before(events.ts[rows])
-    kept: Int = rows[np.isin(rows, activity.host.waiting) | (2 * beside >= events.dur[rows])]
+    kept: Int = rows[is_in(rows, activity.host.waiting) | (2 * beside >= events.dur[rows])]
     return kept
 
 

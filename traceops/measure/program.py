@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, merge, union, uniques
+from traceops.core.arrays import Int, Intervals, is_in, merge, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host import HostSyncs, no_syncs, waiting_calls
 from traceops.measure.host_rows import begin_inside
@@ -149,7 +149,7 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
     issued = np.where(some, known, end)
     # What ends a step is waited for by whatever comes after it.
-    closes = np.isin(end, steps.edges)
+    closes = is_in(end, steps.edges)
     released = freed & (closes | ((begins - end <= RELEASE_NS) & (issued < end)))
     launched = np.where(closes, start, np.clip(issued, start, end))
     kept = released & (end > launched)

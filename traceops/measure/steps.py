@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from traceops.core.arrays import Int, median
+from traceops.core.arrays import Int, is_in, median
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
@@ -138,7 +138,7 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
 def _of_another_run(numbers: Int, recorded: tuple[int, ...]) -> bool:
     """Whether these marks are none that a capture of the `recorded` steps can have left, cut off or whole."""
     left = (*recorded, max(recorded) + 1) if recorded else ()
-    return bool(left) and len(numbers) > 0 and not np.isin(numbers, left).any()
+    return bool(left) and len(numbers) > 0 and not is_in(numbers, left).any()
 
 
 def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...]) -> Int:
