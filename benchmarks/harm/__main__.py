@@ -106,6 +106,7 @@ def run(case: Case, *, traced: bool, limit_s: float = _LIMIT_S) -> Outcome:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text)
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env.pop("PYTHONUNBUFFERED", None)  # a line in pieces is torn by another rank's, with traceops or without
         env |= {
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",

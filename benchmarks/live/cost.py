@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -213,14 +214,16 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     with monitor(folder / "run") as look:
         look()
         began_s, count, reads = time.monotonic(), 0, folder / "run" / "live.json"
+        latest: deque[float] = deque(maxlen=8)  # the first steps are no measure of a block
         while count < 5 or not reads.exists() or time.monotonic() - began_s < _SETTLE_S:
             if time.monotonic() - began_s > _STARTED_S:
                 raise TimeoutError("the monitor does not start")
             step()
             step_ends()
+            latest.append(time.monotonic())
             count += 1
         sync()
-        block_s = max(_BLOCK_S, _BLOCK_STEPS * (time.monotonic() - began_s) / count)
+        block_s = max(_BLOCK_S, _BLOCK_STEPS * (latest[-1] - latest[0]) / (len(latest) - 1))
         blocks, due = timetable(time.perf_counter_ns(), seconds - (time.monotonic() - began), block_s, random)
         pulses = observer._pulses
         assert pulses is not None

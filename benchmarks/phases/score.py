@@ -117,7 +117,7 @@ def wrong(case: str, report: dict[str, Any], truths: list[dict[str, Any]]) -> li
         if name.startswith("stage "):
             said = stages[number : number + 1]
         else:
-            said = [one["pct"] for one in claim["phases"] if _inside(one, truths[0]["lines"][name])]
+            said = [one["pct"] for one in claim.get("phases") or () if _inside(one, truths[0]["lines"][name])]
         if not said:
             found.append(f"{name} ({least:.0f} to {most:.0f} %) is not named")
         elif not least - max(POINTS, PART * least) <= sum(said) <= most + max(POINTS, PART * most):

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -136,7 +137,7 @@ def make_compare(part: Part, seconds: float) -> None:
 
 
 def decide(work: Path) -> list[dict[str, Any]]:
-    """What `traceops compare` says of each capture and the bases of its round and the two beside it."""
+    """What `traceops compare` says of any two captures of the plain program, and of slower ones beside each of them."""
 
     def one(base: Path, head: Path) -> dict[str, Any]:
         out = work / "compared" / f"{base.name}-{head.name}"
@@ -158,19 +159,12 @@ def decide(work: Path) -> list[dict[str, Any]]:
         return row
 
     captures = [path.parent.parent for path in sorted(work.glob("*/profile/run.json"))]
-    bases = [one for one in captures if one.name.startswith("base.")]
-    pairs = [
-        (base, head) for base in bases for head in captures
-        if head not in bases and (_round(head) - _round(base) + 1) % ROUNDS < 3
-    ]  # fmt: skip
+    alike = [one for one in captures if one.name.startswith(("base.", "0."))]
+    pairs = [*combinations(alike, 2), *product(alike, (one for one in captures if one not in alike))]
     with ThreadPoolExecutor(max((os.cpu_count() or 2) // 2, 1)) as pool:
         rows = list(pool.map(lambda pair: one(*pair), pairs))
     (work / "compared.json").write_text(json.dumps(rows, indent=1))
     return rows
-
-
-def _round(capture: Path) -> int:
-    return int(capture.suffix[1:])
 
 
 def make_harm(part: Part, seconds: float) -> None:
@@ -238,7 +232,7 @@ def score_compare(folder: Path) -> None:
     print("| slower by | pairs | regression | inconclusive | no regression | improvement | change % |")
     print("|---" * 7 + "|")
     for pct in SLOWER_PCT:
-        own = [row for row in rows if row["head"].split(".")[0] == str(pct)]
+        own = [row for row in rows if row["head"].split(".")[0].replace("base", "0") == str(pct)]
         said = [row.get("verdict") for row in own]
         kinds = [said.count(kind) for kind in ("regression", "inconclusive", "no_regression", "improvement")]
         changes = ", ".join(f"{row['change_pct']:+.1f}" for row in own if row.get("change_pct") is not None)

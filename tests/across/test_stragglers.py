@@ -43,6 +43,7 @@ from traceops.measure.host_places import CodePlace
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
 from traceops.rules.bandwidth import judge_low, judge_siblings
+from traceops.rules.inputs import Inputs
 from traceops.rules.named_lines import late_all_the_time, with_lines
 from traceops.rules.overlap import judge_late_start, judge_small
 from traceops.rules.registry import BY_ID
@@ -141,10 +142,7 @@ def test_a_rank_that_is_late_in_every_step_is_so_however_late_it_is_in_one():
     waits = claim_of(late, Late).waiting
     like = measured.replay.stragglers.step_ns.min() / 1e6
     assert 0.5 * late.impact_ms < waits < like, "of a typical step, as what is saved"
-    [[odd]] = [
-        verdict.findings
-        for verdict in judge_unlike(SimpleNamespace(run=measured, manifest={}, observed=(), whole=None, rounds=None))
-    ]
+    [[odd]] = [verdict.findings for verdict in judge_unlike(Inputs(SimpleNamespace(manifest={}), measured))]
     assert (odd.steps, odd.cause) == ((6,), "host") and "the host takes longer on rank 2" in odd.message
 
 

@@ -341,6 +341,18 @@ def test_phases_are_named_by_their_lines() -> None:
     assert rollout.most is not None and rollout.most.said == "Env.step (env.py:9)"
     assert rollout.pct == pytest.approx(43, abs=2)
     assert rounds.is_long(8) and not rounds.is_long(9)
+    assert max(phase.off_pct for phase in rounds.phases) < 1  # each step of a place is as the others
+
+
+def test_shares_of_few_sampled_steps_that_differ_may_be_far_off() -> None:
+    one = observed(1)
+    looks = np.array([(4 * i + 1, FORWARD if i % 2 else ROLLOUT, 20_000) for i in range(28)] + [(2, BACKWARD, 9)] * 20)
+    few = Observed(0, 0, 0, one.steps, FRAMES, STACKS, looks)
+    run = whole_run([one])
+    assert run is not None
+    rounds = find_rounds(run, [few])
+    assert rounds is not None and rounds.phases[0].pct == pytest.approx(50, abs=3)
+    assert rounds.phases[0].off_pct == pytest.approx(200 * 0.5 / 28**0.5, rel=0.1)
 
 
 def test_a_loop_that_trains_nothing_has_no_phases() -> None:

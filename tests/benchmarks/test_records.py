@@ -163,7 +163,9 @@ def test_there_are_many_programs_and_ways_to_end_them() -> None:
 def test_a_program_finds_what_the_harness_itself_imports(monkeypatch, tmp_path) -> None:
     (tmp_path / "only_there.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert run(Case("x", "import only_there, traceops"), traced=False).code == 0
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    code = "import only_there, os, traceops\nassert 'PYTHONUNBUFFERED' not in os.environ"
+    assert run(Case("x", code), traced=False).code == 0
 
 
 def test_a_program_is_the_same_under_the_capture() -> None:

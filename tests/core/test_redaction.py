@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from redaction_lines import ASIDE, SEEN, Line
 
-from traceops.core.redacted_fields import redact_fields
+from traceops.core.documents import redact_fields
 from traceops.core.redaction import MARK, redact_text, redact_value, redact_words
 
 

@@ -161,6 +161,19 @@ def test_ranks_that_the_command_starts_are_traced_and_its_exit_code_is_the_runs(
     assert "2 of 2 ranks traced" in done.stderr and "the command ended with 5" in done.stderr
 
 
+def test_a_program_without_torch_is_told_what_it_had_of_the_machine(tmp_path):
+    """XGBoost, scikit-learn or NumPy end no step that is seen, and the run ended with nothing but that."""
+    (tmp_path / "fit.py").write_text("data = bytearray(200_000_000)\nsum(i * i for i in range(3_000_000))\n")
+    command = [sys.executable, "-m", "traceops", "run", "--out", "out", "--", sys.executable, "fit.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), text=True, capture_output=True, timeout=_DEADLOCK_S, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    used = re.search(r"used (\d+\.\d) of (\d+) cores?, (\d+) MB of memory at most", done.stderr)
+    assert used is not None, done.stderr
+    assert float(used[1]) <= int(used[2]) + 0.1 and 200 <= int(used[3]) < 400
+
+
 _ENDS = """
 import os, sys, torch
 model = torch.nn.Linear(4, 4)

@@ -21,7 +21,7 @@ from traceops.across.links import link_by_name
 from traceops.across.replay.what_if import larger_transfers, predicted_share
 from traceops.cli import main
 from traceops.cli.scale import price_of
-from traceops.core.errors import UsageError
+from traceops.core.errors import InputError, UsageError
 from traceops.pipeline.analyze import find_traces, run_pipeline
 from traceops.pipeline.run_info import samples_per_step
 from traceops.report.model import ReportDocument
@@ -37,8 +37,10 @@ from traceops.runs.scale import (
     lost_parts,
     scale_document,
     step_from_one,
+    table_document,
     trend_rate,
 )
+from traceops.runs.scale_table import read_table
 from traceops.schemas import schema_path
 
 TABLES = json.loads((DATA / "scaling" / "public.json").read_text())["tables"]
@@ -262,6 +264,47 @@ def test_the_command_reads_runs_and_writes_all_four_files(tmp_path: Path, monkey
         "scale.csv",
         "scale.md",
     }
+
+
+FORMS = {
+    "csv": "gpus,images/s\n1,400\n2,780\n4,1500\n8,1900\n",
+    "markdown": "| GPUs | Images/s |\n|---|--:|\n| 1 | 400 |\n| 2 | 780 |\n| 4 | 1,500 |\n| 8 | 1,900 img/s |\n",
+    "blanks": "# ours, 2026\nnproc  throughput\n1      400\n2      780\n4      1500\n8      1900\nsee the blog\n",
+    "semicolons": "num_gpus;tokens/sec;note\n1;400;a\n2;780;b\n4;1500;c\n8;1900;d\n",
+    "tabs": "ranks\tsamples per second\n1\t400\n2\t780\n4\t1500\n8\t1900\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_scales_like_runs(form: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "measured.txt").write_text(FORMS[form])
+    assert main(["scale", "measured.txt", "--price", "2.50", "--samples", "5.4e9"]) == 0
+    capsys.readouterr()
+    document = json.loads(Path("reports/measured/scale.json").read_text())
+    jsonschema.Draft202012Validator(json.loads(schema_path("scale").read_text())).validate(document)
+    sizes = document["sizes"]
+    assert [(row["ranks"], row["samples_per_s"], row["gain"]) for row in sizes] == [
+        (1, 400, None), (2, 780, "good"), (4, 1500, "good"), (8, 1900, "poor"),
+    ]  # fmt: skip
+    assert (document["scaling"], document["fastest"], document["best_value"]) == ("unknown", 8, 1)
+    assert (sizes[0]["training_hours"], sizes[0]["training_cost"]) == (3750, 9375)
+    assert [(row["ranks"], row["by"]) for row in document["predictions"]] == [(4, "trend"), (8, "trend"), (16, "trend")]
+
+
+def test_a_table_of_step_times_needs_the_batch() -> None:
+    rows = read_table("gpus,step time (ms),batch size\n1,200,32\n8,250,32\n", "t.csv")
+    assert [(row.ranks, row.rate, row.samples) for row in rows] == [(1, 160, 32), (8, 1024, 256)]
+    rows = read_table("gpus,iter time (s),global batch size\n1,2.0,64\n8,0.5,64\n", "t.csv")
+    assert [(row.ranks, row.rate) for row in rows] == [(1, 32), (8, 128)]
+    document = table_document(rows, "t")
+    assert (document.scaling, document.sizes[1].step_ms) == ("strong", 500)
+    with pytest.raises(InputError, match=r"has no throughput: .* or give step ms and batch size"):
+        read_table("gpus,step ms\n1,200\n8,250\n", "t.csv")
+    with pytest.raises(InputError, match="has no column of ranks"):
+        read_table("a,b\n1,2\n", "t.csv")
+    with pytest.raises(InputError, match="1 rows with numbers"):
+        read_table("gpus,images/s\n1,400\nmany,out of memory\n", "t.csv")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.run_steps import Floats, Mask, WholeRun
-from traceops.core.arrays import median
+from traceops.core.arrays import median, uniques
 from traceops.core.units import ms_text, percent_text
 from traceops.measure.host_places import CodePlace, Unit, own_overhead, place_of, stack_purposes, trains, waits
 from traceops.traces.observed import Observed, SampledFrame
@@ -44,6 +44,7 @@ class Phase(Struct, frozen=True):
 
     most: the innermost function that takes most of it, where that is another one. trains: backward runs in it, or a
     model that the loop calls with gradients. waits: lines of the loop that wait for the device or other ranks.
+    off_pct: how far pct may be off, in points.
     """
 
     place: CodePlace
@@ -53,6 +54,7 @@ class Phase(Struct, frozen=True):
     does: str | None = None
     most: CodePlace | None = None
     waits: bool = False
+    off_pct: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.place.said} {percent_text(self.pct)}"
@@ -234,11 +236,27 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     for own in _merged(parts, us):
         spent = us[[stack for part in own for stack in part.stacks]].sum(axis=0)
         ms = float((np.where(enough, spent, spent[together].sum()) / pooled * profile).sum())
-        found.append(_phase(loop, own, ms, 100 * ms / float(profile.sum()), purposes))
+        off = _off_pct(rows, places, [stack for part in own for stack in part.stacks])
+        found.append(_phase(loop, own, ms, 100 * ms / float(profile.sum()), off, purposes))
     return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
 
 
-def _phase(loop: _Loop, own: Sequence[_Part], ms: float, pct: float, purposes: Sequence[str | None]) -> Phase:
+def _off_pct(rows: NDArray[np.int64], places: NDArray[np.int64], stacks: Sequence[int]) -> float:
+    """Twice the standard error of these stacks' share. Samples of one step are alike; of a place of the round, steps
+    are drawn."""
+    _, first, step = np.unique(rows[:, 0], return_index=True, return_inverse=True)
+    us, place = rows[:, 2].astype(np.float64), places[first] + 1
+    place[np.bincount(place)[place] < 2] = 0  # those of which one step was sampled, together
+    of_step, own = np.bincount(step, us), np.bincount(step, us * np.isin(rows[:, 1], stacks))
+    share = np.bincount(place, own) / np.maximum(np.bincount(place, of_step), 1.0)
+    free = len(first) - len(uniques(place))
+    beyond = own - share[place] * of_step
+    return float(200 * np.sqrt((beyond**2).sum() * len(first) / max(free, 1)) / of_step.sum())
+
+
+def _phase(
+    loop: _Loop, own: Sequence[_Part], ms: float, pct: float, off: float, purposes: Sequence[str | None]
+) -> Phase:
     """Lines that are one phase, as one."""
     lines, inner, units, does = Counter[CodePlace](), Counter[CodePlace](), Counter[Unit](), Counter[str | None]()
     waiting = 0.0
@@ -263,6 +281,7 @@ def _phase(loop: _Loop, own: Sequence[_Part], ms: float, pct: float, purposes: S
         what if named > total / 2 else None,
         deepest if unit != place.unit and most > total / 2 else None,
         own[0].called is None and waiting > total / 2,
+        off,
     )
 
 

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from traceops.core.as_module import command_of
 from traceops.core.claims import Wording, phrases
+from traceops.core.documents import redact_fields
 from traceops.core.errors import FileError, InputError
 from traceops.core.live_pulses import EVENTS_FILE, STATE_FILE
-from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
 from traceops.hangs.json_types import HangDocument, HangJson
 from traceops.render.document import Answer

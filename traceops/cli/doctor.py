@@ -13,9 +13,9 @@ from pathlib import Path
 
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.claims import Wording
+from traceops.core.documents import redact_fields
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Severity
-from traceops.core.redacted_fields import redact_fields
 from traceops.core.text import json_for, printable
 from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up

@@ -25,10 +25,21 @@ from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.run_info import samples_per_step
 from traceops.render.runs.scale import print_scale, write_scale
 from traceops.runs.find import FoundRun, find_runs
-from traceops.runs.scale import MeasuredRun, no_samples, optimizer_ms, scale_document
+from traceops.runs.scale import (
+    MeasuredRun,
+    ScaleDocument,
+    no_samples,
+    optimizer_ms,
+    scale_document,
+    table_document,
+    with_training,
+)
+from traceops.runs.scale_table import TableRow, read_table
 from traceops.runs.sweep import SweepAxis, points_of
 
 _text = Wording("cli", "scale")
+_TABLES = (".csv", ".tsv", ".txt", ".md")
+_MOST_TABLE = 1 << 20  # characters
 
 
 def main(args: argparse.Namespace) -> int:
@@ -37,6 +48,10 @@ def main(args: argparse.Namespace) -> int:
     Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
     """
     price = None if args.price is None else price_of(args.price)
+    table = _table(args)
+    if table is not None:
+        rows, name = table
+        return _show(args, table_document(rows, name, price, args.predict))
     if args.nproc is None:
         places, name = _given(args)
     else:
@@ -47,8 +62,24 @@ def main(args: argparse.Namespace) -> int:
         places, name = _trained(trainings, repeat, overwrite=args.overwrite), args.name
         if trainings.ended:
             return trainings.ended
-    captures = _captures(places)
-    document = scale_document(captures, name, price, args.predict)
+    return _show(args, scale_document(_captures(places), name, price, args.predict))
+
+
+def _table(args: argparse.Namespace) -> tuple[list[TableRow], str] | None:
+    """A table of measurements, where one file or standard input (-) was given, and its name."""
+    if args.nproc is not None or len(args.words) != 1:
+        return None
+    word, place = args.words[0], Path(args.words[0])
+    if word == "-":
+        return read_table(sys.stdin.read(_MOST_TABLE), "the pasted table"), "scale"
+    if place.suffix.lower() not in _TABLES or not place.is_file():
+        return None
+    return read_table(read_regular(place).decode(errors="replace"), word), place.stem
+
+
+def _show(args: argparse.Namespace, document: ScaleDocument) -> int:
+    name = document.name
+    document = document if args.samples is None else with_training(document, args.samples)
     folder = Path(args.output) if args.output else report_folder(str(Path("profile", name)), name)
     make_writable(folder)
     written = write_scale(document, folder)

@@ -227,18 +227,32 @@ To continue an interrupted sweep, run the same command again. Folders: profile/N
     extend=add_training_arguments,
 )  # fmt: skip
 
+
+def _samples(text: str) -> float:
+    """5000000000 or 5e9. Raises ArgumentTypeError for what is no number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above 0, for example 5e9")
+    return number
+
+
 SCALE = Command(
     help="Say how a training scales: speedup, efficiency, where the rest goes, what it costs, the next size.",
     examples=("traceops scale profile/n1 profile/n2 profile/n4",
               "traceops scale --nproc 1,2,4 --global-batch-size 64 -- train.py"),
     shown=("--nproc", "--global-batch-size", "--repeat", "--price", "--predict", "--name", "--output", "--quiet"),
-    epilog="""RUN: run folders of one training with different numbers of ranks, or a folder of them. Several runs of a
-size give intervals. With --nproc 1,2,4 traceops trains the sizes first, in turn, --repeat times each (3). Then the
-script stands after --, and all other options are those of `traceops run`:
+    epilog="""RUN: run folders of one training with different numbers of ranks, a folder of them, or a table (CSV, TSV,
+Markdown, - for standard input) with columns such as gpus and samples/s. Several runs of a size give intervals. With
+--nproc 1,2,4 traceops trains the sizes first, in turn, --repeat times each (3). Then the script stands after --, and
+all other options are those of `traceops run`:
 
   traceops scale profile/n1 profile/n2 profile/n4 --price 2.50
   traceops scale --nproc 1,2,4 --global-batch-size 64 --strategy pytorch_ddp
-  traceops scale --nproc 1,2 --global-batch-size 64 -- train.py --epochs 1""",
+  traceops scale --nproc 1,2 --global-batch-size 64 -- train.py --epochs 1
+  traceops scale throughput.csv --price 2.50 --samples 5e9""",
     options=(
         *changed(RUN_OPTIONS, {
             **_NOT_IN_A_SERIES,
@@ -250,6 +264,7 @@ script stands after --, and all other options are those of `traceops run`:
             "--price", metavar="P",
             help="price of one GPU (rank) for an hour, in any currency; shows the cost of a million samples",
         ),
+        option("--samples", type=_samples, metavar="N", help="samples of the whole training; shows its hours and cost"),
         option(
             "--predict", type=positive, action="append", default=[], metavar="N",
             help="number of ranks to predict (twice the largest run); repeatable",

@@ -547,9 +547,9 @@ _ANY_ORDER = frozenset({"norm", "elementwise", "cast", "reduction", "softmax"}) 
 def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
     """Sizes of what is copied to another order for a norm alone, which takes either order, and back."""
     own = {id(one) for one in copies}
-    found = set()
+    found: set[int] = set()
     opened, norms = 0, False
-    for one in order:
+    for one in order if own else ():
         if id(one) in own and not one.use.node:
             if opened == one.numel and norms:
                 found.add(one.numel)

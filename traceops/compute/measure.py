@@ -188,12 +188,14 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
         starts, ends = turns[::2], turns[1::2]
         long = ends - starts + body >= _REPEATED * body
         for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
+            own = inside[start - body : end]
+            if own.all():  # several turns of a shorter body
+                continue
             kinds = {one.kind for one in order[start : start + body]}
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
             if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
             number += 1
-            own = inside[start - body : end]
             own[own == 0] = number
     parts: dict[int, LoopPart] = {}
     seen: dict[int, set[int]] = {}

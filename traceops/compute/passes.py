@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Container
 from typing import Literal
 
 import numpy as np
@@ -259,7 +260,7 @@ _MESSAGES = 16  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
 _SPARSE_RATE = "embedding"
 _DECAYS = re.compile(r"lerp|^aten::(_foreach_)?mul_|_fused_")  # of an optimizer's states
-_RARE = 128  # times the rows that a step reads
+_RARE = 100  # times the rows that a step reads
 _LARGE_TABLE = 0.15  # of the busy time
 _GROWN = 6  # different lengths from which a tensor is grown
 _APPENDED = 64  # times as long as what is joined to it, is a tensor that is copied to append a little
@@ -315,12 +316,14 @@ def find_dense_table(kernels: Kernels) -> None:
     # Momentum decays in all rows, whatever the gradient: only optimizers without it take a sparse one as it is. Others
     # let it rest in rows that are not read, which is what one wants of a table that is read so little.
     adds = not any(_DECAYS.search(one.use.name) for one in kernels.all if one.use.optimizing)
+    uses: dict[int, Judged] = {}
+    tables: dict[tuple[int, int], int] = {}  # elements and width: rows that are read
+    saved = 0.0
     for one in kernels.free(lambda one: "embedding" in one.use.name and "backward" in one.use.name):
-        tensors = one.tensors
-        if not tensors or not tensors[0].dims:
+        if not one.tensors or not one.tensors[0].dims:
             continue
-        touched, width = _touched(one), tensors[0].dims[-1]
-        table = _filled_rows(one, _FULL * touched * width, width, kernels)
+        touched, width = _touched(one), one.tensors[0].dims[-1]
+        table = _filled_rows(one, _FULL * touched * width, width, kernels, uses)
         if table is None:
             continue
         whole = [
@@ -329,17 +332,23 @@ def find_dense_table(kernels: Kernels) -> None:
             if (not each.use.optimizing or adds or table > _RARE * touched * width or _adds_alone(each))
             and any(t.numel == table and t.dims[-1:] == (width,) for t in each.tensors)
         ]
-        least = moved_ns(_SPARSE * touched * width * 4.0, _SPARSE_RATE, kernels.gpu)
-        taken = sum(each.ns * _share(each, table) for each in whole) + one.ns
-        if taken - least > _LARGE_TABLE * kernels.busy_ns:  # a sparse gradient wants another optimizer, too
-            sizes = (table // width, touched)
-            kernels.claim("dense_embedding_gradient", [*whole, one], taken - least, sizes=sizes)
+        uses |= {id(each): each for each in (*whole, one)}
+        saved += one.ns - moved_ns(_SPARSE * touched * width * 4.0, _SPARSE_RATE, kernels.gpu)
+        if (table, width) not in tables:  # tables of one size are found together
+            saved += sum(each.ns * _share(each, table) for each in whole)
+        tables[table, width] = touched
+    if saved > _LARGE_TABLE * kernels.busy_ns:  # a sparse gradient wants another optimizer, too
+        (table, width), touched = max(tables.items())
+        kernels.claim("dense_embedding_gradient", uses.values(), saved, sizes=(table // width, touched))
 
 
-def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels) -> int | None:
-    """Elements of the gradient of all rows that this backward fills with zeros; None where it fills no so large one."""
+def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels, known: Container[int]) -> int | None:
+    """Elements of the gradient of all rows that this backward fills with zeros; None where it fills no so large one.
+
+    known: the ids of what other tables' gradients are filled by.
+    """
     for fill in kernels.free(lambda fill: fill.kind == "fill" and fill.use.node == one.use.node):
-        if fill.numel >= least and fill.tensors[0].dims[-1:] == (width,):
+        if fill.numel >= least and fill.tensors[0].dims[-1:] == (width,) and id(fill) not in known:
             return fill.numel
     return None
 
@@ -440,7 +449,7 @@ def find_scatter(kernels: Kernels) -> None:
     for one in uses:
         moved = sum(t.stored for t in one.tensors)
         over += max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)
-    selected = _sorted_for_the_first(kernels)
+    selected = _sorted_for_the_first(kernels) if any(one.use.within("aten::sort") for one in uses) else 0.0
     saved = time_of(filled) + selected
     over = max(over - selected, 0.0)
     if total > 0.05 * kernels.busy_ns or (filled and saved > 0.02 * kernels.busy_ns):

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from traceops.core.claims import reason
+from traceops.core.documents import redact_fields
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.files import open_regular
-from traceops.core.redacted_fields import redact_fields
 from traceops.core.text import near_path
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.measured import is_inspector

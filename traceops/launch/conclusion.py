@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from traceops.capture.environment import usable_cores
 from traceops.capture.manifest import RankManifest
 from traceops.core.capture_failure import (
     UNSEEN_STEPS_ADVICE,
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 _text = Wording("launch", "end")
+_MANY_SWITCHES = 500.0  # per second of processor time: more threads want to run than there are cores
 
 
 def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
@@ -192,6 +197,7 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
         world = max((rank.world_size for rank in ranks), default=0)
     if not world:
         screen.say(_text("none_trained"))
+        _report_use(screen)
         if not run.code:
             screen.say(_text("next_time", advice=UNSEEN_STEPS_ADVICE))
     no_whole_step = not traced and any(rank.traces for rank in ranks)
@@ -200,6 +206,24 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
     if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
         screen.say(_text("elsewhere", ranks=elsewhere))
     _report_next(screen, plan, run, advise, traced)
+
+
+def _report_use(screen: Screen) -> None:
+    """What a command whose steps nobody sees had of the machine, as XGBoost, scikit-learn or NumPy."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    used, cores = resource.getrusage(resource.RUSAGE_CHILDREN), usable_cores() or 1
+    seconds, busy_s = time.time() - psutil.Process().create_time(), used.ru_utime + used.ru_stime
+    memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    taken_away = used.ru_nivcsw / busy_s if busy_s else 0.0
+    screen.say(
+        _text(
+            "used", seconds=seconds, busy=busy_s / seconds, cores=cores, memory=memory, blocks=used.ru_inblock * 512,
+            load=os.getloadavg()[0], taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
+        )
+    )  # fmt: skip
 
 
 def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:

@@ -14,8 +14,8 @@ from traceops.across.cross_rank import CrossRank, no_replay
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms, median, percentiles
+from traceops.core.documents import redact_fields
 from traceops.core.findings import Check
-from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
 from traceops.measure.hta_tables import agreement_of_ranks

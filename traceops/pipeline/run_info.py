@@ -12,8 +12,8 @@ from traceops.across.plain_step import PlainStep, steps_before
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import median
 from traceops.core.capture_failure import steps_needed, timed_before_first
+from traceops.core.documents import redact_fields
 from traceops.core.rank_text import first_ranks, runs_without
-from traceops.core.redacted_fields import redact_fields
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.report.run import MOST_MISSING, Git, Run
 from traceops.traces.discover import Discovery

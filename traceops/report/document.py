@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from traceops.core.claims import first_phrase
-from traceops.core.documents import READABLE_VERSIONS
+from traceops.core.documents import READABLE_VERSIONS, redact_fields
 from traceops.core.errors import FileError, InputError
-from traceops.core.redacted_fields import redact_fields
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report import write

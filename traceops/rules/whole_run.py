@@ -27,11 +27,14 @@ from traceops.traces.run_manifest import step_kinds
 PHASES = described("whole_run", "TO-W004")
 PHASE_RULES = (PHASES,)
 
+_MUCH_OFF = 5.0  # points
+
 
 class LoopPhases(Claim, frozen=True, kw_only=True):
     """A round of `round_steps` steps takes round_ms; several: where it is more than one. outside: what is no training.
 
     place, pct: of the longest phase that is none, most: the function that takes most of it, where it is another.
+    off: how far shares may be off, in points, where that is much.
     """
 
     family = "whole_run"
@@ -46,6 +49,7 @@ class LoopPhases(Claim, frozen=True, kw_only=True):
     pct: float | None = None
     most: str | None = None
     outside: float | None = None
+    off: float | None = None
 
 
 def judge_phases(inputs: Inputs) -> list[Verdict]:
@@ -64,6 +68,7 @@ def judge_phases(inputs: Inputs) -> list[Verdict]:
         phases=rounds.phases,
         stages=rounds.stages,
         outside=outside_pct(rounds) if len(outside) > 1 else None,
+        off=off if (off := max((one.off_pct for one in rounds.phases), default=0.0)) >= _MUCH_OFF else None,
     )
     cause = "stages" if rounds.stages else None
     if outside:

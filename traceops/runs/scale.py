@@ -7,10 +7,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from traceops.across.links import bus_factor, link_by_name
 from traceops.compare.statistics import quantile
@@ -24,12 +26,14 @@ from traceops.report.model import ReportBase
 from traceops.report.rows import Count, NotNegative, Number, RoleRow
 from traceops.report.tables import KernelRow
 from traceops.runs.row import RunRow, row_of
+from traceops.runs.scale_table import TableRow, by_size
 
 # How a training scales: what scale.json holds.
 
 
 SCALE_VERSION = 1
-ScalingKind = Literal["weak", "strong", "mixed"]
+ScalingKind = Literal["weak", "strong", "mixed", "unknown"]
+Gain = Literal["good", "diminishing", "poor", "none"]
 PredictedBy = Literal["replay", "trend", "gradients"]
 
 
@@ -48,9 +52,9 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Count
     captures: Count
     hosts: Count | None = None
-    samples_per_step: NotNegative
+    samples_per_step: Annotated[NotNegative | None, Meta(description="Null where a table does not have it.")]
     samples_per_s: Annotated[NotNegative, Meta(description="Mean over captures.")]
-    step_ms: NotNegative
+    step_ms: Annotated[NotNegative | None, Meta(description="Likewise.")]
     speedup: Annotated[NotNegative, Meta(description="Samples a second over those of the smallest size.")]
     efficiency_pct: Annotated[
         NotNegative, Meta(description="Samples a second and rank over those of the smallest size.")
@@ -64,8 +68,17 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
         Number | None, Meta(description="Of a recorded step, against its share of the smallest size's.")
     ] = None
     lost: Annotated[tuple[LostPart, ...], Meta(description="Largest first; they add up to lost_ms.")] = ()
+    gain: Annotated[
+        Gain | None,
+        Meta(
+            description="Of each rank beyond the next smaller size, against a rank of the smallest: good from 80 %, "
+            "diminishing from 50 %, poor above 0, none. Null for the smallest size."
+        ),
+    ] = None
     rank_hours_per_million: Annotated[NotNegative, Meta(description="Hours of ranks (GPUs) for a million samples.")]
     cost_per_million: NotNegative | None = None
+    training_hours: Annotated[NotNegative | None, Meta(description="Of --samples at this size, on the clock.")] = None
+    training_cost: NotNegative | None = None
 
 
 class PredictionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +110,10 @@ class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     scaling: Annotated[
         ScalingKind,
-        Meta(description="weak: the batch of a rank stays. strong: that of all ranks does. mixed: neither."),
+        Meta(
+            description="weak: the batch of a rank stays. strong: that of all ranks does. mixed: neither. unknown: a "
+            "table without batches."
+        ),
     ]
     device: str | None = None
     price: Annotated[NotNegative | None, Meta(description="Of a rank (GPU) and hour, as it was given.")] = None
@@ -271,6 +287,7 @@ def _settings(capture: MeasuredRun) -> dict[str, object]:
 
 
 _SURE = 0.975
+_GAINS: tuple[tuple[Gain, float], ...] = (("good", 0.8), ("diminishing", 0.5), ("poor", 0.0), ("none", -math.inf))
 _SAME = 0.01  # batches that differ by less are the same
 _UNLIKE = 1.2  # times as much done by one capture of a size as by another
 _MORE_THAN_ALL = 105.0  # percent
@@ -290,7 +307,7 @@ def scale_document(
     for capture in captures:
         by_size[capture.ranks].append(capture)
     sizes = [by_size[ranks] for ranks in sorted(by_size)]
-    rows = tuple(_size_row(own, sizes[0], price) for own in sizes)
+    rows = _with_gains([_size_row(own, sizes[0], price) for own in sizes])
     best = min(rows, key=lambda row: row.rank_hours_per_million)
     return ScaleDocument(
         name=name,
@@ -304,6 +321,72 @@ def scale_document(
         runs=tuple(row_of(capture.report, capture.name, capture.path) for capture in captures),
         notes=tuple(_notes(sizes, rows)),
     )
+
+
+def table_document(
+    rows: Sequence[TableRow], name: str, price: float | None = None, ahead: Sequence[int] = ()
+) -> ScaleDocument:
+    """As `scale_document`, of a table's rows: nothing shows where the rest goes, and only the trend predicts."""
+    sizes = by_size(rows)
+    made = _with_gains([_table_row(own, sizes[0], price) for own in sizes])
+    points = [(row.ranks, row.samples_per_s) for row in made]
+    each = made[0].samples_per_s / made[0].ranks
+    targets = [n for n, _ in points[2:]] + [n for n in ahead or (2 * points[-1][0],) if n not in dict(points)]
+    predicted = []
+    for ranks in targets:
+        known = [point for point in points if point[0] < ranks]
+        if len(known) < 2:
+            continue
+        rate, own = trend_rate(known, ranks), dict(points).get(ranks)
+        predicted.append(
+            PredictionRow(
+                ranks=ranks, from_ranks=tuple(n for n, _ in known), by="trend", samples_per_s=round(rate, 3),
+                efficiency_pct=round(100 * rate / ranks / each, 2),
+                error_pct=None if own is None else round(100 * (rate / own - 1), 2),
+            )
+        )  # fmt: skip
+    batches = [(row.samples, row.ranks) for row in rows if row.samples is not None]
+    return ScaleDocument(
+        name=name,
+        scaling=_kind_of(batches) if len(batches) == len(rows) else "unknown",
+        price=price,
+        best_value=min(made, key=lambda row: row.rank_hours_per_million).ranks,
+        fastest=max(made, key=lambda row: row.samples_per_s).ranks,
+        sizes=made,
+        predictions=tuple(predicted),
+    )
+
+
+def with_training(found: ScaleDocument, samples: float) -> ScaleDocument:
+    """With what a training of so many samples takes at each size."""
+    rows = [
+        replace(
+            row,
+            training_hours=round(hours := samples / row.samples_per_s / 3600, 4),
+            training_cost=None if found.price is None else round(found.price * hours * row.ranks, 2),
+        )
+        for row in found.sizes
+    ]
+    return replace(found, sizes=tuple(rows))
+
+
+def _table_row(own: Sequence[TableRow], base: Sequence[TableRow], price: float | None) -> SizeRow:
+    rates, first = [row.rate for row in own], [row.rate for row in base]
+    row = _rated(own[0].ranks, rates, base[0].ranks, None if own is base else first, statistics.fmean(first), price)
+    samples = own[0].samples
+    return replace(
+        row, samples_per_step=samples, step_ms=None if samples is None else 1e3 * samples / row.samples_per_s
+    )
+
+
+def _with_gains(rows: Sequence[SizeRow]) -> tuple[SizeRow, ...]:
+    """Each with what its ranks beyond the next smaller size are worth."""
+    each = rows[0].samples_per_s / rows[0].ranks
+    made = [rows[0]]
+    for before, row in pairwise(rows):
+        worth = (row.samples_per_s - before.samples_per_s) / (row.ranks - before.ranks) / each
+        made.append(replace(row, gain=next(gain for gain, least in _GAINS if worth > least)))
+    return tuple(made)
 
 
 def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tuple[float, float] | None:
@@ -345,25 +428,37 @@ def lost_parts(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]) -> tuple
 
 
 def _size_row(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun], price: float | None) -> SizeRow:
-    ranks, least = own[0].ranks, base[0].ranks
-    rate, first = (statistics.fmean(capture.rate for capture in side) for side in (own, base))
-    between = None if own is base else interval([c.rate for c in own], [c.rate for c in base], ranks / least)
+    rates, first = [capture.rate for capture in own], [capture.rate for capture in base]
+    row = _rated(own[0].ranks, rates, base[0].ranks, None if own is base else first, statistics.fmean(first), price)
     lost = None if own is base else lost_parts(own, base)
-    hours = ranks / rate * 1e6 / 3600
     hosts = [len(capture.report.run.hosts) for capture in own if capture.report.run.hosts]
-    return SizeRow(
-        ranks=ranks,
-        captures=len(own),
+    return replace(
+        row,
         hosts=max(hosts, default=None),
         samples_per_step=own[0].samples,
-        samples_per_s=round(rate, 3),
         step_ms=statistics.fmean(capture.report.summary.own_step_ms or 0.0 for capture in own),
+        lost_ms=None if lost is None else lost[0],
+        lost=() if lost is None else lost[1],
+    )
+
+
+def _rated(
+    ranks: int, rates: Sequence[float], least: int, base: Sequence[float] | None, first: float, price: float | None
+) -> SizeRow:
+    """A size by its throughput alone. base: of the smallest size, `least` ranks, whose mean is first; None: its own."""
+    rate = statistics.fmean(rates)
+    between = None if base is None else interval(rates, base, ranks / least)
+    hours = ranks / rate * 1e6 / 3600
+    return SizeRow(
+        ranks=ranks,
+        captures=len(rates),
+        samples_per_step=None,
+        samples_per_s=round(rate, 3),
+        step_ms=None,
         speedup=round(rate / first, 4),
         efficiency_pct=round(100 * rate / first * least / ranks, 2),
         low_pct=None if between is None else round(100 * between[0], 2),
         high_pct=None if between is None else round(100 * between[1], 2),
-        lost_ms=None if lost is None else lost[0],
-        lost=() if lost is None else lost[1],
         rank_hours_per_million=round(hours, 6),
         cost_per_million=None if price is None else round(price * hours, 6),
     )
@@ -371,8 +466,13 @@ def _size_row(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun], price: fl
 
 def _kind(sizes: Sequence[Sequence[MeasuredRun]]) -> ScalingKind:
     """By the batches: whether a rank's stays, or that of all ranks."""
-    whole = [capture.samples for own in sizes for capture in own]
-    each = [capture.samples / capture.ranks for own in sizes for capture in own]
+    return _kind_of([(capture.samples, capture.ranks) for own in sizes for capture in own])
+
+
+def _kind_of(batches: Sequence[tuple[float, int]]) -> ScalingKind:
+    """batches: samples per step of all ranks, and the ranks."""
+    whole = [samples for samples, _ in batches]
+    each = [samples / ranks for samples, ranks in batches]
     if max(each) <= (1 + _SAME) * min(each):
         return "weak"
     return "strong" if max(whole) <= (1 + _SAME) * min(whole) else "mixed"

@@ -113,7 +113,7 @@ def main():
         return args.fault == fault and told
 
     loader = torch.utils.data.DataLoader(Samples(width, lambda: mine and on("loader")), batch_size=8)
-    kept, repeat, load, since = [], 1, None, 0
+    kept, repeat, load, beside, since = [], 1, None, None, 0
     products = Products(device) if args.fault == "power" else None
     # Each number of rows is compiled anew.
     loss_of = mean_square
@@ -155,7 +155,8 @@ def main():
             os.kill(os.getpid(), signal.SIGSTOP)
         if mine and on("load") and load is None:
             load = torch.randn(8192, 8192, device=device)
-        extra = torch.cuda.stream(torch.cuda.Stream()) if mine and on("load") and gpu else nullcontext()
+            beside = torch.cuda.Stream() if gpu else None
+        extra = torch.cuda.stream(beside) if load is not None and gpu else nullcontext()
         if load is not None:
             with extra:
                 for _ in range(8 if gpu else 0):

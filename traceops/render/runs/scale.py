@@ -120,19 +120,22 @@ def sizes_table(found: ScaleDocument) -> Table:
     """A row a size."""
     heads = [
         "ranks", "hosts", "captures", "samples a step", "samples/s", "step ms", "speedup", "efficiency %", "95 %",
-        "rank-hours a million", "cost a million",
+        "more ranks", "rank-hours a million", "cost a million", "hours", "cost",
     ]  # fmt: skip
     rows = [
         (
             str(row.ranks), "–" if row.hosts is None else str(row.hosts), str(row.captures),
-            number_text(row.samples_per_step, 0), number_text(row.samples_per_s), number_text(row.step_ms),
+            "–" if row.samples_per_step is None else number_text(row.samples_per_step, 0),
+            number_text(row.samples_per_s), _number(row.step_ms),
             f"{row.speedup:.2f}", f"{row.efficiency_pct:.1f}",
             "–" if row.low_pct is None or row.high_pct is None else f"{row.low_pct:.1f}–{row.high_pct:.1f}",
+            "–" if row.gain is None else texts("runs", "scale")[f"gain.{row.gain}"],
             number_text(row.rank_hours_per_million), _number(row.cost_per_million),
+            _number(row.training_hours), _number(row.training_cost),
         )
         for row in found.sizes
     ]  # fmt: skip
-    return _table(heads, rows)
+    return _table(heads, rows, words=("more ranks",))
 
 
 def lost_text(row: SizeRow) -> str:
