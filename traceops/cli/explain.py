@@ -30,7 +30,10 @@ def main(args: argparse.Namespace) -> int:
     found = [rule for rule in RULES if rule.id.startswith(asked)]
     found = found or [rule for rule in RULES if args.rule.lower() in rule.title.lower()]
     if not found:
-        raise UsageError(f"no rule begins with {args.rule!r}{meant(asked, [rule.id for rule in RULES])}")
+        raise UsageError(
+            f"no rule begins with {args.rule!r}{meant(asked, [rule.id for rule in RULES])}; "
+            "all of them: traceops explain TO"
+        )
     if len(found) > 1:
         print("\n".join(f"{rule.id}  {rule.title}" for rule in found))
         return 0

@@ -171,6 +171,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")
 
 
+_WRONG_CHOICE = re.compile(r"argument (\w+): invalid choice: '([^']*)'")
 _REQUIRED = "the following arguments are required: "
 _SAMPLES = {"rule": "TO-S001", "path": "profile/train", "RUN": "profile/train", "paths": "profile/train",
             "sql": "'select count(*) from slice'", "shell": "bash", "KEY": "gpt"}  # fmt: skip
@@ -186,6 +187,13 @@ def instead(parser: argparse.ArgumentParser, message: str) -> str:
         if not set(missing) <= set(_SAMPLES):
             return ""
         return f"; for example: traceops {' '.join([*words, *map(_SAMPLES.__getitem__, missing)])}"
+    if (wrong := _WRONG_CHOICE.match(message)) is not None and wrong[1] in _SAMPLES:
+        return f"; for example: traceops {' '.join(_SAMPLES[wrong[1]] if word == wrong[2] else word for word in words)}"
+    return _with_value_that_works(parser, message, words)
+
+
+def _with_value_that_works(parser: argparse.ArgumentParser, message: str, words: Sequence[str]) -> str:
+    """As `instead`, for an option whose value is refused."""
     for at, word in enumerate(words):
         option, joined, given = word.partition("=")
         value = given if joined else next(iter(words[at + 1 :]), "")

@@ -108,7 +108,10 @@ def _given(args: argparse.Namespace) -> tuple[list[FoundRun], str]:
     base = found.base
     if len(found.runs) < 2:
         find_traces(found.runs[0].path)  # which says what is wrong with a folder that holds nothing
-        raise UsageError(f"{args.words[0]} is one run: scaling needs runs with different numbers of ranks")
+        raise UsageError(
+            f"{args.words[0]} is one run: scaling needs runs with different numbers of ranks; to train "
+            "them: traceops scale --nproc 1,2 --global-batch-size 64 -- train.py"
+        )
     return list(found.runs), "scale" if base is None or base.name in ("profile", "") else base.name
 
 

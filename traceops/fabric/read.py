@@ -259,7 +259,11 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
             found.problems.append((str(path), problem_of(error)))
     for path in named:
         if not path.is_file():
-            raise FileError(path, "is no file; give a topology matrix, an NCCL log, an XML or a doctor.json")
+            raise FileError(
+                path,
+                "is no file; give a topology matrix, an NCCL log, an XML or a doctor.json; of this machine: "
+                "traceops doctor",
+            )
         if not path.stat().st_size:
             raise FileError(path, "is empty")
         if not _read(path, found):

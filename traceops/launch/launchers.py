@@ -135,7 +135,7 @@ def check_script(trains: list[str]) -> None:
     """Raise UsageError for a script that is not there."""
     if trains[0] == "-m":
         if len(trains) < 2:
-            raise UsageError("-m: name the module to run after it")
+            raise UsageError("-m: name the module to run after it, for example: traceops run -- -m package.train")
     elif trains[0].startswith("-"):
         raise UsageError(f"{trains[0]}: the script comes first after --, then its own options")
     elif not Path(trains[0]).exists() and shutil.which(trains[0]):

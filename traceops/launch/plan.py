@@ -184,7 +184,10 @@ class Cluster(Struct, frozen=True):
     def check(self) -> None:
         """Raise UsageError for settings with which the ranks could not meet."""
         if self.nproc < 1 or self.nnodes < 1:
-            raise UsageError(f"--nproc {self.nproc} --nnodes {self.nnodes}: both must be 1 or more")
+            raise UsageError(
+                f"--nproc {self.nproc} --nnodes {self.nnodes}: both must be 1 or more; "
+                "one rank: traceops run --nproc 1 -- train.py"
+            )
         if self.nnodes > 1 and self.rdzv_endpoint is None and self.master_addr is None:
             raise UsageError(
                 f"--nnodes {self.nnodes}: give all nodes the same meeting point: --rdzv-endpoint "

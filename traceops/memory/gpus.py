@@ -9,6 +9,7 @@ from importlib.resources import files
 import msgspec
 
 from traceops.core.errors import UsageError
+from traceops.core.text import meant
 from traceops.memory.model import is_size, size_of
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -60,10 +61,10 @@ def hardware_of(text: str) -> Hardware:
     sizes = [gpu.name for gpu in table.gpus if words and gpu.name.upper().startswith(words.split()[-1] + "-")]
     if sizes:
         raise UsageError(f"--gpu {text}: this GPU comes with different memory; give one of {', '.join(sizes)}")
-    known = ", ".join(gpu.name for gpu in table.gpus)
+    known = [gpu.name for gpu in table.gpus]
     raise UsageError(
-        f"--gpu {text}: not known. Give its memory, such as --gpu 24GB, a cloud instance such as p4d.24xlarge, or one "
-        f"of {known}"
+        f"--gpu {text}: not known{meant(text, known)}. Give its memory, such as --gpu 24GB, a cloud instance such as "
+        f"p4d.24xlarge, or one of {', '.join(known)}"
     )
 
 

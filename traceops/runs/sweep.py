@@ -59,7 +59,8 @@ def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis
     ]
     if not axes:
         raise UsageError(
-            "nothing is varied; add --vary strategy=pytorch_ddp,zero3, or --vary-arg KEY=VALUE,VALUE for a script"
+            "nothing is varied; an option of the script: traceops sweep --vary-arg batch-size=8,16 -- train.py, "
+            "or one of traceops run: traceops sweep --vary strategy=pytorch_ddp,zero3"
         )
     twice = [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]
     if twice:
