@@ -28,14 +28,14 @@ from traceops.live.findings import (
     causes_of,
 )
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Change, Goodput, Pace, seen_ms, steady_growth, where_seen
+from traceops.live.measures import Change, Goodput, Pace, held_at_peaks, seen_ms, steady_growth, where_seen
 from traceops.live.stream import LineTime, RankLook, Step, has_ended
 
 _KEPT = 1_200  # pulses of a rank: ten minutes
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _NOTED_PCT = 10.0
 _FEW = 10
-_STEPS = 8  # that are slow, before a cause is named
+_STEPS, _MOSTLY = 8, 0.6  # since the change, before a cause is named, and the part of them that is slow
 _LEAST = 1.10  # times the usual step, where a cause is named
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
@@ -103,9 +103,10 @@ class RankState:
         """The latest one."""
         return self.pulses[-1] if self.pulses else None
 
-    def latest_ms(self) -> list[float]:
-        """The last five steps."""
-        return list(islice(reversed(self.recent), 5))
+    def part_above(self, ms: float, count: int) -> float:
+        """Of so many steps, the latest ones, the part that takes longer."""
+        steps = list(islice(reversed(self.recent), count))
+        return sum(step > ms for step in steps) / max(len(steps), 1)
 
     def latest(self, count: int) -> list[Pulse]:
         """So many pulses, the latest ones."""
@@ -282,10 +283,16 @@ class Job:
         return found
 
     def _is_still_slow(self, changes: Mapping[int, Change], episode: _Episode) -> bool:
-        """Whether steps take longer by a good part, the last ones too: some long ones in a row, by chance, are over."""
+        """Whether most steps take longer by a good part, the last ones too: some long ones, by chance, are over."""
+        count = self._step() - episode.step
         since = median(change.now_ms / change.before_ms for change in changes.values())
-        latest = median(median(self.ranks[rank].latest_ms()) / change.before_ms for rank, change in changes.items())
-        return self._step() - episode.step >= _STEPS and min(since, latest) >= _LEAST
+        slow = [
+            min(
+                self.ranks[rank].part_above(0.6 * change.before_ms + 0.4 * change.now_ms, steps) for steps in (count, 5)
+            )
+            for rank, change in changes.items()
+        ]
+        return count >= _STEPS and since >= _LEAST and median(slow) >= _MOSTLY
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
         """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""
@@ -342,7 +349,7 @@ class Job:
         host = {} if machine is None else _of_machine(machine, state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
-        held_then, held_now = _held(before[-_OF_HELD:]), _held(since)
+        held_then, held_now = held_at_peaks(before[-_OF_HELD:]), held_at_peaks(since)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
             looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries,
@@ -554,11 +561,6 @@ def _of_machine(
     if before.ran_ms is not None:
         found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
     return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
-
-
-def _held(pulses: Sequence[Pulse]) -> float:
-    """What tensors held near the peak of steps: pulses come at any moment of a step."""
-    return sorted(pulse.held for pulse in pulses)[int(0.9 * len(pulses))] if pulses else 0.0
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:

@@ -206,6 +206,11 @@ def where_seen(pulses: Sequence[Pulse], long: Iterable[int]) -> Seen:
     return Seen(ms, round(sum(ms.values())))
 
 
+def held_at_peaks(pulses: Sequence[Pulse]) -> float:
+    """What tensors held near the peak of steps: pulses come at any moment of a step."""
+    return sorted(pulse.held for pulse in pulses)[int(0.9 * len(pulses))] if pulses else 0.0
+
+
 def steady_growth(sizes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """By how much per minute a size grows all the time, of late, and for how many minutes it may be taken to go on.
 
