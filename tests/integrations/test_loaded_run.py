@@ -31,7 +31,7 @@ def test_it_is_told_in_three_lines(run: LoadedRun) -> None:
     lines = repr(run).splitlines()
     assert lines[0] == "slow_loader4: 4 ranks (0–3), NVIDIA H200, step 53.82 ms"
     assert lines[1].startswith("error: Rank 1's input comes late") and len(lines) == 3
-    assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms a step; findings: 1 error, 1 info>"
+    assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms per step; findings: 1 error, 1 info>"
 
 
 def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: LoadedRun) -> None:
