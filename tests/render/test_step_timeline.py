@@ -182,10 +182,10 @@ def test_a_browser_draws_it_and_tells_what_the_trace_says(browser: Any, tmp_path
     assert tab.inner_text(".step-said").splitlines()[1] == "gemm"
     tab.keyboard.press("Escape")
     canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
-    box = canvas.bounding_box()
-    tab.mouse.move(box["x"] + 170, box["y"] + 5)  # from the time axis down: every row
+    width = canvas.bounding_box()["width"]
+    canvas.hover(position={"x": 170, "y": 5})  # from the time axis down: every row; waits until nothing moves
     tab.mouse.down()
-    tab.mouse.move(box["x"] + box["width"] - 1, box["y"] + 60, steps=4)
+    canvas.hover(position={"x": width - 1, "y": 60})
     tab.mouse.up()
     measured = tab.inner_text(".step-said")
     assert measured.startswith(("2 ms selected, summed over 2 ranks: ", "1.99")), measured
