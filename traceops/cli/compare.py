@@ -69,11 +69,9 @@ def _two(paths: Sequence[str]) -> str:
     """What could be compared: a run with the newest other one of its folder."""
     alone = Path(paths[0]) if len(paths) == 1 else Path("profile", "*")
     others = [run for run in alone.parent.glob("*/run.json") if run.parent != alone and alone.is_dir()]
-    return (
-        f"{alone} {max(others, key=lambda run: run.stat().st_mtime).parent}"
-        if others
-        else f"{paths[0] if paths else 'BASE'} HEAD"
-    )
+    if not others:
+        return f"{paths[0] if paths else 'BASE'} HEAD"
+    return f"{alone} {max(others, key=lambda run: run.stat().st_mtime).parent}"
 
 
 def _missing(paths: Sequence[str]) -> str:

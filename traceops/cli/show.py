@@ -319,11 +319,11 @@ def _hang(answer: HangAnswer) -> list[Block]:
 
 def _events(answer: EventsAnswer) -> list[Block]:
     begin = min((row.seen_ns for row in answer.rows), default=0)
-    lines = [
+    lines: list[Block] = [
         text(f"+{(row.seen_ns - begin) / 1e9:.0f} s  {row.message}", look="bold" if row.page else "", indent=(0, 2))
         for row in answer.rows
     ]
-    return [*lines] or [text(_text("no_events"))]
+    return lines or [text(_text("no_events"))]
 
 
 def _checks(answer: ChecksAnswer) -> list[Block]:

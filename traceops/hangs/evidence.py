@@ -247,8 +247,8 @@ class LoggedProgress(Struct, frozen=True):
 class LogEnd(Struct, frozen=True):
     """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has.
 
-    done: the program says that it came to its end. serving: a server says that it is up. interrupted, asked, hangs:
-    (line, what it says), the last where somebody writes that the job hangs. frames: where it stood when it was
+    done: the program says that it came to its end. serving: a server says that it is up. interrupted, asked:
+    (line, what it says). hangs: likewise, of somebody who writes that the job hangs. frames: where it stood when it was
     interrupted, innermost first.
     """
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,7 +26,7 @@ from traceops.report.model import ReportBase
 from traceops.report.rows import Count, NotNegative, Number, RoleRow
 from traceops.report.tables import KernelRow
 from traceops.runs.row import RunRow, row_of
-from traceops.runs.scale_table import TableRow, by_size
+from traceops.runs.scale_table import TableRow
 
 # How a training scales: what scale.json holds.
 
@@ -303,10 +303,7 @@ def scale_document(
     Raises UsageError for what is no scaling: one size, other models, runs that do not tell their samples.
     """
     refuse(captures)
-    by_size: dict[int, list[MeasuredRun]] = defaultdict(list)
-    for capture in captures:
-        by_size[capture.ranks].append(capture)
-    sizes = [by_size[ranks] for ranks in sorted(by_size)]
+    sizes = _by_size(captures)
     rows = _with_gains([_size_row(own, sizes[0], price) for own in sizes])
     best = min(rows, key=lambda row: row.rank_hours_per_million)
     return ScaleDocument(
@@ -323,28 +320,29 @@ def scale_document(
     )
 
 
+_Measured = TypeVar("_Measured", MeasuredRun, TableRow)
+
+
+def _by_size(measured: Sequence[_Measured]) -> list[list[_Measured]]:
+    """Those of as many ranks together, the fewest ranks first."""
+    found: dict[int, list[_Measured]] = defaultdict(list)
+    for one in measured:
+        found[one.ranks].append(one)
+    return [found[ranks] for ranks in sorted(found)]
+
+
 def table_document(
     rows: Sequence[TableRow], name: str, price: float | None = None, ahead: Sequence[int] = ()
 ) -> ScaleDocument:
     """As `scale_document`, of a table's rows: nothing shows where the rest goes, and only the trend predicts."""
-    sizes = by_size(rows)
+    sizes = _by_size(rows)
     made = _with_gains([_table_row(own, sizes[0], price) for own in sizes])
     points = [(row.ranks, row.samples_per_s) for row in made]
-    each = made[0].samples_per_s / made[0].ranks
-    targets = [n for n, _ in points[2:]] + [n for n in ahead or (2 * points[-1][0],) if n not in dict(points)]
     predicted = []
-    for ranks in targets:
+    for ranks in [n for n, _ in points] + [n for n in ahead or (2 * points[-1][0],) if n not in dict(points)]:
         known = [point for point in points if point[0] < ranks]
-        if len(known) < 2:
-            continue
-        rate, own = trend_rate(known, ranks), dict(points).get(ranks)
-        predicted.append(
-            PredictionRow(
-                ranks=ranks, from_ranks=tuple(n for n, _ in known), by="trend", samples_per_s=round(rate, 3),
-                efficiency_pct=round(100 * rate / ranks / each, 2),
-                error_pct=None if own is None else round(100 * (rate / own - 1), 2),
-            )
-        )  # fmt: skip
+        if len(known) > 1:
+            predicted.append(_prediction(ranks, "trend", trend_rate(known, ranks), [n for n, _ in known], made))
     batches = [(row.samples, row.ranks) for row in rows if row.samples is not None]
     return ScaleDocument(
         name=name,
@@ -371,8 +369,7 @@ def with_training(found: ScaleDocument, samples: float) -> ScaleDocument:
 
 
 def _table_row(own: Sequence[TableRow], base: Sequence[TableRow], price: float | None) -> SizeRow:
-    rates, first = [row.rate for row in own], [row.rate for row in base]
-    row = _rated(own[0].ranks, rates, base[0].ranks, None if own is base else first, statistics.fmean(first), price)
+    row = _rated(own, base, price)
     samples = own[0].samples
     return replace(
         row, samples_per_step=samples, step_ms=None if samples is None else 1e3 * samples / row.samples_per_s
@@ -428,8 +425,7 @@ def lost_parts(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]) -> tuple
 
 
 def _size_row(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun], price: float | None) -> SizeRow:
-    rates, first = [capture.rate for capture in own], [capture.rate for capture in base]
-    row = _rated(own[0].ranks, rates, base[0].ranks, None if own is base else first, statistics.fmean(first), price)
+    row = _rated(own, base, price)
     lost = None if own is base else lost_parts(own, base)
     hosts = [len(capture.report.run.hosts) for capture in own if capture.report.run.hosts]
     return replace(
@@ -442,12 +438,12 @@ def _size_row(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun], price: fl
     )
 
 
-def _rated(
-    ranks: int, rates: Sequence[float], least: int, base: Sequence[float] | None, first: float, price: float | None
-) -> SizeRow:
-    """A size by its throughput alone. base: of the smallest size, `least` ranks, whose mean is first; None: its own."""
-    rate = statistics.fmean(rates)
-    between = None if base is None else interval(rates, base, ranks / least)
+def _rated(own: Sequence[_Measured], base: Sequence[_Measured], price: float | None) -> SizeRow:
+    """A size by its throughput alone. base: of the smallest size."""
+    ranks, least = own[0].ranks, base[0].ranks
+    rates, of_base = [one.rate for one in own], [one.rate for one in base]
+    rate, first = statistics.fmean(rates), statistics.fmean(of_base)
+    between = None if own is base else interval(rates, of_base, ranks / least)
     hours = ranks / rate * 1e6 / 3600
     return SizeRow(
         ranks=ranks,
@@ -514,21 +510,29 @@ def _predictions(
     measured = {row.ranks: row for row in rows}
     targets = [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]
     for ranks in targets:
-        known = [own for own in sizes if own[0].ranks < ranks]
-        for by, rate in _rates(known, ranks, measured.get(ranks), _kind(sizes)):
-            own = measured.get(ranks)
-            made.append(
-                PredictionRow(
-                    ranks=ranks,
-                    from_ranks=tuple(side[0].ranks for side in known) if by == "trend" else (known[-1][0].ranks,),
-                    by=by,
-                    samples_per_s=round(rate, 3),
-                    efficiency_pct=round(100 * rate / ranks / (rows[0].samples_per_s / rows[0].ranks), 2),
-                    error_pct=None if own is None else round(100 * (rate / own.samples_per_s - 1), 2),
-                    leaves_host=_leaves_host(known[-1], ranks, own),
-                )
-            )
+        known, own = [side for side in sizes if side[0].ranks < ranks], measured.get(ranks)
+        leaves = _leaves_host(known[-1], ranks, own)
+        for by, rate in _rates(known, ranks, own, _kind(sizes)):
+            from_ranks = [side[0].ranks for side in known] if by == "trend" else [known[-1][0].ranks]
+            made.append(_prediction(ranks, by, rate, from_ranks, rows, leaves_host=leaves))
     return made
+
+
+def _prediction(
+    ranks: int, by: PredictedBy, rate: float, from_ranks: Sequence[int], rows: Sequence[SizeRow], *,
+    leaves_host: bool = False,
+) -> PredictionRow:  # fmt: skip
+    """rate: predicted samples per second. rows: the measured sizes, with this one where it was measured."""
+    own = next((row.samples_per_s for row in rows if row.ranks == ranks), None)
+    return PredictionRow(
+        ranks=ranks,
+        from_ranks=tuple(from_ranks),
+        by=by,
+        samples_per_s=round(rate, 3),
+        efficiency_pct=round(100 * rate / ranks / (rows[0].samples_per_s / rows[0].ranks), 2),
+        error_pct=None if own is None else round(100 * (rate / own - 1), 2),
+        leaves_host=leaves_host,
+    )
 
 
 def _rates(

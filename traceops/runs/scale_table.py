@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -56,14 +55,6 @@ def read_table(text: str, name: str) -> list[TableRow]:
     if len({row.ranks for row in made}) < 2:
         raise InputError(f"{name} has {len(made)} rows with numbers; scaling needs two numbers of ranks or more")
     return made
-
-
-def by_size(rows: Sequence[TableRow]) -> list[list[TableRow]]:
-    """Rows of as many ranks together, the fewest ranks first."""
-    found: dict[int, list[TableRow]] = defaultdict(list)
-    for row in rows:
-        found[row.ranks].append(row)
-    return [found[ranks] for ranks in sorted(found)]
 
 
 def _cells(text: str) -> list[list[str]]:

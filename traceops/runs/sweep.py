@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from math import prod
 from typing import Annotated, Literal
@@ -210,14 +210,20 @@ def in_turn(points: Sequence[int], repeat: int) -> list[tuple[int, int]]:
 def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTrial]) -> SweepSearch:
     """Each combination `repeat` times; one that failed is not tried again."""
     trials = list(done)
-    for point, number in in_turn(range(points), repeat):
+    complete = _attempt_all(in_turn(range(points), repeat), attempt, trials)
+    return SweepSearch(tuple(trials), complete)
+
+
+def _attempt_all(order: Iterable[tuple[int, int]], attempt: Attempt, trials: list[SweepTrial]) -> bool:
+    """Append the trials that `order` lacks; False where the user ended the sweep."""
+    for point, number in order:
         if _is_done(trials, point, number) or _failed(trials, point):
             continue
         trial = attempt(point, number)
         if trial is None:
-            return SweepSearch(tuple(trials), False)
+            return False
         trials.append(trial)
-    return SweepSearch(tuple(trials), True)
+    return True
 
 
 def best_again(found: SweepSearch, points: int, attempt: Attempt) -> SweepSearch:
@@ -227,13 +233,9 @@ def best_again(found: SweepSearch, points: int, attempt: Attempt) -> SweepSearch
         first = sorted((p for p in range(points) if rate_of(trials, p)), key=lambda p: -rate_of(trials, p))[:2]
         if len(first) < 2 or _told_apart(trials, *first):
             break
-        for point in first if number % 2 else reversed(first):
-            if _is_done(trials, point, number) or _failed(trials, point):
-                continue
-            trial = attempt(point, number)
-            if trial is None:
-                return SweepSearch(tuple(trials), False)
-            trials.append(trial)
+        order = ((point, number) for point in (first if number % 2 else reversed(first)))
+        if not _attempt_all(order, attempt, trials):
+            return SweepSearch(tuple(trials), False)
     return SweepSearch(tuple(trials), found.complete)
 
 
