@@ -364,7 +364,12 @@ def _replayed(
     work = _work(ranks, graph, stragglers.found, {straggler.rank for straggler in stragglers.found})
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
     late = [tuple(sorted({*groups.ranks, *far}))] if groups is not None else []
-    sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow, *late]))
+    # Whose cure to predict: each straggler alone, all together, and who is waited for most in any case.
+    found = [(straggler.rank,) for straggler in stragglers.found]
+    if stragglers.leader is not None:
+        found.append((stragglers.leader.rank,))
+    together = tuple(sorted(straggler.rank for straggler in stragglers.found))
+    sets = list(dict.fromkeys([*list(dict.fromkeys([*found, together] if len(together) > 1 else found)), *slow, *late]))
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     sharing = {peer for rank in uneven for peer in graph.roles[rank]}
     sharing_work = [summary for summary in ranks if summary.rank in sharing]
@@ -415,12 +420,3 @@ def _work(
         for straggler in stragglers
         if straggler.cause == "gpu_compute"
     }
-
-
-def _rank_sets(stragglers: Stragglers) -> list[tuple[int, ...]]:
-    """Whose cure to predict: each straggler alone, all together, and who is waited for most in any case."""
-    found = [(straggler.rank,) for straggler in stragglers.found]
-    if stragglers.leader is not None:
-        found.append((stragglers.leader.rank,))
-    together = tuple(sorted(straggler.rank for straggler in stragglers.found))
-    return list(dict.fromkeys([*found, together] if len(together) > 1 else found))

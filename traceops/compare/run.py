@@ -97,7 +97,7 @@ def compare(
         findings=tuple(_regression(row, held, explanations) for row in worse),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
-        not_judged=_not_judged(unlike),
+        not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics),
         warnings=(
             *cut_off,
             *differences(base, head),
@@ -233,10 +233,6 @@ def _thresholds(rows: Sequence[MetricChange]) -> dict[str, float]:
 def _open_metrics(unlike: Sequence[Unlike]) -> dict[str, str]:
     """Metrics that steps of different kinds leave open, and what makes them so, in a few words."""
     return {name: one.short for one in reversed(unlike) for name in one.metrics}
-
-
-def _not_judged(unlike: Sequence[Unlike]) -> tuple[NotJudged, ...]:
-    return tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics)
 
 
 def _moved(rows: Sequence[MetricChange], name: str) -> bool:

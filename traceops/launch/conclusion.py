@@ -128,7 +128,14 @@ _TAIL_LINES = 20
 def report_run(screen: Screen, plan: Plan, run: EndedRun, contain: Containment, advise: bool) -> None:
     """advise: what to do with the traces."""
     _report_end(screen, plan, run, contain)
-    _report_captures(screen, plan, run)
+    # What kept ranks from recording all that was asked for.
+    for note in sorted({rank.note for rank in run.ranks if rank.note}):
+        screen.say(note)
+    for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
+        screen.say(sentence)
+    for numbers, early in by_cause(early_ends(run.ranks, run.early)):
+        screen.say(_text("capture_ended", ranks=who(numbers), cause=cause_text(early)))
+        screen.say(_text("next_time", advice=advice_text(early)))
     _report_traces(screen, plan, run, advise)
 
 
@@ -173,17 +180,6 @@ def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure,
     with contain("report_cause"):
         if found is not None:
             report_cause(plan, screen, found)
-
-
-def _report_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
-    """What kept ranks from recording all that was asked for."""
-    for note in sorted({rank.note for rank in run.ranks if rank.note}):
-        screen.say(note)
-    for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
-        screen.say(sentence)
-    for numbers, early in by_cause(early_ends(run.ranks, run.early)):
-        screen.say(_text("capture_ended", ranks=who(numbers), cause=cause_text(early)))
-        screen.say(_text("next_time", advice=advice_text(early)))
 
 
 def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:

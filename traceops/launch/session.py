@@ -233,7 +233,12 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
         free()
     if plan.summarize and not ended.signal:
         with contain("summarize"):
-            _summarize(plan, here, screen)
+            from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
+
+            count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
+            for problem in problems:
+                screen.say(_text("no_summary", problem=problem))
+            screen.say(_text("summarized", traces=count, suffix=SUFFIX))
     with contain("send"):
         if gathering is not None:
             gathering.send()
@@ -250,15 +255,6 @@ def _is_here(plan: Plan, rank: RankManifest) -> bool:
     if plan.cluster.nnodes > 1 and plan.cluster.node_rank is not None:
         return rank.rank // plan.cluster.nproc == plan.cluster.node_rank
     return rank.host == host()
-
-
-def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
-    from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
-
-    count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
-    for problem in problems:
-        screen.say(_text("no_summary", problem=problem))
-    screen.say(_text("summarized", traces=count, suffix=SUFFIX))
 
 
 def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:

@@ -135,13 +135,6 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
     return found
 
 
-def _before_nccl(line: str) -> str:
-    """What stands before NCCL's own words, which may be a row; empty where nothing does."""
-    head = _NCCL_HEAD.search(line)
-    own = line[: line.find(" NCCL ") if head is None else head.start()]
-    return own if own.strip() else ""
-
-
 class _TestsReader:
     def __init__(self, path: str) -> None:
         self._path = path
@@ -158,7 +151,10 @@ class _TestsReader:
             self.failure = self.failure or failed[0].strip()
             return
         if " NCCL " in line and "_perf" not in line:
-            line = _before_nccl(line)
+            # What stands before NCCL's own words, which may be a row; empty where nothing does.
+            head = _NCCL_HEAD.search(line)
+            own = line[: line.find(" NCCL ") if head is None else head.start()]
+            line = own if own.strip() else ""
             if not line:
                 return
         if self._open.header and self._take_row(number, line):

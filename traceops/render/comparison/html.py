@@ -204,8 +204,9 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") ->
 def describe(comparison: Comparison) -> Document:
     """A comparison as a document: the verdict, facts, and a section for each thing there is to say."""
     base, head = text.side_names(comparison)
+    chart = _chart("intervals", figures.interval_figure(comparison))
     made = (
-        _metrics(comparison),
+        Section("metrics", "Metrics", (*chart, TableBlock(metrics_table(comparison)))),
         _why(comparison),
         _changes(comparison),
         _findings(comparison),
@@ -282,11 +283,6 @@ def _look(step: MetricChange) -> Literal["now", "then", "worse"]:
     if not _moved(step):
         return "now"
     return "worse" if (step.change_pct or 0.0) > 0 else "then"
-
-
-def _metrics(comparison: Comparison) -> Section:
-    chart = _chart("intervals", figures.interval_figure(comparison))
-    return Section("metrics", "Metrics", (*chart, TableBlock(metrics_table(comparison))))
 
 
 def _chart(name: str, figure: Figure | None) -> tuple[Block, ...]:
