@@ -229,8 +229,6 @@ def _plugin_event(message: bytes) -> tuple[nccl.NetworkEventKind, str | None] | 
     return None
 
 
-__all__ = ["holds_nccl_lines", "read_nccl_log"]
-
 _SETTING = re.compile(
     rb"([A-Z][A-Z0-9_]{2,79}|NET/Plugin: Plugin name|Plugin name) (?:set by environment to|set by env to|set to) "
     rb"(.{0,400}?)\s*\Z"

@@ -40,7 +40,7 @@ from traceops.render.hang.tables import MOST_ROWS, WORDS, ranks_table, say, wait
 from traceops.render.writers.html import write_html
 from traceops.report import hang_text
 from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
-from traceops.report.hang_seen import seen_lines, what_would_decide
+from traceops.report.hang_text import seen_lines, what_would_decide
 
 MOST_NODES = 14
 _LIKED_NODES = 10  # with more, ranks that are nearly alike share a box
