@@ -151,7 +151,7 @@ def _launch(size: int, number: int, args: argparse.Namespace) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         subprocess.run(command, env=env, capture_output=True, text=True, timeout=_DEADLOCK_S, check=True)
-    except subprocess.SubprocessError as failed:
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
         print(f"{out}: {failed}: {(failed.stderr or '')[-500:]}", file=sys.stderr)
         return
     text = render_json(analyze(out, jobs=1, cache=False))
