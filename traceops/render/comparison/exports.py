@@ -242,7 +242,11 @@ def _rule(rule_id: str, findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str]) -> dict[str, object]:
-    fingerprint = _fingerprint(finding, seen)
+    # The same for the same thing on the next commit: numbers, ranks and steps are left out of it.
+    what = finding.evidence[0].metric if finding.rule == REGRESSED.id and finding.evidence else ""
+    key = "\0".join((finding.rule, finding.cause or "", what))
+    seen[key] += 1
+    fingerprint = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()
     return {
         "ruleId": finding.rule,
         "ruleIndex": ids.index(finding.rule),
@@ -268,14 +272,6 @@ def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str])
             "advice": finding.advice,
         },
     }
-
-
-def _fingerprint(finding: Finding, seen: Counter[str]) -> str:
-    """The same for the same thing on the next commit: numbers, ranks and steps are left out of it."""
-    what = finding.evidence[0].metric if finding.rule == REGRESSED.id and finding.evidence else ""
-    key = "\0".join((finding.rule, finding.cause or "", what))
-    seen[key] += 1
-    return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()
 
 
 def _notification(level: str, said: str) -> dict[str, object]:
