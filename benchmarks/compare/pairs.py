@@ -1,6 +1,7 @@
 """Two default captures of `traceops run`, with a slowdown of known size or none: what does `traceops compare` decide?
 
 python -m benchmarks.compare.pairs make --out /tmp/pairs                   # launches of every size, in turn
+python -m benchmarks.compare.pairs make --out /tmp/pairs --lanes 4 --budget 280 --pack $OUT/pairs.tar.xz
 python -m benchmarks.compare.pairs score /tmp/pairs                        # pairs: one capture a side, then two
 python -m benchmarks.compare.pairs recorded LIST                           # pairs of a list: KIND, TRUE %, BASE, HEAD
 """
@@ -10,14 +11,19 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import random
 import shutil
 import statistics
 import subprocess
 import sys
+import tarfile
+import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from benchmarks import ROOT
@@ -41,7 +47,10 @@ def main() -> int:
     making.add_argument("--each", type=int, default=4, help="launches of each other size")
     making.add_argument("--nproc", type=int, default=2)
     making.add_argument("--steps", type=int, default=120)
+    making.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="PERCENT", help="more work")
     making.add_argument("--lanes", type=int, default=1, help="launches at a time, each on cores of its own")
+    making.add_argument("--budget", type=float, default=math.inf, help="begin no launch that may end later, seconds")
+    making.add_argument("--pack", type=Path, metavar="FILE", help="the reports as one .tar.xz")
     scoring = commands.add_parser("score", help="compare pairs of what is there")
     scoring.add_argument("folder", type=Path)
     scoring.add_argument("--seed", type=int, default=1)
@@ -82,50 +91,80 @@ def _capture(path: Path) -> ComparedCapture:
 
 def make(args: argparse.Namespace) -> int:
     """Launch the sizes in turn, so that drift of the machine meets all of them."""
+    until = time.monotonic() + args.budget
     rounds = max(args.equal, args.each)
-    todo = [
+    todo = (
         (size, number)
         for number in range(rounds)
-        for size in SIZES
+        for size in args.sizes
         if number < (args.equal if size == 0 else args.each)
-    ]
-    cores = sorted(os.sched_getaffinity(0))
+    )
+    drawing = threading.Lock()
+    cores = _physical_cores()
     share = len(cores) // args.lanes
+
+    def lane(cores: list[int]) -> None:
+        """Launch what is next as long as time is left: a launch may take half as long again as the longest so far."""
+        os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
+        longest = 0.0
+        while True:
+            with drawing:
+                launch = next(todo, None)
+            began = time.monotonic()
+            if launch is None or began + 1.5 * longest > until:
+                return
+            _launch(*launch, args)
+            took = time.monotonic() - began
+            longest = max(longest, took)
+            print(f"+{launch[0]} % launch {launch[1]}: {took:.1f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+
     with ThreadPoolExecutor(args.lanes) as lanes:
-        running = [
-            lanes.submit(_lane, todo[lane :: args.lanes], cores[lane * share : (lane + 1) * share], args)
-            for lane in range(args.lanes)
-        ]
-    for lane in running:
-        lane.result()
+        running = [lanes.submit(lane, list(chain(*cores[at * share : (at + 1) * share]))) for at in range(args.lanes)]
+    for one in running:
+        one.result()
+    if args.pack:
+        args.pack.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(args.pack, "w:xz") as tar:
+            for report in sorted(args.out.glob(f"plus_*/launch_*/{_REPORT}")):
+                tar.add(report, report.relative_to(args.out))
+        print(f"{args.pack}: {args.pack.stat().st_size / 1e6:.2f} MB", flush=True)
     return 0
 
 
-def _lane(todo: list[tuple[int, int]], cores: list[int], args: argparse.Namespace) -> None:
-    for size, number in todo:
-        out = args.out / f"plus_{size}" / f"launch_{number}"
-        command = [
-            "taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", "traceops", "run",
-            "--nproc", str(args.nproc), "--out", str(out), "--overwrite", "--",
-            str(Path(__file__).with_name("units.py")), f"--units={100 + size}", f"--steps={args.steps}",
-        ]  # fmt: skip
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_DEADLOCK_S, check=False)
-        if done.returncode:
-            print(f"{out} ended with {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
-            continue
-        text = render_json(analyze(out, jobs=1, cache=False))
-        (out / _REPORT).write_bytes(gzip.compress(text.encode()))
-        for folder in out.iterdir():
-            if folder.is_dir():
-                shutil.rmtree(folder)
+def _physical_cores() -> list[list[int]]:
+    """The threads of each core that this process may use, so that no two lanes share one."""
+    allowed = os.sched_getaffinity(0)
+    found: dict[str, set[int]] = {}
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        found.setdefault(siblings.read_text() if siblings.exists() else str(cpu), set()).add(cpu)
+    return [sorted(threads) for threads in found.values()]
+
+
+def _launch(size: int, number: int, args: argparse.Namespace) -> None:
+    out = args.out / f"plus_{size}" / f"launch_{number}"
+    command = [
+        sys.executable, "-m", "traceops", "run", "--nproc", str(args.nproc), "--out", str(out), "--overwrite",
+        "--", str(Path(__file__).with_name("units.py")), f"--units={100 + size}", f"--steps={args.steps}",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        subprocess.run(command, env=env, capture_output=True, text=True, timeout=_DEADLOCK_S, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
+        print(f"{out}: {failed}: {(failed.stderr or '')[-500:]!r}", file=sys.stderr)
+        return
+    text = render_json(analyze(out, jobs=1, cache=False))
+    (out / _REPORT).write_bytes(gzip.compress(text.encode()))
+    for folder in out.iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
 
 
 def load(folder: Path) -> dict[int, list[ComparedCapture]]:
     """Size -> captures, in the order in which they were taken."""
     found: dict[int, list[ComparedCapture]] = {}
-    for size in SIZES:
+    for size in sorted(int(path.name.removeprefix("plus_")) for path in folder.glob("plus_*")):
         files = folder.glob(f"plus_{size}/launch_*/{_REPORT}")
         captures = [capture_of(json.loads(gzip.decompress(file.read_bytes())), str(file.parent)) for file in files]
         found[size] = sorted(captures, key=lambda capture: capture.info.started_ns or 0)
@@ -140,7 +179,7 @@ def score(args: argparse.Namespace) -> int:
     )
     wrong = 0
     for count in (1, 2, 3):
-        for size in SIZES:
+        for size in captures:
             counted, changes = _draw(captures, size, count, args)
             names = ("regression", "improvement", "unchanged", "inconclusive")
             wrong += counted["improvement"] + (counted["regression"] if size == 0 else 0)
