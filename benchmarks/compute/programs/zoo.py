@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from case import DEVICE, SMALL, Step, adamw, images, inference, layout, normal, pair, size, tokens, training
 from libraries import classify, language
 from torch import nn
