@@ -22,7 +22,7 @@ from typing import Any
 from pairs import DEVICE_LOST, TooLong, append, say
 
 HERE = Path(__file__).resolve()
-MODULES = ("zoo", "answering")
+MODULES = ("zoo", "answering", "loops")
 LIMIT, LIMIT_COMPILED = 30, 75  # seconds per program
 PACKED_MOST = 14_000_000  # bytes
 KEPT_FOR_PACKING = 25.0
