@@ -229,7 +229,8 @@ def meant(word: str, there: Iterable[str]) -> str:
     names = list(there)
     if (also := _ALSO.get(word)) in names:
         return f"; did you mean {also}?"
-    close = _get_close_matches(word.casefold(), names, n=1, cutoff=0.6)
+    bare = {name.lstrip("-"): name for name in names}  # or the dashes make all options alike
+    close = [bare[name] for name in _get_close_matches(word.lstrip("-").casefold(), list(bare), n=1, cutoff=0.6)]
     close = close or sorted((name for name in names if len(word) > 2 and word.casefold() in name.casefold()), key=len)
     return f"; did you mean {close[0]}?" if close else ""
 
