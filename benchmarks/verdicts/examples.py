@@ -30,8 +30,7 @@ from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.comparison.text import VERDICT_LEVEL
 from traceops.render.doctor.text import doctor_verdict, look_text, looks_not_ok, other_findings
 from traceops.render.report.card import card_of
-from traceops.report.hang_seen import timed_out
-from traceops.report.hang_text import hang_level, hang_sentence
+from traceops.report.hang_text import hang_level, hang_sentence, timed_out
 from traceops.report.model import Report
 from traceops.rules.explained import judge_diagnosis
 from traceops.rules.inputs import Inputs

@@ -15,7 +15,8 @@ from traceops.core.errors import InputError
 from traceops.fabric.model import Pcie
 from traceops.fabric.nccl import Communicator, NcclLog
 from traceops.fabric.readers import nccl_comms
-from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
+from traceops.fabric.readers.nccl_lines import holds_nccl_lines
+from traceops.fabric.readers.nccl_log import read_nccl_log
 from traceops.fabric.readers.nccl_xml import read_graph_xml, read_topology_xml, xml_kind
 
 DATA = Path(__file__).parents[1] / "data" / "nccl_logs"

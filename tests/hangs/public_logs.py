@@ -12,8 +12,7 @@ from traceops.core.errors import InputError
 from traceops.core.rank_text import who_first
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
-from traceops.report.hang_seen import seen_lines, what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice
+from traceops.report.hang_text import hang_level, hang_sentence, root_advice, seen_lines, what_would_decide
 
 LOGS = Path(__file__).parents[1] / "data" / "public_logs" / "logs.txt"
 Outcome = Literal["right", "abstained", "missed", "wrong"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from traceops.hangs.model import Diagnosis
-from traceops.report.hang_seen import what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence
+from traceops.report.hang_text import hang_level, hang_sentence, what_would_decide
 
 _BEGINS = ("No failure found", "Interrupted by Ctrl-C", "The server was asked to stop")
 

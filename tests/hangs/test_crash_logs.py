@@ -27,8 +27,7 @@ from traceops.hangs.crashes import (
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.words import memory_text
-from traceops.report.hang_seen import seen_lines, what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice
+from traceops.report.hang_text import hang_level, hang_sentence, root_advice, seen_lines, what_would_decide
 from traceops.rules.explained import judge_diagnosis
 from traceops.rules.failures import BY_ID, advice_of
 from traceops.rules.failures import CRASH_RULES as RULES

@@ -10,8 +10,7 @@ from quiet import is_quiet
 
 from traceops.hangs.model import RootKind
 from traceops.hangs.readers.loggers import Loggers
-from traceops.report.hang_seen import seen_lines
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice, unknown_ranks
+from traceops.report.hang_text import hang_level, hang_sentence, root_advice, seen_lines, unknown_ranks
 
 WATCHDOG = (
     "[rank{r}]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank {r}] Watchdog caught collective operation timeout: "

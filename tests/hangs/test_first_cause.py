@@ -17,8 +17,7 @@ from traceops.core.rank_text import who_first
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis, Root, RootFacts, RootKind
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.report.hang_seen import seen_lines
-from traceops.report.hang_text import hang_sentence, read_text, root_sentence
+from traceops.report.hang_text import hang_sentence, read_text, root_sentence, seen_lines
 from traceops.rules.explained import fabric_findings, judge_diagnosis
 
 

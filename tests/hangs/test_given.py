@@ -28,8 +28,7 @@ from traceops.hangs.readers.hang_log import read_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.readers.whole_lines import is_newest_first
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.report.hang_seen import seen_events, what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice
+from traceops.report.hang_text import hang_level, hang_sentence, root_advice, seen_events, what_would_decide
 from traceops.traces import archives
 from traceops.traces.text_lines import LONGEST_LINE, lines, text_lines
 

@@ -19,8 +19,7 @@ from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.readers.prefixes import common_prefix, without_prefixes
 from traceops.hangs.readers.whole_lines import unwrapped
-from traceops.report.hang_seen import seen_lines, what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice
+from traceops.report.hang_text import hang_level, hang_sentence, root_advice, seen_lines, what_would_decide
 
 CRASH = (
     "Traceback (most recent call last):",

@@ -26,8 +26,7 @@ from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.to_json import fabric_json
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import find_evidence
-from traceops.report.hang_seen import what_would_decide
-from traceops.report.hang_text import hang_sentence, read_text
+from traceops.report.hang_text import hang_sentence, read_text, what_would_decide
 from traceops.rules.failures import MISMATCH
 
 NAMES = {

@@ -17,8 +17,14 @@ from traceops.hangs.readers.launchers import NEEDLES, ended
 from traceops.hangs.readers.messages import ready_ranks, stalled_ranks, told_by
 from traceops.hangs.readers.trouble import Suspects
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.report.hang_seen import seen_lines, what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice, unknown_ranks
+from traceops.report.hang_text import (
+    hang_level,
+    hang_sentence,
+    root_advice,
+    seen_lines,
+    unknown_ranks,
+    what_would_decide,
+)
 from traceops.rules.explained import beside_the_roots, judge_diagnosis
 
 STUCK = (

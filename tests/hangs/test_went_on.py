@@ -15,8 +15,14 @@ from traceops.hangs.model import Diagnosis
 from traceops.hangs.readers.steps import moment_of
 from traceops.hangs.readers.went_on import how_it_ends
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.report.hang_seen import seen_events, what_would_decide
-from traceops.report.hang_text import hang_level, hang_sentence, root_advice, root_sentence
+from traceops.report.hang_text import (
+    hang_level,
+    hang_sentence,
+    root_advice,
+    root_sentence,
+    seen_events,
+    what_would_decide,
+)
 
 RAISED = (
     'Traceback (most recent call last):\n  File "train.py", line 7, in sample\n    act(answer)\n'

@@ -95,6 +95,11 @@ def _of_rank(
         left = exposed * min(at_link / device, 1.0) if device else exposed
     else:
         left = min(max(at_link - (step - exposed), 0.0), exposed)
+    # What the host does between the launches of what ends the steps, without waiting for the device.
+    edges = summary.program.host[-(len(typical) + 1) :]
+    took = np.diff(edges)[typical[: len(edges) - 1]]
+    known = (edges[1:] > NEVER // 2) & (edges[:-1] > NEVER // 2)
+    took = took[known[typical[: len(edges) - 1]]]
     return ExposedCopies(
         rank=summary.rank,
         purpose=purpose,
@@ -105,7 +110,7 @@ def _of_rank(
         saved_ms=exposed - left,
         memory_ms=mean_ms(summary.ledger.buckets["memory"][typical]),
         step_ms=step,
-        host_ms=_host_ms(summary, typical),
+        host_ms=float(took.mean()) / 1e6 if len(took) else None,
         sync_ms=mean_ms(summary.copies.sync_ns[typical]),
         steps=steps,
         link=links[kinds[0].direction],
@@ -116,15 +121,6 @@ def _at_link_ns(kind: CopyKind, link: HostLink | None) -> float:
     """What these copies take from pinned memory; as long as they take where nothing tells."""
     took, gbs = float(kind.device_ns.sum()), kind.gbs
     return took if kind.memory == "pinned" or link is None or gbs is None else took * min(gbs / link.gbs, 1.0)
-
-
-def _host_ms(summary: RankSummary, typical: NDArray[np.bool_]) -> float | None:
-    """What the host does between the launches of what ends the steps, without waiting for the device."""
-    edges = summary.program.host[-(len(typical) + 1) :]
-    took = np.diff(edges)[typical[: len(edges) - 1]]
-    known = (edges[1:] > NEVER // 2) & (edges[:-1] > NEVER // 2)
-    took = took[known[typical[: len(edges) - 1]]]
-    return float(took.mean()) / 1e6 if len(took) else None
 
 
 def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies]) -> list[Prediction]:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from traceops.across import rank_times
 from traceops.across.agreed_steps import unlike_steps, unshared_steps
 from traceops.across.clocks import (
     ClockAlignment,
@@ -25,15 +26,6 @@ from traceops.across.links import LinkReference, reference_of, reference_transfe
 from traceops.across.loading import without_pace
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
 from traceops.across.pipelines import Bubble, find_pipelines, measure_bubbles, stage_of
-from traceops.across.rank_times import (
-    ByRole,
-    Experts,
-    Passes,
-    RankTimes,
-    find_experts,
-    measure_passes,
-    measure_role_times,
-)
 from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if, predict_pipelines, predict_roles
 from traceops.across.roles import NO_ROLES, Roles, find_roles
@@ -127,7 +119,7 @@ class CrossRank(Struct, frozen=True, dict=True):
     process sees, None where no trace shows it.
     """
 
-    ranks: tuple[RankTimes, ...]
+    ranks: tuple[rank_times.RankTimes, ...]
     matching: MatchedCollectives
     split: bool
     world: int
@@ -141,9 +133,9 @@ class CrossRank(Struct, frozen=True, dict=True):
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     unshared: tuple[int, ...] = ()  # numbers of the steps that only some ranks recorded, where others are left
     roles: Roles = NO_ROLES
-    passes: tuple[Passes, ...] = ()  # of an inference server
-    experts: tuple[Experts, ...] = ()
-    role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
+    passes: tuple[rank_times.Passes, ...] = ()  # of an inference server
+    experts: tuple[rank_times.Experts, ...] = ()
+    role_times: Mapping[int, rank_times.ByRole] = field(default_factory=dict)  # exposed communication by rank and role
     loading_ms: Mapping[int, float] = field(default_factory=dict)  # by rank: what loader_paces says
     copies: tuple[ExposedCopies, ...] = ()
     own_gpus: bool | None = None  # whether each rank has a GPU to itself, None where that is not known
@@ -221,12 +213,12 @@ class CrossRank(Struct, frozen=True, dict=True):
         """What `waits_by_rank` says of all ranks."""
         return waits_by_rank(self.matching, [times.summary for times in self.ranks])
 
-    def times_of(self, rank: int | None) -> RankTimes | None:
+    def times_of(self, rank: int | None) -> rank_times.RankTimes | None:
         """The rank's times; None where it is none of these."""
         return None if rank is None else self._times.get(rank)
 
     @cached_property
-    def _times(self) -> dict[int, RankTimes]:
+    def _times(self) -> dict[int, rank_times.RankTimes]:
         return {times.summary.rank: times for times in self.ranks}
 
     def reference(self, group: Sequence[int]) -> LinkReference | None:
@@ -302,9 +294,9 @@ def measure_across(
         unlike=unlike,
         unshared=unshared,
         roles=roles,
-        experts=find_experts(ranks, matching, roles),
-        passes=measure_passes(ranks, matching),
-        role_times=measure_role_times(ranks, matching, roles),
+        experts=rank_times.find_experts(ranks, matching, roles),
+        passes=rank_times.measure_passes(ranks, matching),
+        role_times=rank_times.measure_role_times(ranks, matching, roles),
         copies=exposed_copies(ranks, typical, device, fabric),
         own_gpus=own_gpus,
     )
@@ -333,10 +325,10 @@ def _rank_times(
     waits: tuple[Int, Int, Int],
     causes: Mapping[int, NDArray[np.float64]] | None,
     split: bool,
-) -> RankTimes:
+) -> rank_times.RankTimes:
     start, turn, end = waits
     inside = (start >= summary.step_edges[0]) & (start < summary.step_edges[-1])
-    return RankTimes(
+    return rank_times.RankTimes(
         summary=summary,
         duration=summary.ledger.duration,
         buckets=buckets,
@@ -364,7 +356,12 @@ def _replayed(
     work = _work(ranks, graph, stragglers.found, {straggler.rank for straggler in stragglers.found})
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
     late = [tuple(sorted({*groups.ranks, *far}))] if groups is not None else []
-    sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow, *late]))
+    # Whose cure to predict: each straggler alone, all together, and who is waited for most in any case.
+    found = [(straggler.rank,) for straggler in stragglers.found]
+    if stragglers.leader is not None:
+        found.append((stragglers.leader.rank,))
+    together = tuple(sorted(straggler.rank for straggler in stragglers.found))
+    sets = list(dict.fromkeys([*list(dict.fromkeys([*found, together] if len(together) > 1 else found)), *slow, *late]))
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     sharing = {peer for rank in uneven for peer in graph.roles[rank]}
     sharing_work = [summary for summary in ranks if summary.rank in sharing]
@@ -415,12 +412,3 @@ def _work(
         for straggler in stragglers
         if straggler.cause == "gpu_compute"
     }
-
-
-def _rank_sets(stragglers: Stragglers) -> list[tuple[int, ...]]:
-    """Whose cure to predict: each straggler alone, all together, and who is waited for most in any case."""
-    found = [(straggler.rank,) for straggler in stragglers.found]
-    if stragglers.leader is not None:
-        found.append((stragglers.leader.rank,))
-    together = tuple(sorted(straggler.rank for straggler in stragglers.found))
-    return list(dict.fromkeys([*found, together] if len(together) > 1 else found))

@@ -10,17 +10,8 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
+from traceops.across import send_receive
 from traceops.across.groups import group_of, only_group, role_of_kernel, tensor_group
-from traceops.across.send_receive import (
-    NO_END,
-    NO_PARTNER,
-    NO_TRACE,
-    OTHER_SIZE,
-    Event,
-    Exchange,
-    match_exchanges,
-    pair,
-)
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary
@@ -87,7 +78,7 @@ class MatchedCollectives(Struct, frozen=True):
     collectives: tuple[Collective, ...]
     events: int
     unmatched: dict[str, int]
-    apart: tuple[tuple[Event, Event], ...] = ()
+    apart: tuple[tuple[send_receive.Event, send_receive.Event], ...] = ()
 
     @property
     def matched_pct(self) -> float | None:
@@ -116,23 +107,23 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     for summary in ranks:
         for position, place in _places(summary, world, groups):
             if isinstance(place, str):
-                unmatched[NO_TRACE if place == NO_METADATA and not whole_world else place] += 1
+                unmatched[send_receive.NO_TRACE if place == NO_METADATA and not whole_world else place] += 1
             else:
                 by_key[place][summary.rank].append(position)
     durations = {summary.rank: (summary.comm.end - summary.comm.start).tolist() for summary in ranks}
     collectives: list[Collective] = []
     for (number, description, op), positions in by_key.items():
         group = tuple(sorted(groups.ranks[number]))
-        paired = pair(group, positions, summaries)
-        unmatched[NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
+        paired = send_receive.pair(group, positions, summaries)
+        unmatched[send_receive.NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
         for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
             if _sizes_differ(args_of) and not _uneven_by_design(op):
-                unmatched[OTHER_SIZE] += len(members)
+                unmatched[send_receive.OTHER_SIZE] += len(members)
                 continue
             spent = [durations[rank][position] for rank, position in members]
             collectives.append(_collective(group, description, op, members, args_of[0], spent))
-    exchanges, apart, alone = match_exchanges(ranks, world)
+    exchanges, apart, alone = send_receive.match_exchanges(ranks, world)
     unmatched.update(alone)
     for exchange in exchanges:
         collectives.append(_exchanged(exchange, [durations[rank][position] for rank, position in exchange.events]))
@@ -159,11 +150,11 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
         if args is None and (others_known or sends) and not own:
             yield position, _why_unknown(summary, position)
         elif _is_point_to_point(op):
-            yield position, NO_END
+            yield position, send_receive.NO_END
         elif group is None:
             yield position, NO_GROUP
         elif (number := groups.number(group)) is None:
-            yield position, NO_TRACE
+            yield position, send_receive.NO_TRACE
         else:
             yield position, (number, (args.group_description if args else None) or "", op)
 
@@ -237,7 +228,7 @@ def _collective(
     )
 
 
-def _exchanged(exchange: Exchange, durations: list[int]) -> Collective:
+def _exchanged(exchange: send_receive.Exchange, durations: list[int]) -> Collective:
     """Sends and receives as one operation of all whose events they tie together."""
     first, transfer = exchange.messages[0], exchange.transfer_ns
     return Collective(

@@ -237,7 +237,14 @@ def pair_messages(
     if not sent or not received:
         return []
     if all(half.step in (None, NO_STEP) for half in (*sent, *received)):
-        return _in_rhythm(sent, received, summaries)
+        # The same where nothing marks steps: counted from the end, moved where the ends' rhythm says so.
+        group = (sent[0].rank, received[0].rank)
+        waiting: dict[Event, list[Half]] = defaultdict(list)
+        for half in (*sent, *received):
+            waiting[half.event].append(half)
+        positions = {group[0]: [half.position for half in sent], group[1]: [half.position for half in received]}
+        pairs = in_rhythm(group, positions, dict(summaries))
+        return [Message(waiting[own].pop(0), waiting[other].pop(0)) for own, other in pairs]
     noted = all(half.to_stage >= 0 for half in (*sent, *received))
     kinds: tuple[dict[tuple[int | None, ...], list[Half]], ...] = defaultdict(list), defaultdict(list)
     for halves, kind in zip((sent, received), kinds, strict=True):
@@ -273,17 +280,6 @@ def _outside(sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[
     if one[-1] == other[-1]:
         found += list(zip(sides[2], sides[3], strict=False))
     return [Message(send, receive) for send, receive in found]
-
-
-def _in_rhythm(sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[int, RankSummary]) -> list[Message]:
-    """The same where nothing marks steps: counted from the end, moved where the ends' rhythm says so."""
-    group = (sent[0].rank, received[0].rank)
-    waiting: dict[Event, list[Half]] = defaultdict(list)
-    for half in (*sent, *received):
-        waiting[half.event].append(half)
-    positions = {group[0]: [half.position for half in sent], group[1]: [half.position for half in received]}
-    pairs = in_rhythm(group, positions, dict(summaries))
-    return [Message(waiting[own].pop(0), waiting[other].pop(0)) for own, other in pairs]
 
 
 def alike(message: Message) -> bool:

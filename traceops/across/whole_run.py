@@ -27,21 +27,7 @@ from traceops.across.run_steps import (
 )
 from traceops.core.arrays import Int, median
 from traceops.core.rank_files import RECORDED, SKIPPED
-from traceops.measure.host_places import (
-    CodePlace,
-    Purpose,
-    Unit,
-    host_times,
-    loader_work,
-    loads_itself,
-    own_overhead,
-    own_place,
-    place_of,
-    stack_purposes,
-    trains,
-    waits,
-    with_waits,
-)
+from traceops.measure import host_places
 from traceops.measure.steps import FAR, spells
 from traceops.traces.observed import Observed
 
@@ -111,14 +97,14 @@ _RHYTHM_HOST = 8  # of one function: the host is somewhere in every step
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
 
 
-_Key = tuple[str, Unit]  # a cause, and where
+_Key = tuple[str, host_places.Unit]  # a cause, and where
 
 
 class _OwnTime(Struct, frozen=True):
     """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
 
     ms: float
-    place: CodePlace | None = None
+    place: host_places.CodePlace | None = None
     ranks: tuple[int, ...] = ()
 
 
@@ -127,7 +113,7 @@ class _CauseTime(Struct, frozen=True):
 
     at: int
     ms: float
-    place: CodePlace | None = None
+    place: host_places.CodePlace | None = None
     ranks: tuple[int, ...] = ()
 
 
@@ -141,7 +127,7 @@ class OwnTimes:
         self._run = run
         self._garbage = garbage - np.array([median(row[run.like]) for row in garbage])[:, None]
         self._compiled = compiled
-        infers = by_calls and not any(trains(one) for one in ranks)  # each of its steps is such a call
+        infers = by_calls and not any(host_places.trains(one) for one in ranks)  # each of its steps is such a call
         self._keys = [_keys(one, infers) for one in ranks]
         self._by_step = [_samples_by_step(one) for one in ranks]
         like = {int(number) for number in run.numbers[run.like]}
@@ -204,7 +190,7 @@ class OwnTimes:
         if self._garbage[row, at] >= _LEAST * more_ms:
             found["garbage_collection"] = _OwnTime(float(self._garbage[row, at]))
         seen: dict[_Key, float] = defaultdict(float)
-        places: dict[_Key, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+        places: dict[_Key, dict[host_places.CodePlace, float]] = defaultdict(lambda: defaultdict(float))
         for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
             key = self._keys[row][stack]
             if key is None:
@@ -224,32 +210,34 @@ class OwnTimes:
                 found[what] = _OwnTime(before.ms + beyond, place)
         return found
 
-    def _is_rare(self, row: int, function: Unit) -> bool:
+    def _is_rare(self, row: int, function: host_places.Unit) -> bool:
         own = self._run.host.get(self._ranks[row].rank, ())
         usual_ms = sum(one.ms for one in own if one.key == function)
         return self._looks[row] >= _LOOKS and usual_ms <= _RARE_PCT / 100 * self._run.typical_ms
 
 
-def _keys(one: Observed, infers: bool) -> list[tuple[str, CodePlace] | None]:
+def _keys(one: Observed, infers: bool) -> list[tuple[str, host_places.CodePlace] | None]:
     """What each stack is about, and where; None where the host waits, or is in the capture itself.
 
     infers: the program trains nothing, so that a model without gradients is its usual work.
     """
-    keys: list[tuple[str, CodePlace] | None] = []
-    waiting = [waits(one, stack) for stack in range(len(one.stacks))]
-    for stack, purpose in enumerate(with_waits(one, stack_purposes(one), waiting)):
+    keys: list[tuple[str, host_places.CodePlace] | None] = []
+    waiting = [host_places.waits(one, stack) for stack in range(len(one.stacks))]
+    for stack, purpose in enumerate(host_places.with_waits(one, host_places.stack_purposes(one), waiting)):
         if infers and purpose.what == "inference":
-            purpose = Purpose()
-        place = (None if purpose.frame is None else place_of(one, purpose.frame)) or own_place(one, stack)
+            purpose = host_places.Purpose()
+        place = (None if purpose.frame is None else host_places.place_of(one, purpose.frame)) or host_places.own_place(
+            one, stack
+        )
         idle = purpose.what in (None, "input") and waiting[stack]
-        kept = place is not None and not idle and not own_overhead(one, stack)
+        kept = place is not None and not idle and not host_places.own_overhead(one, stack)
         keys.append((purpose.what or "host", place) if kept and place is not None else None)
     return keys
 
 
 def _usual(
     by_step: Mapping[int, Sequence[tuple[int, int]]],
-    keys: Sequence[tuple[str, CodePlace] | None],
+    keys: Sequence[tuple[str, host_places.CodePlace] | None],
     like: Set[int],
     typical_ms: float,
 ) -> dict[_Key, float]:
@@ -346,7 +334,7 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
 
 def _of_one_function(found: Sequence[_CauseTime]) -> list[_CauseTime]:
     """Those of the function that takes most."""
-    functions: dict[Unit, list[_CauseTime]] = defaultdict(list)
+    functions: dict[host_places.Unit, list[_CauseTime]] = defaultdict(list)
     for one in found:
         if one.place is not None:
             functions[one.place.unit].append(one)
@@ -355,7 +343,7 @@ def _of_one_function(found: Sequence[_CauseTime]) -> list[_CauseTime]:
 
 def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:
     steps = sorted({one.at for one in found})
-    places: dict[Unit, dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    places: dict[host_places.Unit, dict[host_places.CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     for one in found:
         if one.place is not None:
             places[one.place.unit][one.place] += one.ms
@@ -429,7 +417,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     if (like & rhythm).any() and (like & ~rhythm).sum() >= _LEAST_STEPS:
         like &= ~rhythm
         found, _ = _divided(table, step, timed, like, by_calls)
-    late = None if any(loads_itself(one) for one in ranks) else _by_turns(found)
+    late = None if any(host_places.loads_itself(one) for one in ranks) else _by_turns(found)
     if late is None:
         return found
     return replace(_divided(table, step, timed, like | late, by_calls)[0], in_time_ms=found.typical_ms)
@@ -467,7 +455,7 @@ def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: boo
     ranks, start = table.ranks, _start(timed, like)
     typical = float(step[like].mean())
     own = {one.rank: _own(one, like, int(table.numbers[0])) for one in ranks}
-    work = {one.rank: loader_work(one, own[one.rank]) for one in ranks}
+    work = {one.rank: host_places.loader_work(one, own[one.rank]) for one in ranks}
 
     def shares(part: Floats) -> dict[int, Share]:
         held = timed & ~start
@@ -490,7 +478,7 @@ def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: boo
         skipped=table.skipped,
         looks={one.rank: len(one.samples) for one in ranks},
         on_device=table.on_device,
-        host={one.rank: host_times(one, own[one.rank], typical) for one in ranks},
+        host={one.rank: host_places.host_times(one, own[one.rank], typical) for one in ranks},
         loaders={rank: one for rank, one in work.items() if one is not None},
         host_ms=_host_ms(table.hosts[:, timed]),
     )

@@ -113,20 +113,16 @@ def _best_split(values: Float, rng: np.random.Generator) -> tuple[int, float]:
     for count in (_FIRST, _REST):
         if done and as_clear >= _CLEARLY_NOTHING:
             break
-        as_clear += _as_clear(distances, bound, count, rng)
+        # How many of `count` permutations have a split of at least `bound`.
+        n = len(distances)
+        found, at_once = 0, max(_MOST_CELLS // n**2, 1)
+        for start in range(0, count, at_once):
+            orders = rng.permuted(np.tile(np.arange(n), (min(at_once, count - start), 1)), axis=1)
+            permuted = distances[orders[:, :, None], orders[:, None, :]]
+            found += int(np.count_nonzero(_energy(permuted).max(axis=1) >= bound))
+        as_clear += found
         done += count
     return at + MIN_SEGMENT, (1 + as_clear) / (1 + done)
-
-
-def _as_clear(distances: Float, bound: float, count: int, rng: np.random.Generator) -> int:
-    """How many of `count` permutations have a split of at least `bound`."""
-    n = len(distances)
-    found, at_once = 0, max(_MOST_CELLS // n**2, 1)
-    for start in range(0, count, at_once):
-        orders = rng.permuted(np.tile(np.arange(n), (min(at_once, count - start), 1)), axis=1)
-        permuted = distances[orders[:, :, None], orders[:, None, :]]
-        found += int(np.count_nonzero(_energy(permuted).max(axis=1) >= bound))
-    return found
 
 
 def _energy(distances: Float) -> Float:

@@ -37,7 +37,12 @@ def main(args: argparse.Namespace) -> int:
         _refuse_tests(args)
         return _judge_files(args, formats)
     if args.compute:
-        return _measure_compute()
+        require_torch("doctor --compute")
+        from traceops.doctor.attain import keep_rates, lines_of  # imports torch
+
+        for line in lines_of(*keep_rates()):
+            print(printable(line))
+        return 0
     identity = find_identity(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
     if identity is None:
         # In a terminal it is a variable that a job left behind; in a job each process would say it.
@@ -45,15 +50,6 @@ def main(args: argparse.Namespace) -> int:
             print(_text("another"), file=sys.stderr)
         return 0
     return _check_up(args, formats, identity)
-
-
-def _measure_compute() -> int:
-    require_torch("doctor --compute")
-    from traceops.doctor.attain import keep_rates, lines_of  # imports torch
-
-    for line in lines_of(*keep_rates()):
-        print(printable(line))
-    return 0
 
 
 def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: NodeIdentity) -> int:

@@ -28,22 +28,12 @@ from traceops.core.files import read_regular
 from traceops.core.installation import bundled
 from traceops.core.run_lock import Launcher, RunLock, hold, in_use
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
-from traceops.launch import schedulers
+from traceops.launch import launchers, schedulers
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.display import Screen
 from traceops.launch.folder import clear, free_folder, of_this_machine, refuse, run_defaults
 from traceops.launch.forward import Shown
 from traceops.launch.gather.meeting import meeting_of
-from traceops.launch.launchers import (
-    HangTimeouts,
-    Started,
-    check_command,
-    check_gpus,
-    check_script,
-    command_of,
-    starts_ranks,
-    wraps_in_data_parallel,
-)
 from traceops.launch.plan import Applied, Cluster, Fallback, Plan, alone, parse_assignments, read_applied, stands_for
 from traceops.launch.schedulers import BatchJob, batch_script, submit, write_script
 from traceops.launch.session import launch
@@ -200,7 +190,7 @@ def decide(args: argparse.Namespace) -> Decided:
         cluster = _cluster(args, gpus)
         notes += schedulers.left_out(cluster, os.environ, sys.argv[1:])
     elif args.launcher != "none":  # the command decides how many ranks there are
-        trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
+        trains = launchers.command_of(args.launcher, launchers.Started(tuple(trains), args.nproc, gpus, args.nnodes))
     name = args.name or _default_name(trains, config, fallback)
     name = schedulers.name_in_slurm(name, os.environ, given=args.name is not None)
     settings = _capture_settings(args, given, trains)
@@ -243,7 +233,7 @@ def _check_trains(args: argparse.Namespace, trains: list[str], schedule: Schedul
     elif not trains:
         return []
     else:
-        check_script(trains)
+        launchers.check_script(trains)
     refuse_training_options(config)
     return _doubts(trains) if args.launcher == "torchrun" else []
 
@@ -257,11 +247,11 @@ def _run_folder(args: argparse.Namespace, name: str, below: Path, cluster: Clust
     return Path(below, name).absolute()
 
 
-def _limits(args: argparse.Namespace, own: bool) -> HangTimeouts | None:
+def _limits(args: argparse.Namespace, own: bool) -> launchers.HangTimeouts | None:
     """When the ranks count as hung. own: the command starts them, so none is known before it ends a step."""
     if args.hang_timeout == 0:
         return None
-    return HangTimeouts(args.hang_timeout, 0.0 if own else args.init_timeout, kills=args.kill_on_hang)
+    return launchers.HangTimeouts(args.hang_timeout, 0.0 if own else args.init_timeout, kills=args.kill_on_hang)
 
 
 def _stop_at(args: argparse.Namespace, schedule: Schedule, gpus: int) -> int | None:
@@ -337,9 +327,9 @@ def _capture_settings(args: argparse.Namespace, schedule: dict[str, int], trains
 
 def _doubts(trains: list[str]) -> list[str]:
     """What a script's text makes doubtful about starting a rank of it a process."""
-    if (call := starts_ranks(trains)) is not None:
+    if (call := launchers.starts_ranks(trains)) is not None:
         return [_text("starts_ranks", script=trains[0], call=call, trains=shlex.join(trains))]
-    return [_text("data_parallel", script=trains[0])] if wraps_in_data_parallel(trains) else []
+    return [_text("data_parallel", script=trains[0])] if launchers.wraps_in_data_parallel(trains) else []
 
 
 def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
@@ -354,7 +344,7 @@ def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
     cluster.check()
     if args.gather and cluster.nnodes > 1:
         meeting_of(cluster, args.gather_port)
-    check_gpus(nproc, gpus)
+    launchers.check_gpus(nproc, gpus)
     return cluster
 
 
@@ -372,9 +362,9 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
             f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
         )
     if args.launcher == "none":
-        check_command(trains)
+        launchers.check_command(trains)
     elif trains and trains[0] != args.launcher:
-        check_script(trains)
+        launchers.check_script(trains)
 
 
 def _strategy(

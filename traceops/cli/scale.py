@@ -24,16 +24,8 @@ from traceops.pipeline.analyze import find_traces, own_kernels, run_pipeline
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.run_info import samples_per_step
 from traceops.render.runs.scale import print_scale, write_scale
+from traceops.runs import scale
 from traceops.runs.find import FoundRun, find_runs
-from traceops.runs.scale import (
-    MeasuredRun,
-    ScaleDocument,
-    no_samples,
-    optimizer_ms,
-    scale_document,
-    table_document,
-    with_training,
-)
 from traceops.runs.scale_table import TableRow, read_table
 from traceops.runs.sweep import SweepAxis, points_of
 
@@ -51,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     table = _table(args)
     if table is not None:
         rows, name = table
-        return _show(args, table_document(rows, name, price, args.predict))
+        return _show(args, scale.table_document(rows, name, price, args.predict))
     if args.nproc is None:
         places, name = _given(args)
     else:
@@ -62,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         places, name = _trained(trainings, repeat, overwrite=args.overwrite), args.name
         if trainings.ended:
             return trainings.ended
-    return _show(args, scale_document(_captures(places), name, price, args.predict))
+    return _show(args, scale.scale_document(_captures(places), name, price, args.predict))
 
 
 def _table(args: argparse.Namespace) -> tuple[list[TableRow], str] | None:
@@ -77,9 +69,9 @@ def _table(args: argparse.Namespace) -> tuple[list[TableRow], str] | None:
     return read_table(read_regular(place).decode(errors="replace"), word), place.stem
 
 
-def _show(args: argparse.Namespace, document: ScaleDocument) -> int:
+def _show(args: argparse.Namespace, document: scale.ScaleDocument) -> int:
     name = document.name
-    document = document if args.samples is None else with_training(document, args.samples)
+    document = document if args.samples is None else scale.with_training(document, args.samples)
     folder = Path(args.output) if args.output else report_folder(str(Path("profile", name)), name)
     make_writable(folder)
     written = write_scale(document, folder)
@@ -152,13 +144,13 @@ def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decide
     def trained(decided: Decided) -> int:
         code = train_once(decided)
         if code == 0 and samples_per_step(json.loads(read_regular(decided.plan.out / "run.json"))) is None:
-            raise no_samples(short_path(decided.plan.out))
+            raise scale.no_samples(short_path(decided.plan.out))
         return code
 
     return trained
 
 
-def _captures(places: list[FoundRun]) -> list[MeasuredRun]:
+def _captures(places: list[FoundRun]) -> list[scale.MeasuredRun]:
     """The runs that can be read; the others are named on stderr. Raises InputError where there are none."""
     captures, problems = [], []
     for place in places:
@@ -172,16 +164,16 @@ def _captures(places: list[FoundRun]) -> list[MeasuredRun]:
     return captures
 
 
-def _capture(place: FoundRun) -> MeasuredRun:
+def _capture(place: FoundRun) -> scale.MeasuredRun:
     found = find_traces(place.path)
     analysis = run_pipeline(found, found.latest, MapOptions(own_kernels=own_kernels()))
     run = analysis.run
-    fixed = optimizer_ms(analysis.report.tables.kernels)
+    fixed = scale.optimizer_ms(analysis.report.tables.kernels)
     if run.replay is None or not run.replay.what_if.holds:
-        return MeasuredRun(place.name, place.path, analysis.report, None, fixed)
+        return scale.MeasuredRun(place.name, place.path, analysis.report, None, fixed)
     graph, world = run.replay.graph, analysis.report.run.world_size or len(run.ranks)
 
     def replay(times: float, work: float) -> float:
         return predicted_share(graph, run.matching.collectives, world, times, work)
 
-    return MeasuredRun(place.name, place.path, analysis.report, replay, fixed)
+    return scale.MeasuredRun(place.name, place.path, analysis.report, replay, fixed)

@@ -12,23 +12,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.compare import judge
 from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes, ledger_of, memory_explanation, say
 from traceops.compare.comparable import Unlike, damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
-from traceops.compare.judge import (
-    StepBound,
-    apart,
-    launch_noise_pct,
-    measure,
-    odd_captures,
-    outlier_steps,
-    overall,
-    reason_for_more,
-    step_bound,
-    waited_pct,
-)
 from traceops.compare.metrics import MIN_STEPS, Metric, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, Explanation, MetricChange, NotJudged, Side, StepPoint, metric_of
 from traceops.compare.sentence import sentence, unchanged, values_text
@@ -69,7 +58,7 @@ def compare(
     noise = _noise(step_time, base, head, config, on_cpu=on_cpu)
     unlike = () if force else unlike_steps(base, head)
     open_ = _open_metrics(unlike)
-    rows = measure(
+    rows = judge.measure(
         metrics, base, head, config,
         noise_pct=noise.pct, paired=noise.paired, floor_pct=noise.floor_pct, today=today, unlike=open_,
         bound=_bound(step_time, base, head, unlike, on_cpu=on_cpu),
@@ -80,7 +69,7 @@ def compare(
     wanted = (_wanted_ms(rows), [row.metric for row in worse])
     explanations = () if ledger is None else explain(ledger, changes, base, head, *wanted)
     held = memory_explanation(base, head) if _moved(rows, "peak_memory") else None
-    verdict = overall(rows)
+    verdict = judge.overall(rows)
     new, gone = _findings_of(base, head)
     result = Comparison(
         verdict=verdict,
@@ -91,18 +80,18 @@ def compare(
         explanations=explanations if held is None else (*explanations, held),
         changes=changes,
         unchanged=unchanged(rows, changes, base, head),
-        outliers=(*outlier_steps("base", base), *outlier_steps("head", head)),
+        outliers=(*judge.outlier_steps("base", base), *judge.outlier_steps("head", head)),
         new_findings=new,
         gone_findings=gone,
         findings=tuple(_regression(row, held, explanations) for row in worse),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
-        not_judged=_not_judged(unlike),
+        not_judged=tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics),
         warnings=(
             *cut_off,
             *differences(base, head),
             *_not_in_turn(base, head, noise.in_turn),
-            *odd_captures(base, head),
+            *judge.odd_captures(base, head),
         ),
         notes=_notes(base, head, common, config, today),
         paired=noise.paired,
@@ -153,7 +142,7 @@ def _noise(
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     pct = config.launch_noise_pct
     if pct is None:
-        pct = launch_noise_pct(step_time, base, head, "cpu" if on_cpu else "cuda")
+        pct = judge.launch_noise_pct(step_time, base, head, "cpu" if on_cpu else "cuda")
     # Captures that were not taken in turn may have met different sessions of the machine.
     floor_pct = 0.0 if in_turn else pct or 0.0
     if on_cpu:
@@ -168,17 +157,17 @@ def _bound(
     unlike: Sequence[Unlike],
     *,
     on_cpu: bool,
-) -> StepBound | None:
+) -> judge.StepBound | None:
     """What is certain of the step time whatever noise, and the profiler where that is all that is unlike, may add."""
     open_ = [one for one in unlike if step_time.name in one.metrics]
     if open_:
-        return step_bound(base, head) if all(one.of_profiler for one in open_) else None
+        return judge.step_bound(base, head) if all(one.of_profiler for one in open_) else None
     timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
-    return apart(*timed, on_gpus=not on_cpu, waited=waited_pct((*base, *head)) if on_cpu else 0.0)
+    return judge.apart(*timed, on_gpus=not on_cpu, waited=judge.waited_pct((*base, *head)) if on_cpu else 0.0)
 
 
 def _regression(row: MetricChange, held: Explanation | None, explanations: Sequence[Explanation]) -> Finding:
-    because = held if row.metric == "peak_memory" else reason_for_more(row, explanations)
+    because = held if row.metric == "peak_memory" else judge.reason_for_more(row, explanations)
     return regression(row, values_text(row), "" if because is None else because.text)
 
 
@@ -233,10 +222,6 @@ def _thresholds(rows: Sequence[MetricChange]) -> dict[str, float]:
 def _open_metrics(unlike: Sequence[Unlike]) -> dict[str, str]:
     """Metrics that steps of different kinds leave open, and what makes them so, in a few words."""
     return {name: one.short for one in reversed(unlike) for name in one.metrics}
-
-
-def _not_judged(unlike: Sequence[Unlike]) -> tuple[NotJudged, ...]:
-    return tuple(NotJudged(one.why, one.cure, tuple(sorted(one.metrics))) for one in unlike if one.metrics)
 
 
 def _moved(rows: Sequence[MetricChange], name: str) -> bool:

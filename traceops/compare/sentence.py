@@ -58,21 +58,17 @@ def _parts(comparison: Comparison) -> list[str]:
     if comparison.verdict == "regression":
         return _regression(comparison, step)
     if comparison.verdict == "improvement":
-        return _improvement(comparison, step)
+        if step is not None and step.outcome == "improvement":
+            faster = f"{say('faster', values=values_text(step))}{_certain(step)}."
+            return [faster, _why(comparison, step), _open_text(comparison)]
+        best = next(row for row in comparison.gated if row.outcome == "improvement")
+        why = _why_memory(comparison) if best.metric == "peak_memory" else ""
+        return [say("better_metric", label=best.label, values=values_text(best)), why, _open_text(comparison)]
     if step is None or step.base is None or step.head is None:
         return [say("step_unknown")]
     if comparison.verdict == "inconclusive":
         return _inconclusive(comparison, step)
     return _no_regression(comparison, step)
-
-
-def _improvement(comparison: Comparison, step: MetricChange | None) -> list[str]:
-    if step is not None and step.outcome == "improvement":
-        faster = f"{say('faster', values=values_text(step))}{_certain(step)}."
-        return [faster, _why(comparison, step), _open_text(comparison)]
-    best = next(row for row in comparison.gated if row.outcome == "improvement")
-    why = _why_memory(comparison) if best.metric == "peak_memory" else ""
-    return [say("better_metric", label=best.label, values=values_text(best)), why, _open_text(comparison)]
 
 
 def _inconclusive(comparison: Comparison, step: MetricChange, *, values_known: bool = False) -> list[str]:

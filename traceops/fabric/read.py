@@ -18,7 +18,8 @@ from traceops.fabric.model import Gpu, Machine, Nic, Pcie, Reference, normal_bus
 from traceops.fabric.model import Path as DevicePath
 from traceops.fabric.nccl import GraphBandwidth, NcclLog
 from traceops.fabric.readers.measured import holds_nccl_tests, is_inspector, read_inspector, read_nccl_tests
-from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
+from traceops.fabric.readers.nccl_lines import holds_nccl_lines
+from traceops.fabric.readers.nccl_log import read_nccl_log
 from traceops.fabric.readers.topo_matrix import (
     looks_like_rocm_topo,
     looks_like_topo_matrix,

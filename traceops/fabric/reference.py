@@ -16,17 +16,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceops.core import files
 from traceops.core.errors import FileError, InputError
-from traceops.core.files import (
-    Locked,
-    TooLargeError,
-    cache_folder,
-    locked_folder,
-    make_own_folder,
-    open_own,
-    read_regular,
-    write_own,
-)
 from traceops.fabric.model import Gpu, Machine, Measured, Path, PathKind, Reference, is_rdma
 
 # A short name for a machine's GPUs and how they are joined, so that numbers measured on it go to its like only.
@@ -104,19 +95,19 @@ def save_reference(reference: Reference) -> FilePath | None:
     Some rows of the same host and topology are kept already. Those stay that were not measured now, or are much
     better: what a machine once gave it should give again.
     """
-    folder = cache_folder("references")
+    folder = files.cache_folder("references")
     if folder is None:
         return None
     path = folder / f"{_in_a_name(reference.host)}.{_in_a_name(reference.topology)}.json"
     try:
-        make_own_folder(folder, folder)
-        with locked_folder(folder):  # another doctor may keep rows of the same machine
+        files.make_own_folder(folder, folder)
+        with files.locked_folder(folder):  # another doctor may keep rows of the same machine
             kept = kept_reference(reference.host, reference.topology)
             rows = _best_of(kept.measured if kept else (), reference.measured)
             content = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(replace(reference, measured=rows))}
             content.pop("source")
-            write_own(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-    except (OSError, Locked):
+            files.write_own(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    except (OSError, files.Locked):
         return None
     return path
 
@@ -143,7 +134,7 @@ def references_in(path: str | FilePath) -> tuple[Reference, ...]:
 
 def references_here() -> tuple[Reference, ...]:
     """All references kept on this machine, by file name; files that are none, or others', are passed over."""
-    folder = cache_folder("references")
+    folder = files.cache_folder("references")
     if folder is None:
         return ()
     found = []
@@ -153,7 +144,7 @@ def references_here() -> tuple[Reference, ...]:
         return ()
     for path in paths:
         try:
-            with open_own(path, folder) as file:
+            with files.open_own(path, folder) as file:
                 found.append(_kept(_decoded(file.read(_LARGEST_BYTES), path), path))
         except (OSError, InputError):
             continue
@@ -181,8 +172,8 @@ def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
 
 def _content(path: FilePath) -> Any:
     try:
-        data = read_regular(path, _LARGEST_BYTES)
-    except TooLargeError as error:
+        data = files.read_regular(path, _LARGEST_BYTES)
+    except files.TooLargeError as error:
         raise FileError(path, "is too large for a reference; traceops doctor writes one") from error
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error

@@ -13,23 +13,8 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from traceops.core.documents import file_problems
+from traceops.fabric import json_types
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.json_types import (
-    BenchmarkJson,
-    ChannelsJson,
-    CommunicatorJson,
-    ConnectionJson,
-    FabricJson,
-    GpuJson,
-    MachineJson,
-    MachineOfRunJson,
-    NcclJson,
-    NcclSettingJson,
-    NetworkDeviceJson,
-    NetworkJson,
-    PathJson,
-    ReferenceJson,
-)
 from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Path, Quote, Reference
 from traceops.fabric.nccl import Communicator, NcclLog, Network
@@ -64,7 +49,7 @@ def alike_machines(machines: Iterable[Machine]) -> list[tuple[Machine, tuple[str
     return [(machine, tuple(hosts)) for machine, hosts in found.values()]
 
 
-def alike_connections(communicators: Sequence[Communicator]) -> list[ConnectionJson]:
+def alike_connections(communicators: Sequence[Communicator]) -> list[json_types.ConnectionJson]:
     """Connections counted by the hosts they join, transport and detail; hosts left out where there are too many.
 
     The most frequent first. quote: of the first in the log.
@@ -75,7 +60,7 @@ def alike_connections(communicators: Sequence[Communicator]) -> list[ConnectionJ
     return found[:MOST_CONNECTIONS]
 
 
-def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[ConnectionJson]:
+def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[json_types.ConnectionJson]:
     count: Counter[_Kind] = Counter()
     channels: Counter[_Kind] = Counter()
     first: dict[_Kind, Quote] = {}
@@ -92,7 +77,7 @@ def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[Co
             channels[kind] += one.channels
             first.setdefault(kind, one.quote)
     return [
-        ConnectionJson(**kind._asdict(), count=pairs, channels=channels[kind], quote=first[kind])
+        json_types.ConnectionJson(**kind._asdict(), count=pairs, channels=channels[kind], quote=first[kind])
         for kind, pairs in count.most_common()
     ]
 
@@ -105,10 +90,10 @@ _MOST_MEASURED = 2000
 T = TypeVar("T")
 
 
-def fabric_json(fabric: Fabric) -> FabricJson:
+def fabric_json(fabric: Fabric) -> json_types.FabricJson:
     """What report.json says of a run's fabric."""
     machines = alike_machines(fabric.machines)
-    return FabricJson(
+    return json_types.FabricJson(
         machines=tuple(_machine_of_run(machine, alike[:MOST_HOSTS]) for machine, alike in machines[:MOST_MACHINES]),
         machines_left_out=sum(1 + len(alike) for _, alike in machines[MOST_MACHINES:]),
         nccl=None if fabric.log is None else nccl_json(fabric.log),
@@ -120,9 +105,9 @@ def fabric_json(fabric: Fabric) -> FabricJson:
     )
 
 
-def benchmark_json(benchmark: Benchmark) -> BenchmarkJson:
+def benchmark_json(benchmark: Benchmark) -> json_types.BenchmarkJson:
     """One run of nccl-tests."""
-    return BenchmarkJson(
+    return json_types.BenchmarkJson(
         op=benchmark.op,
         ranks=len(benchmark.ranks),
         hosts=benchmark.hosts[:MOST_HOSTS],
@@ -133,9 +118,9 @@ def benchmark_json(benchmark: Benchmark) -> BenchmarkJson:
     )
 
 
-def machine_json(machine: Machine) -> MachineJson:
+def machine_json(machine: Machine) -> json_types.MachineJson:
     """One machine: its devices, and its paths as a list. Serial numbers stay out."""
-    return MachineJson(
+    return json_types.MachineJson(
         host=machine.host,
         gpus=tuple(map(_gpu, machine.gpus)),
         nics=machine.nics,
@@ -144,15 +129,15 @@ def machine_json(machine: Machine) -> MachineJson:
     )
 
 
-def reference_json(reference: Reference) -> ReferenceJson:
+def reference_json(reference: Reference) -> json_types.ReferenceJson:
     """Bandwidths that a machine gave at its best."""
     kept = replace(reference, measured=reference.measured[:_MOST_MEASURED])
-    return convert(kept, ReferenceJson, from_attributes=True)
+    return convert(kept, json_types.ReferenceJson, from_attributes=True)
 
 
-def nccl_json(log: NcclLog) -> NcclJson:
+def nccl_json(log: NcclLog) -> json_types.NcclJson:
     """What NCCL said in its log."""
-    return NcclJson(
+    return json_types.NcclJson(
         files=log.files[:MOST_ROWS],
         versions=log.nccl_versions,
         cuda_driver=log.cuda_driver,
@@ -161,7 +146,7 @@ def nccl_json(log: NcclLog) -> NcclJson:
         connections=tuple(alike_connections(log.communicators)),
         networks=_networks(log.networks)[:MOST_ROWS],
         settings=tuple(
-            NcclSettingJson(one.name, one.value, one.quote)
+            json_types.NcclSettingJson(one.name, one.value, one.quote)
             for one in _once(log.settings, lambda one: (one.name, one.value))
         ),
         plugin_failures=_quotes(log.plugin_failures),
@@ -171,42 +156,44 @@ def nccl_json(log: NcclLog) -> NcclJson:
     )
 
 
-def _machine_of_run(machine: Machine, alike: tuple[str, ...]) -> MachineOfRunJson:
-    return MachineOfRunJson(**asdict(machine_json(machine)), alike=alike)
+def _machine_of_run(machine: Machine, alike: tuple[str, ...]) -> json_types.MachineOfRunJson:
+    return json_types.MachineOfRunJson(**asdict(machine_json(machine)), alike=alike)
 
 
-def _gpu(gpu: Gpu) -> GpuJson:
-    return convert(gpu, GpuJson, from_attributes=True)
+def _gpu(gpu: Gpu) -> json_types.GpuJson:
+    return convert(gpu, json_types.GpuJson, from_attributes=True)
 
 
-def _paths(machine: Machine) -> tuple[PathJson, ...]:
-    def joined(devices: tuple[str, str], path: Path) -> PathJson:
-        return PathJson(devices, path.kind, path.count, path.gbs, path.back_share)
+def _paths(machine: Machine) -> tuple[json_types.PathJson, ...]:
+    def joined(devices: tuple[str, str], path: Path) -> json_types.PathJson:
+        return json_types.PathJson(devices, path.kind, path.count, path.gbs, path.back_share)
 
     return tuple(joined(devices, path) for devices, path in machine.paths.items())
 
 
-def _communicator(communicator: Communicator) -> CommunicatorJson:
+def _communicator(communicator: Communicator) -> json_types.CommunicatorJson:
     hosts = {place.host for place in communicator.places.values() if place.host is not None}
-    return CommunicatorJson(
+    return json_types.CommunicatorJson(
         id=communicator.id,
         size=communicator.size,
         hosts=len(hosts) or None,
         graphs=communicator.graphs,
-        channels=ChannelsJson(communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels),
+        channels=json_types.ChannelsJson(
+            communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels
+        ),
     )
 
 
-def _networks(networks: Sequence[Network]) -> tuple[NetworkJson, ...]:
+def _networks(networks: Sequence[Network]) -> tuple[json_types.NetworkJson, ...]:
     merged: dict[Hashable, tuple[Network, set[str], int]] = {}
     for one in networks:
         key = (one.plugin, one.devices, tuple(sorted(one.gdr.items())))
         network, hosts, processes = merged.get(key, (one, set(), 0))
         merged[key] = network, hosts | {one.host}, processes + 1
     return tuple(
-        NetworkJson(
+        json_types.NetworkJson(
             plugin=network.plugin,
-            devices=tuple(NetworkDeviceJson(number, name) for number, name in network.devices),
+            devices=tuple(json_types.NetworkDeviceJson(number, name) for number, name in network.devices),
             gdr=network.gdr,
             hosts=len(hosts),
             processes=processes,

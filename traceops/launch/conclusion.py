@@ -14,14 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from traceops.capture.environment import usable_cores
 from traceops.capture.manifest import RankManifest
-from traceops.core.capture_failure import (
-    UNSEEN_STEPS_ADVICE,
-    ShorterSchedule,
-    advice_text,
-    by_cause,
-    cause_text,
-    shorter_schedule,
-)
+from traceops.core import capture_failure
 from traceops.core.claims import Wording
 from traceops.core.errors import TraceopsError
 from traceops.core.rank_files import seldom as seldom_in
@@ -83,11 +76,11 @@ def has_whole_steps(rank: RankManifest, out: Path) -> bool:
     return whole and any((out / trace).exists() for trace in rank.traces)
 
 
-def would_fit(ranks: Sequence[RankManifest]) -> ShorterSchedule | None:
+def would_fit(ranks: Sequence[RankManifest]) -> capture_failure.ShorterSchedule | None:
     """What would have recorded steps of ranks that finished before their schedule did; None where that is not why."""
     if not ranks or any(rank.status != "finished" for rank in ranks):
         return None
-    return shorter_schedule(ranks[0].schedule, min(rank.steps for rank in ranks))
+    return capture_failure.shorter_schedule(ranks[0].schedule, min(rank.steps for rank in ranks))
 
 
 def find_cause(plan: Plan) -> Diagnosis | None:
@@ -128,7 +121,14 @@ _TAIL_LINES = 20
 def report_run(screen: Screen, plan: Plan, run: EndedRun, contain: Containment, advise: bool) -> None:
     """advise: what to do with the traces."""
     _report_end(screen, plan, run, contain)
-    _report_captures(screen, plan, run)
+    # What kept ranks from recording all that was asked for.
+    for note in sorted({rank.note for rank in run.ranks if rank.note}):
+        screen.say(note)
+    for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
+        screen.say(sentence)
+    for numbers, early in capture_failure.by_cause(early_ends(run.ranks, run.early)):
+        screen.say(_text("capture_ended", ranks=who(numbers), cause=capture_failure.cause_text(early)))
+        screen.say(_text("next_time", advice=capture_failure.advice_text(early)))
     _report_traces(screen, plan, run, advise)
 
 
@@ -175,17 +175,6 @@ def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure,
             report_cause(plan, screen, found)
 
 
-def _report_captures(screen: Screen, plan: Plan, run: EndedRun) -> None:
-    """What kept ranks from recording all that was asked for."""
-    for note in sorted({rank.note for rank in run.ranks if rank.note}):
-        screen.say(note)
-    for sentence in unrecorded_sentences(asdict(one) for one in unrecorded_here(plan, run.ranks)):
-        screen.say(sentence)
-    for numbers, early in by_cause(early_ends(run.ranks, run.early)):
-        screen.say(_text("capture_ended", ranks=who(numbers), cause=cause_text(early)))
-        screen.say(_text("next_time", advice=advice_text(early)))
-
-
 def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
     """What was recorded, and what to do next."""
     ranks = run.ranks
@@ -199,7 +188,7 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
         screen.say(_text("none_trained"))
         _report_use(screen)
         if not run.code:
-            screen.say(_text("next_time", advice=UNSEEN_STEPS_ADVICE))
+            screen.say(_text("next_time", advice=capture_failure.UNSEEN_STEPS_ADVICE))
     no_whole_step = not traced and any(rank.traces for rank in ranks)
     screen.say(_text("no_whole_step" if no_whole_step else "traced", n=traced, world=world, out=short_path(plan.out)))
     elsewhere = world - len(ranks)

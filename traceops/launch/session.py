@@ -21,21 +21,11 @@ from traceops.capture.progress import LastWords, Progress, read_progress
 from traceops.core.capture_failure import CaptureFailure
 from traceops.core.claims import Wording
 from traceops.core.run_lock import RunLock, hold
-from traceops.launch import outcome
+from traceops.launch import folder, outcome
 from traceops.launch.conclusion import report_run
 from traceops.launch.display import Containment, Screen
 from traceops.launch.ended import EndedRun, cut_short, exit_code, how_it_ended, write_run
 from traceops.launch.evidence import hang_variables, nccl_log_variables, tidy
-from traceops.launch.folder import (
-    NotWritable,
-    Reserve,
-    collect_logs,
-    not_started,
-    progress_folder,
-    remove_unfinished,
-    short_path,
-    writable,
-)
 from traceops.launch.gather.gathering import Gathering
 from traceops.launch.hangs import HangWatch
 from traceops.launch.machine_watch import FabricEvidence, MachineWatch
@@ -104,9 +94,9 @@ def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> i
         with ExitStack() as held:
             received = held.enter_context(held_signals())
             return _run(plan, own, received, held.close, advise)
-    except NotWritable:
+    except folder.NotWritable:
         if plan.cluster.nnodes == 1:
-            not_started(plan.out)
+            folder.not_started(plan.out)
             own.take_back()
         raise
     finally:
@@ -123,9 +113,9 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
     screen = Screen(shows_progress=not (plan.beside or plan.quiet))
     contain = Containment(screen)
     started = time.time_ns()
-    with writable(plan.out):
+    with folder.writable(plan.out):
         plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
-    with progress_folder() as progress:
+    with folder.progress_folder() as progress:
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
@@ -146,13 +136,13 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             words = LastWords(Path(progress))
         if hangs is not None:
             hangs.last_words = words
-        with writable(plan.out):
+        with folder.writable(plan.out):
             write_run(plan, env, started)
-            reserve = Reserve(plan.out)
+            reserve = folder.Reserve(plan.out)
         with contain("announce"):
             if not (plan.beside or plan.quiet):
                 several = plan.cluster.nnodes if plan.cluster.nnodes > 1 else None
-                screen.say(_text("begins", ranks=_expected(plan), nodes=several, out=short_path(plan.out)))
+                screen.say(_text("begins", ranks=_expected(plan), nodes=several, out=folder.short_path(plan.out)))
         fabric: FabricEvidence | None = None
         with contain("save_topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
@@ -226,14 +216,19 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
         with contain("write_manifests"):
             write_rank(plan.out, rank)
     with contain("remove_unfinished"):
-        remove_unfinished(plan.out, here)
+        folder.remove_unfinished(plan.out, here)
     with contain("keep_logs"):
         _keep_logs(plan, ended, here)
     with contain("free_signals"):
         free()
     if plan.summarize and not ended.signal:
         with contain("summarize"):
-            _summarize(plan, here, screen)
+            from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
+
+            count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
+            for problem in problems:
+                screen.say(_text("no_summary", problem=problem))
+            screen.say(_text("summarized", traces=count, suffix=SUFFIX))
     with contain("send"):
         if gathering is not None:
             gathering.send()
@@ -252,15 +247,6 @@ def _is_here(plan: Plan, rank: RankManifest) -> bool:
     return rank.host == host()
 
 
-def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
-    from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
-
-    count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
-    for problem in problems:
-        screen.say(_text("no_summary", problem=problem))
-    screen.say(_text("summarized", traces=count, suffix=SUFFIX))
-
-
 def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:
     if plan.rank_logs is None:
         return
@@ -268,4 +254,4 @@ def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> N
     logs.mkdir(exist_ok=True)
     if ended.torchrun_log.strip():
         (logs / f"torchrun.{host()}.log").write_text(ended.torchrun_log)
-    collect_logs(plan.out, plan.rank_logs, here, host())
+    folder.collect_logs(plan.out, plan.rank_logs, here, host())

@@ -6,19 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from traceops.machine import smi_table
 from traceops.machine.platform import Links, named_gpus, p2p_matrices, parse_nvlink_status
 from traceops.machine.smi import Smi, SmiGpu, fabric_states, listed_gpus, parse_parts, parse_smi, waiting
-from traceops.machine.smi_table import (
-    ListedGpu,
-    LostGpu,
-    SmiTable,
-    failure,
-    lists_of_gpus,
-    lost_gpus,
-    of_one_machine,
-    tables,
-    the_same_gpus,
-)
 from traceops.machine.xids import DriverLog, begins_at_boot, parse_driver_log
 
 _TITLE = "NVIDIA bug report log file"
@@ -149,8 +139,8 @@ class SmiOutput:
 class TableOutput:
     """nvidia-smi alone. table: None where it only names GPUs that it could not reach, or failed, and why."""
 
-    table: SmiTable | None
-    lost: tuple[LostGpu, ...] = ()
+    table: smi_table.SmiTable | None
+    lost: tuple[smi_table.LostGpu, ...] = ()
     failed: str | None = None
 
 
@@ -172,7 +162,7 @@ class Outputs:
 
     smi: SmiOutput | None = None
     table: TableOutput | None = None
-    listed: tuple[ListedGpu, ...] | None = None
+    listed: tuple[smi_table.ListedGpu, ...] | None = None
     environment: TorchEnvironment | None = None
     nvlink: LinkOutput | None = None
     p2p: Mapping[tuple[int, int], str] | None = None
@@ -235,11 +225,11 @@ def _smi(text: str, smi: Smi | None, problems: list[str], *, parts: bool) -> Smi
 
 
 def _table(text: str, smi: Smi | None, problems: list[str]) -> TableOutput | None:
-    found, lost = tables(text), lost_gpus(text)
+    found, lost = smi_table.tables(text), smi_table.lost_gpus(text)
     if not found:
-        failed = failure(text) if smi is None else None
+        failed = smi_table.failure(text) if smi is None else None
         return TableOutput(None, lost, failed) if lost or failed else None
-    table = of_one_machine(found)
+    table = smi_table.of_one_machine(found)
     if table is None:
         problems.append(SEVERAL_TABLES)
         sound = {gpu.bus_id for gpu in found[-1].smi.gpus}  # since, if it is the same machine
@@ -262,10 +252,10 @@ def _links(text: str, problems: list[str]) -> LinkOutput | None:
     return LinkOutput(links, named)
 
 
-def _list(text: str, problems: list[str], *, said: bool) -> tuple[ListedGpu, ...] | None:
+def _list(text: str, problems: list[str], *, said: bool) -> tuple[smi_table.ListedGpu, ...] | None:
     """said: that the text is of several machines."""
-    lists = lists_of_gpus(text)
-    if gpus := the_same_gpus(lists):
+    lists = smi_table.lists_of_gpus(text)
+    if gpus := smi_table.the_same_gpus(lists):
         return gpus
     if lists and not said:
         problems.append(SEVERAL_LISTS)

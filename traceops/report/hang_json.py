@@ -7,21 +7,11 @@ from collections.abc import Sequence
 from traceops.core.documents import FileProblem
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
-from traceops.hangs.json_types import (
-    CarriedJson,
-    HangDocument,
-    HangJson,
-    HangRun,
-    RootEvidence,
-    RootJson,
-    SeenLine,
-    WaitJson,
-)
+from traceops.hangs import json_types
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
 from traceops.report.hang_rows import MergedWait, merged_waits
-from traceops.report.hang_seen import seen_events
-from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, shown_path, unknown_ranks
+from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, seen_events, shown_path, unknown_ranks
 from traceops.report.run import MOST_MISSING
 from traceops.report.write import copied
 
@@ -29,13 +19,15 @@ MOST_WAITS = 2000  # after merging
 MOST_SEEN = 200
 
 
-def hang_document(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> HangDocument:
+def hang_document(
+    diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]
+) -> json_types.HangDocument:
     """What hang.json holds."""
     evidence = diagnosis.evidence
     missing = unknown_ranks(diagnosis)
     hosts = {status.host for status in diagnosis.ranks if status.host}
-    return HangDocument(
-        run=HangRun(
+    return json_types.HangDocument(
+        run=json_types.HangRun(
             name=evidence.name,
             world_size=evidence.world_size,
             ranks_present=tuple(known_ranks(diagnosis)),
@@ -49,11 +41,11 @@ def hang_document(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Seq
     )
 
 
-def hang_json(diagnosis: Diagnosis) -> HangJson:
+def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:
     """The diagnosis: causes, a row a rank, who waits for whom (equal waits merged), and what was read."""
     evidence = diagnosis.evidence
     waits = merged_waits(diagnosis.waits)
-    return HangJson(
+    return json_types.HangJson(
         level=hang_level(diagnosis),
         sentence=hang_sentence(diagnosis),
         roots=tuple(map(_root, diagnosis.roots)),
@@ -66,17 +58,17 @@ def hang_json(diagnosis: Diagnosis) -> HangJson:
         notes=diagnosis.notes,
         not_evaluated=diagnosis.not_evaluated,
         seen=tuple(
-            copied(SeenLine, event, file=shown_path(diagnosis, event.path))
+            copied(json_types.SeenLine, event, file=shown_path(diagnosis, event.path))
             for event in seen_events(diagnosis)[:MOST_SEEN]
         ),
     )
 
 
-def _root(root: Root) -> RootJson:
-    evidence = tuple(RootEvidence(what, value) for what, value in root.evidence)
-    carries = None if root.carried is None else copied(CarriedJson, root.carried)
-    return copied(RootJson, root, carries=carries, evidence=evidence)
+def _root(root: Root) -> json_types.RootJson:
+    evidence = tuple(json_types.RootEvidence(what, value) for what, value in root.evidence)
+    carries = None if root.carried is None else copied(json_types.CarriedJson, root.carried)
+    return copied(json_types.RootJson, root, carries=carries, evidence=evidence)
 
 
-def _wait(wait: MergedWait) -> WaitJson:
-    return copied(WaitJson, wait, why=WAIT_REASONS[wait.reason])
+def _wait(wait: MergedWait) -> json_types.WaitJson:
+    return copied(json_types.WaitJson, wait, why=WAIT_REASONS[wait.reason])

@@ -161,15 +161,11 @@ def _expected(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np
         return now
     usual = _median(cube[:peers][:, :, typical].transpose(1, 0, 2).reshape(len(now), -1), 1)
     apart = cube - _median(cube[:, :, typical].reshape(-1, int(typical.sum())), 1).reshape(len(cube), -1, 1)
-    return np.where(typical & ~np.isnan(usual)[:, None], usual[:, None] + _in_common(apart), now)
-
-
-def _in_common(apart: _Cube) -> NDArray[np.float64]:
-    """The median over ranks; of an even number the middle one that is nearer to 0, and 0 between two ways."""
+    # The median over ranks; of an even number the middle one that is nearer to 0, and 0 between two ways.
     ordered = np.sort(apart, axis=0)
     low, high = ordered[(len(apart) - 1) // 2], ordered[len(apart) // 2]
     found: NDArray[np.float64] = np.where(low > 0, low, np.where(high < 0, high, 0.0))
-    return found
+    return np.where(typical & ~np.isnan(usual)[:, None], usual[:, None] + found, now)
 
 
 def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:

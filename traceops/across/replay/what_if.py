@@ -367,14 +367,10 @@ def larger_transfers(
         more = n * times
         latency = float(least[one.op])
         hops = (more - 1) / (n - 1)
-        bus = _bus(one.op, more) / bus_factor(one.op, n)
+        bus = bus_factor(one.op, max(round(more), 2)) / bus_factor(one.op, n)
         made[place] = latency * hops + (made[place] - latency) * bus
     whole: Int = np.rint(made).astype(np.int64)
     return whole
-
-
-def _bus(op: str, n: float) -> float:
-    return bus_factor(op, max(round(n), 2))
 
 
 def _less_work(graph: StepGraph, rank: int, work: float) -> Int:

@@ -21,15 +21,7 @@ from msgspec.structs import replace
 
 from traceops.core.claims import first_phrase, reason
 from traceops.core.errors import InputError, problem_of
-from traceops.fabric.measured import (
-    Benchmark,
-    BenchmarkRank,
-    BenchmarkSize,
-    Inspector,
-    InspectorRank,
-    InspectorSpeed,
-    InspectorTally,
-)
+from traceops.fabric import measured
 from traceops.fabric.model import Quote
 from traceops.traces.text_index import Words, holds
 from traceops.traces.text_lines import blocks, lines
@@ -44,7 +36,7 @@ _SAME_FACTOR = 0.03  # bandwidths are printed with two decimals
 
 _TYPES = "half|float|double|bfloat16|u?int8|u?int32|u?int64|char|uchar|int|fp8_e[45]m[23]|f8e[45]m[23]|float8\\w{0,8}"
 _OPS = "none|sum|prod|max|min|avg|all|mulsum|premulsum"
-_NUMBER = r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?"
+_NUMBER = r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?"  # always finite
 _GAP, _BLANKS = " {1,80}", " {0,80}"
 _TIMES = rf"({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}|N/A)"
 # size, count, type, operation (of old ones, where there is any) and, since 2.11, root; then once or twice time, two
@@ -93,8 +85,8 @@ class _TestRun(Struct):
     """A run of a test while it is read."""
 
     op: str | None = None
-    ranks: dict[int, BenchmarkRank] = field(default_factory=dict)
-    sizes: list[BenchmarkSize] = field(default_factory=list)
+    ranks: dict[int, measured.BenchmarkRank] = field(default_factory=dict)
+    sizes: list[measured.BenchmarkSize] = field(default_factory=list)
     broken: _BrokenRow | None = None
     factors: dict[int, tuple[float, str | None]] = field(default_factory=dict)  # bus over algorithm bandwidth
     first: Quote | None = None
@@ -116,7 +108,7 @@ def holds_nccl_tests(path: str) -> bool:
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
-def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:
+def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[measured.Benchmark, ...]:
     """The runs of tests in a log, in its order; those without a whole row are left out.
 
     problems: where it is said of the last one that it began and has no result, with what it says of its failure.
@@ -135,17 +127,10 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
     return found
 
 
-def _before_nccl(line: str) -> str:
-    """What stands before NCCL's own words, which may be a row; empty where nothing does."""
-    head = _NCCL_HEAD.search(line)
-    own = line[: line.find(" NCCL ") if head is None else head.start()]
-    return own if own.strip() else ""
-
-
 class _TestsReader:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._done: list[Benchmark] = []
+        self._done: list[measured.Benchmark] = []
         self._open = _TestRun()
         self._program: str | None = None  # the last one that a line named
         self.without_result: str | None = None  # the test that the file ends in, before its first row
@@ -158,7 +143,10 @@ class _TestsReader:
             self.failure = self.failure or failed[0].strip()
             return
         if " NCCL " in line and "_perf" not in line:
-            line = _before_nccl(line)
+            # What stands before NCCL's own words, which may be a row; empty where nothing does.
+            head = _NCCL_HEAD.search(line)
+            own = line[: line.find(" NCCL ") if head is None else head.start()]
+            line = own if own.strip() else ""
             if not line:
                 return
         if self._open.header and self._take_row(number, line):
@@ -248,7 +236,7 @@ class _TestsReader:
         if rank in self._open.ranks and rank == 0 and set(self._open.ranks) == {0}:
             self._open.alone += 1 if self._open.alone else 2
         if len(self._open.ranks) < _MOST_RANKS:
-            self._open.ranks[rank] = BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
+            self._open.ranks[rank] = measured.BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
 
     def _header(self, line: str) -> None:
         self._headless.clear()
@@ -268,7 +256,7 @@ class _TestsReader:
         self._open.first = self._open.first or quote
         if algbw > 1:
             self._open.factors[size] = busbw / algbw, reduction
-        self._open.sizes.append(BenchmarkSize(size, time, busbw, sum(wrong) if wrong else None, quote))
+        self._open.sizes.append(measured.BenchmarkSize(size, time, busbw, sum(wrong) if wrong else None, quote))
 
     def _close(self) -> None:
         self._end_broken()
@@ -278,7 +266,7 @@ class _TestsReader:
         ranks = tuple(one.ranks[rank] for rank in sorted(one.ranks))
         op = one.op or _op_by_factor(one.factors, len(ranks))
         bounds = one.out_of_bounds if one.checked or one.out_of_bounds else None
-        made = Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
+        made = measured.Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
         last = self._done[-1] if self._done else None
         if last is not None and _continues(last, made):  # a script that runs every size by itself
             self._done[-1] = replace(
@@ -291,7 +279,7 @@ class _TestsReader:
         else:
             self._done.append(made)
 
-    def finish(self) -> tuple[Benchmark, ...]:
+    def finish(self) -> tuple[measured.Benchmark, ...]:
         self._close()
         begun = self._done or self._open.header
         if begun and self._open.ranks and not self._open.sizes:
@@ -329,7 +317,7 @@ def _op_by_factor(factors: Mapping[int, tuple[float, str | None]], ranks: int) -
     return "reduce_scatter" if sums and abs(factor / part - 1) < _SAME_FACTOR else None
 
 
-def _continues(last: Benchmark, made: Benchmark) -> bool:
+def _continues(last: measured.Benchmark, made: measured.Benchmark) -> bool:
     same_op = made.op is None or last.op in (None, made.op)
     where = [[(rank.rank, rank.host, rank.bus_id, rank.gpu) for rank in one.ranks] for one in (last, made)]
     more = min(row.bytes for row in made.sizes) > max(row.bytes for row in last.sizes)
@@ -435,7 +423,7 @@ _Who = tuple[str, int]  # communicator, rank
 class _Reading:
     def __init__(self) -> None:
         self.headers: dict[_Who, tuple[_Header, str]] = {}
-        self.tallies: dict[tuple[_Who, str, bool], InspectorTally] = {}
+        self.tallies: dict[tuple[_Who, str, bool], measured.InspectorTally] = {}
         self.values: dict[tuple[_Who, str, int], _Values] = {}
         self.dropped: defaultdict[_Who, int] = defaultdict(int)
 
@@ -451,7 +439,7 @@ class _Reading:
             if len(self.tallies) >= _MOST_KEYS:
                 return
             self.headers.setdefault(who, (header, path))
-            tally = self.tallies[who, op, is_p2p] = InspectorTally(line=line)
+            tally = self.tallies[who, op, is_p2p] = measured.InspectorTally(line=line)
         tally.count += 1
         if number >= tally.last:
             tally.last, tally.line = number, line
@@ -467,7 +455,7 @@ class _Reading:
             values.add(nbytes, gbs)
 
 
-def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> Inspector | None:
+def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> measured.Inspector | None:
     """What the files tell together; None where no line could be used. What was left out goes to `problems`."""
     reading = _Reading()
     used = tuple(path for path in paths if _read_or_tell(path, reading, problems))
@@ -476,14 +464,16 @@ def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> Ins
     completed = []
     for (who, op, is_p2p), tally in sorted(reading.tallies.items()):
         header, path = reading.headers[who]
-        completed.append(InspectorRank(
+        completed.append(measured.InspectorRank(
             *_of(header), op, is_p2p, tally.count, tally.last, tuple(sorted(tally.written.items())), path, tally.line
         ))  # fmt: skip
     speeds = tuple(
-        InspectorSpeed(*_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept))
+        measured.InspectorSpeed(
+            *_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept)
+        )
         for (who, op, _), values in sorted(reading.values.items())
     )
-    return Inspector(used, tuple(completed), speeds, sum(reading.dropped.values()))
+    return measured.Inspector(used, tuple(completed), speeds, sum(reading.dropped.values()))
 
 
 def _of(header: _Header) -> tuple[str, str, int, int]:

@@ -9,34 +9,10 @@ from itertools import islice
 
 from msgspec import Struct, field
 
+from traceops.fabric import nccl
 from traceops.fabric.model import Quote
-from traceops.fabric.nccl import (
-    HostRemark,
-    HostRemarkKind,
-    NcclLog,
-    NcclSetting,
-    Network,
-    NetworkEvent,
-    NetworkEventKind,
-    TunerChoice,
-)
+from traceops.fabric.readers import nccl_lines
 from traceops.fabric.readers.nccl_comms import Communicators
-from traceops.fabric.readers.nccl_lines import (
-    NOBODY,
-    LineReader,
-    Link,
-    NcclLine,
-    Speaker,
-    holds_nccl_lines,
-    quoted,
-    read_collnet,
-    read_counts,
-    read_init,
-    read_link,
-    read_nodes,
-    read_pattern,
-    read_ring,
-)
 from traceops.fabric.readers.nccl_system import Systems, begins
 
 # NCCL's lines of networks and their plugins: what is used, what is normally absent, and what failed.
@@ -52,7 +28,7 @@ from traceops.fabric.readers.nccl_system import Systems, begins
 
 
 # The first that is in a line tells its kind; wording of NCCL 2.10 to 2.29 and of aws-ofi-nccl.
-_EVENTS: tuple[tuple[bytes, NetworkEventKind, str | None], ...] = (
+_EVENTS: tuple[tuple[bytes, nccl.NetworkEventKind, str | None], ...] = (
     (b"NET/IB : No device found.", "no_device", "IB"),
     (b"Failed to open libibverbs.so", "no_library", "IB"),  # a WARN in 2.10
     (b"NET/IB : Unable to open device ", "device_failed", "IB"),
@@ -79,7 +55,7 @@ _EVENTS: tuple[tuple[bytes, NetworkEventKind, str | None], ...] = (
     (b"NET/Socket : No usable listening interface found", "no_interface", "Socket"),
     (b"verify NCCL_OOB_NET_IFNAME", "no_interface", None),
 )
-_PLUGIN_EVENTS: tuple[tuple[bytes, NetworkEventKind], ...] = (
+_PLUGIN_EVENTS: tuple[tuple[bytes, nccl.NetworkEventKind], ...] = (
     (b"symbols v4 and lower are not supported", "plugin_failed"),
     (b"External network plugin ", "plugin_failed"),  # … is unsupported
     (b"NCCL_DEVICE_UNPACK plugin has incompatible version", "plugin_failed"),
@@ -131,9 +107,9 @@ class Networks:
 
     def __init__(self) -> None:
         self._processes: defaultdict[tuple[str, int], _NcclProcess] = defaultdict(_NcclProcess)
-        self._events: dict[tuple[NetworkEventKind, bytes], NetworkEvent] = {}
+        self._events: dict[tuple[nccl.NetworkEventKind, bytes], nccl.NetworkEvent] = {}
 
-    def take(self, line: NcclLine, path: str) -> bool:
+    def take(self, line: nccl_lines.NcclLine, path: str) -> bool:
         """Whether the line tells of the network."""
         if not any(needle in line.message for needle in _NEEDLES):
             return False
@@ -152,7 +128,7 @@ class Networks:
             for match in islice(told, _MOST_DEVICES):
                 devices.setdefault(int(match[1]), _ADDRESS.sub("", (match[2] or match[3]).decode(errors="replace")))
         elif (network := _NETWORK.match(message)) is not None:
-            quote = Quote(path, line.number, quoted(line.raw))
+            quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
             process.used.setdefault(network[1].decode(errors="replace"), quote)
         elif (gdr := _GDR.match(message)) is not None:
             by_name = process.gdr.setdefault(gdr[1].decode(errors="replace"), {})
@@ -165,18 +141,18 @@ class Networks:
             return event is not None
         return True
 
-    def switched_off(self, line: NcclLine, plugin: str) -> None:
+    def switched_off(self, line: nccl_lines.NcclLine, plugin: str) -> None:
         """A setting keeps the line's process from using a network."""
         key = line.speaker.host, line.speaker.pid
         if key in self._processes or len(self._processes) < _MOST_PROCESSES:
             self._processes[key].off.add(plugin)
 
-    def _add(self, event: tuple[NetworkEventKind, str | None], line: NcclLine, path: str) -> None:
+    def _add(self, event: tuple[nccl.NetworkEventKind, str | None], line: nccl_lines.NcclLine, path: str) -> None:
         kind, plugin = event
         key = kind, line.message[:200]
         if key not in self._events and len(self._events) < _MOST_EVENTS:
-            quote = Quote(path, line.number, quoted(line.raw))
-            self._events[key] = NetworkEvent(kind, line.speaker.host, line.speaker.pid, quote, plugin)
+            quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
+            self._events[key] = nccl.NetworkEvent(kind, line.speaker.host, line.speaker.pid, quote, plugin)
 
     def names(self) -> dict[tuple[str, int], dict[int, str]]:
         """Names of the network devices that each process uses, by NCCL's number."""
@@ -187,9 +163,9 @@ class Networks:
             if (devices := process.devices.get(_driver(plugin)))
         }
 
-    def networks(self) -> tuple[Network, ...]:
+    def networks(self) -> tuple[nccl.Network, ...]:
         return tuple(
-            Network(
+            nccl.Network(
                 host, pid, plugin, quote, tuple(sorted(process.devices.get(_driver(plugin), {}).items())),
                 process.gdr.get(plugin, {}), None if _driver(plugin) in ("IB", "Socket") else process.provider,
             )
@@ -197,7 +173,7 @@ class Networks:
             for plugin, quote in process.used.items()
         )  # fmt: skip
 
-    def events(self) -> tuple[NetworkEvent, ...]:
+    def events(self) -> tuple[nccl.NetworkEvent, ...]:
         return tuple(self._events.values())
 
 
@@ -206,7 +182,7 @@ def _driver(plugin: str) -> str:
     return "IB" if plugin.startswith(("IB", "SPCX")) else plugin
 
 
-def _event(message: bytes, process: _NcclProcess) -> tuple[NetworkEventKind, str | None] | None:
+def _event(message: bytes, process: _NcclProcess) -> tuple[nccl.NetworkEventKind, str | None] | None:
     for needle, kind, plugin in _EVENTS:
         if needle in message:
             if plugin is not None and kind == "device_failed":
@@ -231,7 +207,7 @@ def _event(message: bytes, process: _NcclProcess) -> tuple[NetworkEventKind, str
     return None
 
 
-def _plugin_event(message: bytes) -> tuple[NetworkEventKind, str | None] | None:
+def _plugin_event(message: bytes) -> tuple[nccl.NetworkEventKind, str | None] | None:
     """What opening the plugin's library gave."""
     missing = _MISSING.match(message)
     if missing is not None:
@@ -252,8 +228,6 @@ def _plugin_event(message: bytes) -> tuple[NetworkEventKind, str | None] | None:
         return "plugin_failed", name
     return None
 
-
-__all__ = ["holds_nccl_lines", "read_nccl_log"]
 
 _SETTING = re.compile(
     rb"([A-Z][A-Z0-9_]{2,79}|NET/Plugin: Plugin name|Plugin name) (?:set by environment to|set by env to|set to) "
@@ -281,7 +255,7 @@ _P2P_DISABLED = (
     b"peer access is not supported between these two devices",  # CUDA's error 217
 )
 # RCCL's warnings of its host, by words that are in them.
-_HOST_REMARKS: tuple[tuple[bytes, bytes, HostRemarkKind], ...] = (
+_HOST_REMARKS: tuple[tuple[bytes, bytes, nccl.HostRemarkKind], ...] = (
     (b"iommu=pt", b" from kernel command line", "no_iommu_pt"),
     (b"NUMA auto balancing", b" enabled", "numa_balancing"),
 )
@@ -299,13 +273,13 @@ _MOST_CHOICES = 500
 _MOST_NAMES = 100
 
 
-def read_nccl_log(paths: Sequence[str]) -> NcclLog:
+def read_nccl_log(paths: Sequence[str]) -> nccl.NcclLog:
     """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over.
 
     The files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read.
     """
     reader = _Reader()
-    lines = LineReader()
+    lines = nccl_lines.LineReader()
     for path in paths:
         for line in lines.lines(path, _PASSED_OVER):
             reader.take(line, path)
@@ -320,20 +294,20 @@ class _Reader:
         self._nameless = Communicators()  # of connections whose lines name no process
         self._networks = Networks()
         self._systems = Systems()
-        self._links: dict[bytes, Link | None] = {}
+        self._links: dict[bytes, nccl_lines.Link | None] = {}
         self._telling_nothing: set[bytes] = set()
         self._choices: dict[bytes, _Chosen] = {}
         self._chosen: dict[tuple[str | None, str, str], _Chosen] = {}
         self._versions: dict[str, None] = {}
         self._driver: str | None = None
-        self._settings: dict[tuple[str, str], NcclSetting] = {}
+        self._settings: dict[tuple[str, str], nccl.NcclSetting] = {}
         self._warnings: dict[bytes, Quote] = {}
         self._p2p: dict[bytes, Quote] = {}
-        self._remarks: dict[tuple[HostRemarkKind, str], Quote] = {}
+        self._remarks: dict[tuple[nccl.HostRemarkKind, str], Quote] = {}
         self._tuners: dict[str, None] = {}
-        self._informed: set[Speaker] = set()
+        self._informed: set[nccl_lines.Speaker] = set()
 
-    def take(self, line: NcclLine, path: str) -> None:
+    def take(self, line: nccl_lines.NcclLine, path: str) -> None:
         if line.warns:
             self._warning(line, path)
             return
@@ -344,47 +318,49 @@ class _Reader:
         else:
             self._other(line, path)
 
-    def _channel(self, line: NcclLine, path: str) -> None:
+    def _channel(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
         head, _, text = message.partition(b" : ")
         link = self._links.get(text)
         if link is None and text not in self._links:
             if len(self._links) >= _MOST_REMEMBERED:
                 self._links.clear()
-            link = self._links[text] = read_link(text) if head.startswith(b"Channel ") else read_collnet(text)
+            link = self._links[text] = (
+                nccl_lines.read_link(text) if head.startswith(b"Channel ") else nccl_lines.read_collnet(text)
+            )
         if link is None:
-            if (ring := read_ring(message)) is not None:
+            if (ring := nccl_lines.read_ring(message)) is not None:
                 self._comms.take_ring(speaker, ring)
             return
         channel = head.partition(b" ")[2].partition(b"/")[0]
         if not channel.isdigit() or len(channel) > 4:
             return
-        if speaker is not NOBODY:
+        if speaker is not nccl_lines.NOBODY:
             self._comms.take_link(speaker, link, int(channel), path, line.number, line.raw)
         elif link.transport != "COLLNET":  # the ranks are all that is told of who says so
             own = link.destination if link.is_receive else link.source
-            self._nameless.take_link(Speaker("", own, -1), link, int(channel), path, line.number, line.raw)
+            self._nameless.take_link(nccl_lines.Speaker("", own, -1), link, int(channel), path, line.number, line.raw)
 
-    def _warning(self, line: NcclLine, path: str) -> None:
+    def _warning(self, line: nccl_lines.NcclLine, path: str) -> None:
         message = line.message.rstrip()
         if any(words in message for words in _P2P_DISABLED):
             self._disabled(line, path)
         for word, rest, kind in _HOST_REMARKS:
             if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
-                quote = Quote(path, line.number, quoted(line.raw))
+                quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
                 self._remarks.setdefault((kind, line.speaker.host), quote)
         self._networks.take(line, path)
         if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
-            self._warnings[message[:200]] = Quote(path, line.number, quoted(line.raw))
+            self._warnings[message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
 
-    def _other(self, line: NcclLine, path: str) -> None:
+    def _other(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
         if message in self._telling_nothing or b": opCount " in message:  # of every call, with subsystem COLL
             return
         if (chosen := self._choices.get(message)) is not None:
             chosen.calls += 1
             return
-        if speaker is NOBODY:
+        if speaker is nccl_lines.NOBODY:
             self._told(line, path)
             return
         section = self._systems.of(speaker)
@@ -393,22 +369,22 @@ class _Reader:
                 return
             if section.paths:  # its last lines
                 self._systems.end(speaker)
-        if b"- Init " in message and (init := read_init(message)) is not None:
+        if b"- Init " in message and (init := nccl_lines.read_init(message)) is not None:
             self._comms.take_init(speaker, init)
         elif b" Bytes -> Algo " in message:
             self._choice(line, path)
-        elif message.startswith(b"Pattern ") and (pattern := read_pattern(message)) is not None:
-            self._comms.take_pattern(speaker, pattern, Quote(path, line.number, quoted(line.raw)))
-        elif b" coll channels" in message and (counts := read_counts(message)) is not None:
+        elif message.startswith(b"Pattern ") and (pattern := nccl_lines.read_pattern(message)) is not None:
+            self._comms.take_pattern(speaker, pattern, Quote(path, line.number, nccl_lines.quoted(line.raw)))
+        elif b" coll channels" in message and (counts := nccl_lines.read_counts(message)) is not None:
             self._comms.take_counts(speaker, counts)
-        elif b" nNodes " in message and (nodes := read_nodes(message)) is not None:
+        elif b" nNodes " in message and (nodes := nccl_lines.read_nodes(message)) is not None:
             self._comms.take_nodes(speaker, *nodes)
         elif begins(message):
             self._systems.begin(speaker, path, self._comms.starting(speaker))
         elif not (self._told(line, path) or len(self._telling_nothing) >= _MOST_REMEMBERED):
             self._telling_nothing.add(message)
 
-    def _told(self, line: NcclLine, path: str) -> bool:
+    def _told(self, line: nccl_lines.NcclLine, path: str) -> bool:
         """Whether the line tells of the process, rather than of a communicator."""
         message = line.message
         if b" set " in message and (setting := _SETTING.match(message)) is not None:
@@ -427,11 +403,11 @@ class _Reader:
             return self._networks.take(line, path)
         return True
 
-    def _disabled(self, line: NcclLine, path: str) -> None:
+    def _disabled(self, line: nccl_lines.NcclLine, path: str) -> None:
         if line.message[:200] not in self._p2p and len(self._p2p) < _MOST_WARNINGS:
-            self._p2p[line.message[:200]] = Quote(path, line.number, quoted(line.raw))
+            self._p2p[line.message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
 
-    def _setting(self, match: re.Match[bytes], line: NcclLine, path: str) -> None:
+    def _setting(self, match: re.Match[bytes], line: nccl_lines.NcclLine, path: str) -> None:
         name = match[1].decode() if match[1].isupper() or b"_" in match[1] else _PLUGIN_NAME
         value = match[2].decode(errors="replace")
         if _NUMBER.match(value):  # NCCL ends a sentence after numbers, but not after text
@@ -439,9 +415,11 @@ class _Reader:
         if name == "NCCL_IB_DISABLE" and value.strip() not in ("", "0"):
             self._networks.switched_off(line, "IB")
         if (name, value) not in self._settings and len(self._settings) < _MOST_SETTINGS:
-            self._settings[name, value] = NcclSetting(name, value, Quote(path, line.number, quoted(line.raw)))
+            self._settings[name, value] = nccl.NcclSetting(
+                name, value, Quote(path, line.number, nccl_lines.quoted(line.raw))
+            )
 
-    def _choice(self, line: NcclLine, path: str) -> None:
+    def _choice(self, line: nccl_lines.NcclLine, path: str) -> None:
         match = _CHOICE.match(line.message)
         if match is None:
             return
@@ -451,19 +429,19 @@ class _Reader:
         if key not in self._chosen and len(self._chosen) >= _MOST_CHOICES:
             return
         size = int(match[2])
-        chosen = self._chosen.setdefault(key, _Chosen(size, Quote(path, line.number, quoted(line.raw))))
+        chosen = self._chosen.setdefault(key, _Chosen(size, Quote(path, line.number, nccl_lines.quoted(line.raw))))
         chosen.least, chosen.most = min(chosen.least, size), max(chosen.most, size)
         chosen.calls += 1
         if len(self._choices) >= _MOST_REMEMBERED:
             self._choices.clear()
         self._choices[line.message] = chosen
 
-    def finish(self, files: tuple[str, ...]) -> NcclLog:
+    def finish(self, files: tuple[str, ...]) -> nccl.NcclLog:
         communicators, left_out = self._comms.finish()
         if not communicators:
             communicators, left_out = self._nameless.finish()
         events = self._networks.events()
-        return NcclLog(
+        return nccl.NcclLog(
             files=files,
             nccl_versions=tuple(self._versions),
             cuda_driver=self._driver,
@@ -475,13 +453,13 @@ class _Reader:
             machines=self._systems.machines(self._comms.devices(), self._networks.names()),
             network_events=events,
             choices=tuple(
-                TunerChoice(*key, chosen.calls, chosen.least, chosen.most, chosen.quote)
+                nccl.TunerChoice(*key, chosen.calls, chosen.least, chosen.most, chosen.quote)
                 for key, chosen in self._chosen.items()
             ),
             tuners=tuple(self._tuners),
             p2p_disabled=tuple(self._p2p.values()),
             connections_left_out=left_out,
-            host_remarks=tuple(HostRemark(*key, quote) for key, quote in self._remarks.items()),
+            host_remarks=tuple(nccl.HostRemark(*key, quote) for key, quote in self._remarks.items()),
             informed=frozenset((speaker.host, speaker.pid) for speaker in self._informed),
         )
 

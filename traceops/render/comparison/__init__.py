@@ -5,19 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from traceops.compare.model import Comparison
-from traceops.render.comparison.exports import (
-    CSV_FILES,
-    render_comparison_csv,
-    render_comparison_json,
-    render_junit,
-    render_sarif,
-)
+from traceops.render.comparison import exports
 from traceops.render.comparison.markdown import render_markdown
 from traceops.render.files import write_files
 
 FORMATS = ("html", "md", "json", "junit", "sarif", "csv")
 FILES = (
-    "compare.html", "compare.md", "compare.json", "compare.junit.xml", "compare.sarif", *CSV_FILES,
+    "compare.html", "compare.md", "compare.json", "compare.junit.xml", "compare.sarif", *exports.CSV_FILES,
 )  # fmt: skip
 
 
@@ -38,11 +32,11 @@ def write_comparison(
     if "md" in formats:
         contents["compare.md"] = render_markdown(comparison, name=name)
     if "json" in formats:
-        contents["compare.json"] = render_comparison_json(comparison)
+        contents["compare.json"] = exports.render_comparison_json(comparison)
     if "junit" in formats:
-        contents["compare.junit.xml"] = render_junit(comparison)
+        contents["compare.junit.xml"] = exports.render_junit(comparison)
     if "sarif" in formats:
-        contents["compare.sarif"] = render_sarif(comparison, name=name)
+        contents["compare.sarif"] = exports.render_sarif(comparison, name=name)
     if "csv" in formats:
-        contents |= render_comparison_csv(comparison)
+        contents |= exports.render_comparison_csv(comparison)
     return write_files(contents, set(FILES), folder)

@@ -119,15 +119,15 @@ def _case(metric: MetricChange, power: float) -> ET.Element:
         f"{metric.label}: {text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
         f"limit {text.threshold_text(metric)}"
     )
-    said = "\n".join(filter(None, (numbers, text.reason_text(metric), text.found_text(metric, power))))
+    sentence = "\n".join(filter(None, (numbers, text.reason_text(metric), text.found_text(metric, power))))
     if metric.outcome == "regression":
         failure = {"message": _xml(f"{metric.label} {text.effect_text(metric)}"), "type": "regression"}
-        ET.SubElement(case, "failure", failure).text = _xml(said)
+        ET.SubElement(case, "failure", failure).text = _xml(sentence)
     elif metric.outcome in ("inconclusive", "informative"):
         message = f"{text.outcome_text(metric)}: {text.reason_text(metric)}"
-        ET.SubElement(case, "skipped", {"message": _xml(message)}).text = _xml(said)
+        ET.SubElement(case, "skipped", {"message": _xml(message)}).text = _xml(sentence)
     else:
-        ET.SubElement(case, "system-out").text = _xml(f"{text.outcome_text(metric)}\n{said}")
+        ET.SubElement(case, "system-out").text = _xml(f"{text.outcome_text(metric)}\n{sentence}")
     return case
 
 
@@ -242,7 +242,11 @@ def _rule(rule_id: str, findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str]) -> dict[str, object]:
-    fingerprint = _fingerprint(finding, seen)
+    # The same for the same thing on the next commit: numbers, ranks and steps are left out of it.
+    what = finding.evidence[0].metric if finding.rule == REGRESSED.id and finding.evidence else ""
+    key = "\0".join((finding.rule, finding.cause or "", what))
+    seen[key] += 1
+    fingerprint = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()
     return {
         "ruleId": finding.rule,
         "ruleIndex": ids.index(finding.rule),
@@ -268,14 +272,6 @@ def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str])
             "advice": finding.advice,
         },
     }
-
-
-def _fingerprint(finding: Finding, seen: Counter[str]) -> str:
-    """The same for the same thing on the next commit: numbers, ranks and steps are left out of it."""
-    what = finding.evidence[0].metric if finding.rule == REGRESSED.id and finding.evidence else ""
-    key = "\0".join((finding.rule, finding.cause or "", what))
-    seen[key] += 1
-    return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()
 
 
 def _notification(level: str, said: str) -> dict[str, object]:

@@ -20,30 +20,10 @@ from traceops.compare.sentence import headline
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import one_line
 from traceops.core.units import UNKNOWN
+from traceops.render import document
 from traceops.render.cells import Cell, Table, name, table_of, word
 from traceops.render.comparison import figures, text
 from traceops.render.comparison.text import WORDS, say
-from traceops.render.document import (
-    Answer,
-    Block,
-    Chart,
-    Cost,
-    Document,
-    Facts,
-    Heading,
-    Headline,
-    Section,
-    Span,
-    TableBlock,
-    Term,
-    Terms,
-    bold,
-    code,
-    fold,
-    items,
-    soft,
-    spans,
-)
 from traceops.render.document import text as paragraph
 from traceops.render.finding_blocks import checks_block, finding_block
 from traceops.render.report.figures import Figure
@@ -201,22 +181,23 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") ->
     return write_html(describe(comparison), plotlyjs=plotlyjs)
 
 
-def describe(comparison: Comparison) -> Document:
+def describe(comparison: Comparison) -> document.Document:
     """A comparison as a document: the verdict, facts, and a section for each thing there is to say."""
     base, head = text.side_names(comparison)
+    chart = _chart("intervals", figures.interval_figure(comparison))
     made = (
-        _metrics(comparison),
+        document.Section("metrics", "Metrics", (*chart, document.TableBlock(metrics_table(comparison)))),
         _why(comparison),
         _changes(comparison),
         _findings(comparison),
         _steps(comparison),
         _method(comparison),
     )
-    return Document(
+    return document.Document(
         title=f"{base} → {head}",
-        heading=spans(Span(base, "name"), " → ", Span(head, "name")),
+        heading=document.spans(document.Span(base, "name"), " → ", document.Span(head, "name")),
         command="traceops compare",
-        verdict=Headline(text.VERDICT_LEVEL[comparison.verdict], headline(comparison)[0]),
+        verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], headline(comparison)[0]),
         intro=tuple(_intro(comparison)),
         sections=tuple(section for section in made if section is not None),
         footer=WORDS["footer"],
@@ -224,30 +205,30 @@ def describe(comparison: Comparison) -> Document:
     )
 
 
-def _intro(comparison: Comparison) -> list[Block]:
+def _intro(comparison: Comparison) -> list[document.Block]:
     details = headline(comparison)[1]
-    blocks: list[Block] = [paragraph(details)] if details else []
+    blocks: list[document.Block] = [paragraph(details)] if details else []
     if comparison.refusals:
-        lines = [paragraph(bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
-        blocks.append(items(lines, "refusals"))
+        lines = [paragraph(document.bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
+        blocks.append(document.items(lines, "refusals"))
     if (answer := _answer(comparison)) is not None:
         blocks.append(answer)
-    blocks.append(Facts(tuple(_facts(comparison))))
+    blocks.append(document.Facts(tuple(_facts(comparison))))
     if comparison.warnings:
-        blocks.append(items(comparison.warnings, "notes"))
+        blocks.append(document.items(comparison.warnings, "notes"))
     return blocks
 
 
-def _answer(comparison: Comparison) -> Answer | None:
+def _answer(comparison: Comparison) -> document.Answer | None:
     """Both step times as bars, why they differ, and how sure that is; None where the step of a side is not known."""
     step = metric_of(comparison.metrics, "step_time")
     if step is None or step.base is None or step.head is None:
         return None
-    lines: list[tuple[str, tuple[Block, ...]]] = []
+    lines: list[tuple[str, tuple[document.Block, ...]]] = []
     same_way = [one for one in comparison.explanations if one.ms * (step.change or 0.0) > 0]
     if same_way and _moved(step):  # what noise could have done has no reason
-        said = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
-        lines.append(("Why", said))
+        sentences = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
+        lines.append(("Why", sentences))
     told = [
         f"{change.name}: {change.base_value or 'not set'} → {change.head_value or 'not set'}"
         for change in comparison.changes
@@ -261,11 +242,13 @@ def _answer(comparison: Comparison) -> Answer | None:
     sure = say("sure", outcome=outcome[:1].upper() + outcome[1:], reason=step.reason)
     lines.append(("How sure", (paragraph(sure),)))
     base, head = text.side_names(comparison)
-    return Answer(
+    return document.Answer(
         tuple(lines),
         (
-            Cost(base[:_MOST_LABEL], step.base, text.base_text(step)),
-            Cost(head[:_MOST_LABEL], step.head, f"{text.head_text(step)} ({text.effect_text(step)})", look=_look(step)),
+            document.Cost(base[:_MOST_LABEL], step.base, text.base_text(step)),
+            document.Cost(
+                head[:_MOST_LABEL], step.head, f"{text.head_text(step)} ({text.effect_text(step)})", look=_look(step)
+            ),
         ),
     )
 
@@ -284,81 +267,78 @@ def _look(step: MetricChange) -> Literal["now", "then", "worse"]:
     return "worse" if (step.change_pct or 0.0) > 0 else "then"
 
 
-def _metrics(comparison: Comparison) -> Section:
-    chart = _chart("intervals", figures.interval_figure(comparison))
-    return Section("metrics", "Metrics", (*chart, TableBlock(metrics_table(comparison))))
-
-
-def _chart(name: str, figure: Figure | None) -> tuple[Block, ...]:
+def _chart(name: str, figure: Figure | None) -> tuple[document.Block, ...]:
     """A figure below what explains it; nothing without one."""
-    return () if figure is None else (soft(WORDS[name]), Chart(name, WORDS[f"{name}_chart"], figure))
+    return () if figure is None else (document.soft(WORDS[name]), document.Chart(name, WORDS[f"{name}_chart"], figure))
 
 
-def _why(comparison: Comparison) -> Section | None:
+def _why(comparison: Comparison) -> document.Section | None:
     """The explanations, then the ledger of both sides; None without either."""
-    blocks: list[Block] = []
+    blocks: list[document.Block] = []
     if comparison.explanations:
-        blocks.append(items([_explanation(e) for e in comparison.explanations], "reasons", ordered=True))
+        blocks.append(document.items([_explanation(e) for e in comparison.explanations], "reasons", ordered=True))
     if (ledger := ledger_table(comparison)) is not None:
-        blocks += [*_chart("waterfall", figures.waterfall_figure(comparison)), TableBlock(ledger)]
-    return Section("why", "Why", tuple(blocks)) if blocks else None
+        blocks += [*_chart("waterfall", figures.waterfall_figure(comparison)), document.TableBlock(ledger)]
+    return document.Section("why", "Why", tuple(blocks)) if blocks else None
 
 
-def _explanation(reason: Explanation) -> list[Block]:
+def _explanation(reason: Explanation) -> list[document.Block]:
     """What it costs, the sentence, and folded what it rests on."""
-    cost = Span(text.cost_text(reason), "cost slower" if reason.ms > 0 else "cost faster")
-    blocks: list[Block] = [paragraph(cost, " " if cost.text else "", reason.text)]
+    cost = document.Span(text.cost_text(reason), "cost slower" if reason.ms > 0 else "cost faster")
+    blocks: list[document.Block] = [paragraph(cost, " " if cost.text else "", reason.text)]
     evidence = evidence_table(reason.evidence)
     changes = [
-        code(f"{change.status}: {text.change_name(change)}"[:_MOST_NAME]) for change in reason.changes[:MOST_EVIDENCE]
+        document.code(f"{change.status}: {text.change_name(change)}"[:_MOST_NAME])
+        for change in reason.changes[:MOST_EVIDENCE]
     ]
-    rests_on: list[Block] = [items(changes)] if changes else []
+    rests_on: list[document.Block] = [document.items(changes)] if changes else []
     if evidence is not None:
-        rests_on.append(TableBlock(evidence, "narrow"))
-    return [*blocks, fold(WORDS["rests_on"], *rests_on)] if rests_on else blocks
+        rests_on.append(document.TableBlock(evidence, "narrow"))
+    return [*blocks, document.fold(WORDS["rests_on"], *rests_on)] if rests_on else blocks
 
 
-def _changes(comparison: Comparison) -> Section | None:
+def _changes(comparison: Comparison) -> document.Section | None:
     made = [changes_table(comparison, kind) for kind in text.KINDS]
-    known = [TableBlock(table) for table in made if table is not None]
-    return Section("changes", "What changed", (soft(WORDS["changes"]), *known)) if known else None
+    known = [document.TableBlock(table) for table in made if table is not None]
+    return document.Section("changes", "What changed", (document.soft(WORDS["changes"]), *known)) if known else None
 
 
-def _findings(comparison: Comparison) -> Section:
+def _findings(comparison: Comparison) -> document.Section:
     new = [*comparison.findings, *comparison.new_findings]
     blocks = _finding_blocks(new)
     if len(new) > _MOST_FINDINGS:
-        blocks.append(soft(say("more_findings", more=len(new) - _MOST_FINDINGS)))
+        blocks.append(document.soft(say("more_findings", more=len(new) - _MOST_FINDINGS)))
     if not new:
         blocks.append(paragraph(WORDS["no_findings"]))
     if comparison.gone_findings:
-        blocks += [Heading("Gone since base"), *_finding_blocks(comparison.gone_findings)]
-    return Section("findings", "Findings", tuple(blocks))
+        blocks += [document.Heading("Gone since base"), *_finding_blocks(comparison.gone_findings)]
+    return document.Section("findings", "Findings", tuple(blocks))
 
 
-def _finding_blocks(findings: Sequence[Finding]) -> list[Block]:
+def _finding_blocks(findings: Sequence[Finding]) -> list[document.Block]:
     return [finding_block(finding) for finding in findings[:_MOST_FINDINGS]]
 
 
-def _steps(comparison: Comparison) -> Section | None:
+def _steps(comparison: Comparison) -> document.Section | None:
     blocks = [*_chart("steps", figures.steps_figure(comparison))]
     if (outliers := outliers_table(comparison)) is not None:
-        blocks.append(TableBlock(outliers, "narrow"))
-    return Section("steps", "Steps", tuple(blocks)) if blocks else None
+        blocks.append(document.TableBlock(outliers, "narrow"))
+    return document.Section("steps", "Steps", tuple(blocks)) if blocks else None
 
 
-def _method(comparison: Comparison) -> Section:
-    terms = tuple(Term(label, value) for label, value in text.method(comparison))
-    blocks: list[Block] = [Terms(terms)]
+def _method(comparison: Comparison) -> document.Section:
+    terms = tuple(document.Term(label, value) for label, value in text.method(comparison))
+    blocks: list[document.Block] = [document.Terms(terms)]
     for heading, lines in (("Unchanged", comparison.unchanged), ("Notes", comparison.notes)):
         if lines:
-            blocks += [Heading(heading), items(lines, "notes")]
+            blocks += [document.Heading(heading), document.items(lines, "notes")]
     blocks += [
-        TableBlock(captures_table(side, name)) for side, name in ((comparison.base, "base"), (comparison.head, "head"))
+        document.TableBlock(captures_table(side, name))
+        for side, name in ((comparison.base, "base"), (comparison.head, "head"))
     ]
     if comparison.checks:
         blocks.append(checks_block(comparison.checks, WORDS["rules"]))
-    return Section("method", WORDS["how"], tuple(blocks))
+    return document.Section("method", WORDS["how"], tuple(blocks))
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, Cell]]:

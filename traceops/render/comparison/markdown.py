@@ -67,7 +67,11 @@ def _overview(comparison: Comparison) -> list[str]:
     lines = [f"**{VERDICT_MARK[comparison.verdict]} {prose(short)}**", *(["", prose(details)] if details else []), ""]
     for refusal in comparison.refusals[:_MOST_REMARKS]:
         lines += [f"⚠️ **{WORDS['refused']}** {prose(refusal, 300)}", ""]
-    shown = _most_telling(comparison)
+    # Gated metrics, the worst where there are too many, then the parts of the step that moved.
+    gated = text.known(comparison.gated)
+    if len(gated) > _MOST_METRICS:
+        gated = sorted(gated, key=lambda metric: OUTCOMES.index(metric.outcome))[:_MOST_METRICS]
+    shown = gated + text.movers(comparison)
     if shown:
         header = ("metric", "base", "head", "change", "interval", "verdict")
         lines += [*table(header, [_overview_row(metric) for metric in shown], right=(1, 2, 3, 4)), ""]
@@ -79,14 +83,6 @@ def _overview(comparison: Comparison) -> list[str]:
     items += [_reason(reason) for reason in comparison.explanations[:_MOST_EXPLANATIONS]]
     items += [f"- ⚠️ {prose(warning, 300)}" for warning in comparison.warnings[:_MOST_REMARKS]]
     return [*lines, *fitting(items, _MOST_OVERVIEW)]
-
-
-def _most_telling(comparison: Comparison) -> list[MetricChange]:
-    """Gated metrics, the worst where there are too many, then the parts of the step that moved."""
-    gated = text.known(comparison.gated)
-    if len(gated) > _MOST_METRICS:
-        gated = sorted(gated, key=lambda metric: OUTCOMES.index(metric.outcome))[:_MOST_METRICS]
-    return gated + text.movers(comparison)
 
 
 def _overview_row(metric: MetricChange) -> list[str]:
@@ -184,8 +180,8 @@ def _findings(title: str, findings: Sequence[Finding]) -> FoldedPart:
 
 
 def _finding(finding: Finding) -> str:
-    said = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
-    return f"- **{finding.severity}** {said}"
+    sentence = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
+    return f"- **{finding.severity}** {sentence}"
 
 
 def _method(comparison: Comparison) -> list[str]:
@@ -251,9 +247,9 @@ def workflow_commands(comparison: Comparison) -> list[str]:
     regressed = [metric for metric in comparison.gated if metric.outcome == "regression"]
     undecided = [metric for metric in comparison.gated if metric.outcome == "inconclusive"]
     for metric in regressed[:_MOST]:
-        said = f"{text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
-        said += f"limit {text.threshold_text(metric)}. {text.reason_text(metric)}"
-        lines.append(_command("error", f"{metric.label} regressed", said))
+        sentence = f"{text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
+        sentence += f"limit {text.threshold_text(metric)}. {text.reason_text(metric)}"
+        lines.append(_command("error", f"{metric.label} regressed", sentence))
     for metric in undecided[:_MOST]:
         lines.append(_command("warning", f"{metric.label} is inconclusive", text.reason_text(metric)))
     return lines
@@ -270,13 +266,9 @@ def _append(path: Path, summary: str) -> str:
 
 
 def _command(kind: Literal["error", "warning", "notice"], title: str, message: str) -> str:
-    said = one_line(message, _MESSAGE) or title
-    return f"::{kind} title={_property(one_line(title, 200))}::{_data(said)}"
+    sentence = one_line(message, _MESSAGE) or title
+    return f"::{kind} title={_data(one_line(title, 200)).replace(':', '%3A').replace(',', '%2C')}::{_data(sentence)}"
 
 
 def _data(said: str) -> str:
     return said.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(said: str) -> str:
-    return _data(said).replace(":", "%3A").replace(",", "%2C")

@@ -54,7 +54,7 @@ def describe_summary(comparison: Comparison, written: Path | None = None, *, ver
             _line(f"{word}: {text.side_text(side)}", "soft", (0, 6), limit=_MOST_CHARACTERS if verbose else _SHORT)
         )
     known = text.known(comparison.gated)
-    judged = known if verbose else _worst_first(known)[:_FIRST_METRICS]
+    judged = known if verbose else sorted(known, key=lambda metric: OUTCOMES.index(metric.outcome))[:_FIRST_METRICS]
     if shown := [*judged, *text.movers(comparison, 5 if verbose else _FIRST_MOVERS)]:
         blocks += [_BLANK, _metrics(shown)]
     told = judged if verbose else [m for m in judged if m.outcome != "unchanged" or m.metric == "step_time"]
@@ -70,10 +70,6 @@ def describe_summary(comparison: Comparison, written: Path | None = None, *, ver
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
     return blocks
-
-
-def _worst_first(metrics: Sequence[MetricChange]) -> list[MetricChange]:
-    return sorted(metrics, key=lambda metric: OUTCOMES.index(metric.outcome))
 
 
 def _counted(comparison: Comparison) -> Iterator[Block]:
@@ -189,8 +185,8 @@ def _findings(title: str, findings: Sequence[Finding]) -> Iterator[Block]:
     yield _BLANK
     yield _line(f"{title}:", "bold", (0, 0))
     for finding in findings[:_MOST_REMARKS]:
-        said = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
-        yield _line(said, f"level-{finding.severity}")
+        sentence = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
+        yield _line(sentence, f"level-{finding.severity}")
     yield from _more(len(findings) - _MOST_REMARKS, "in the report")
 
 

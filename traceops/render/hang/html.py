@@ -38,24 +38,9 @@ from traceops.render.document import (
 from traceops.render.finding_blocks import checks_block, findings_section, not_used
 from traceops.render.hang.tables import MOST_ROWS, WORDS, ranks_table, say, waits_table
 from traceops.render.writers.html import write_html
+from traceops.report import hang_text
 from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
-from traceops.report.hang_seen import seen_lines, what_would_decide
-from traceops.report.hang_text import (
-    bytes_text,
-    hang_level,
-    hang_sentence,
-    known_ranks,
-    operation_text,
-    place_text,
-    read_text,
-    root_advice,
-    root_label,
-    root_sentence,
-    shown_path,
-    stall_text,
-    state_text,
-    unknown_ranks,
-)
+from traceops.report.hang_text import seen_lines, what_would_decide
 
 MOST_NODES = 14
 _LIKED_NODES = 10  # with more, ranks that are nearly alike share a box
@@ -139,16 +124,16 @@ def _connected(nodes: list[RankBox], edges: list[Edge]) -> tuple[list[RankBox], 
 
 
 def _node(group: RankGroup, waits: bool) -> RankBox:
-    state = state_text(group)
+    state = hang_text.state_text(group)
     kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
-    call = operation_text(group.shared("op"), group.shared("sequence"))
+    call = hang_text.operation_text(group.shared("op"), group.shared("sequence"))
     if "op" in group.differ:
         call = f"{len(group.values('op'))} operations"
     in_group = group.shared("group") or ""
     if call and "group" in group.differ:
         in_group = f"in {len(group.values('group'))} groups"
-    call = " · ".join(text for text in (call, bytes_text(group)) if text)
-    shown = [text for text in (_who(group), state, call, in_group, place_text(group)) if text]
+    call = " · ".join(text for text in (call, hang_text.bytes_text(group)) if text)
+    shown = [text for text in (_who(group), state, call, in_group, hang_text.place_text(group)) if text]
     full = "\n".join(shown)
     if kind == "waiting" and len(shown) > 2:
         shown.remove(state)  # the arrow says it
@@ -300,7 +285,7 @@ def hang_answer(diagnosis: Diagnosis, proof: str) -> Answer | None:
     if root.waiting:
         waits = f"Rank{'' if len(root.waiting) == 1 else 's'} {ranks_text(root.waiting, 8)}"
         lines.append(("Waiting", (text(waits),)))
-    if advice := root_advice(root):
+    if advice := hang_text.root_advice(root):
         lines.append(("Do", (text(advice),)))
     lines.append(("How sure", (text(f"{SURE[root.confidence]}."),)))
     lines.append(("Proof", (text(Span(WORDS["proof"], href=proof)),)))
@@ -316,7 +301,7 @@ _BOX = {"width": WIDTH, "line": LINE, "padding": PADDING}
 def hang_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """All of a diagnosis under one heading, for a report that holds more than the hang."""
     stacks = stacks_blocks(diagnosis)
-    opening: tuple[Block, ...] = () if diagnosis.roots else (text(hang_sentence(diagnosis)),)
+    opening: tuple[Block, ...] = () if diagnosis.roots else (text(hang_text.hang_sentence(diagnosis)),)
     return (
         *opening,
         *(text(bold(line)) for line in other_roots(diagnosis)),
@@ -331,7 +316,7 @@ def hang_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def other_roots(diagnosis: Diagnosis) -> list[str]:
     """A line for each cause after the one that the verdict tells."""
-    return [f"{root_sentence(root)} {root_label(root)}" for root in diagnosis.roots[1:]]
+    return [f"{hang_text.root_sentence(root)} {hang_text.root_label(root)}" for root in diagnosis.roots[1:]]
 
 
 def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -372,18 +357,20 @@ def stacks_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """What was read, what could not be used, and what the reader should know of it."""
-    evidence, stall = diagnosis.evidence, stall_text(diagnosis)
-    blocks: list[Block] = [text(f"{stall}. " if stall else "", f"Read: {read_text(diagnosis)}.", _unknown(diagnosis))]
+    evidence, stall = diagnosis.evidence, hang_text.stall_text(diagnosis)
+    blocks: list[Block] = [
+        text(f"{stall}. " if stall else "", f"Read: {hang_text.read_text(diagnosis)}.", _unknown(diagnosis))
+    ]
     if seen := [_seen_line(diagnosis, event, said_by) for event, said_by in seen_lines(diagnosis)]:
         blocks += [soft(WORDS["also_in_logs"]), items(seen, "files")]
     if wanted := what_would_decide(diagnosis):
         blocks.append(text(wanted))
     if evidence.problems:
-        blocks.append(not_used([(shown_path(diagnosis, path), said) for path, said in evidence.problems]))
+        blocks.append(not_used([(hang_text.shown_path(diagnosis, path), said) for path, said in evidence.problems]))
     if diagnosis.notes:
         blocks.append(items(diagnosis.notes, "notes"))
     if evidence.files:
-        files = [code(shown_path(diagnosis, path)) for path in evidence.files[:_MOST_FILES]]
+        files = [code(hang_text.shown_path(diagnosis, path)) for path in evidence.files[:_MOST_FILES]]
         more = len(evidence.files) - _MOST_FILES
         rest = (soft(f"{more} more."),) if more > 0 else ()
         blocks.append(fold(f"Files read ({len(evidence.files)})", items(files, "files"), *rest))
@@ -392,11 +379,11 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
     by = f"{who_first(said_by)}: " if said_by else ""
-    return f"{shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}"
+    return f"{hang_text.shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}"
 
 
 def _unknown(diagnosis: Diagnosis) -> str:
-    unknown = unknown_ranks(diagnosis)
+    unknown = hang_text.unknown_ranks(diagnosis)
     return f" {say('unknown', unknown=who_runs(unknown))}" if unknown else ""
 
 
@@ -440,7 +427,7 @@ def describe(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence
         title=f"{name}: hang",
         heading=spans(name),
         command="traceops diagnose",
-        verdict=Headline(hang_level(diagnosis), hang_sentence(diagnosis)),
+        verdict=Headline(hang_text.hang_level(diagnosis), hang_text.hang_sentence(diagnosis)),
         intro=(
             *([answer] if (answer := hang_answer(diagnosis, "#waits")) is not None else []),
             *(text(line, look="verdict level-error another") for line in other_roots(diagnosis)),
@@ -455,8 +442,8 @@ def describe(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     evidence = diagnosis.evidence
-    unknown = unknown_ranks(diagnosis)
-    known = len(known_ranks(diagnosis))
+    unknown = hang_text.unknown_ranks(diagnosis)
+    known = len(hang_text.known_ranks(diagnosis))
     stall = evidence.stall
     dumps = sum(record.source == "flight recorder" for record in evidence.records.values())
     versions = {record.nccl_version for record in evidence.records.values() if record.nccl_version}

@@ -18,23 +18,9 @@ from traceops.render.document import Block, Code, TableBlock, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.hang.tables import say
 from traceops.render.writers.terminal import MARK, write_terminal
+from traceops.report import hang_text
 from traceops.report.hang_rows import RankGroup, merged_ranks
-from traceops.report.hang_seen import seen_left_out, seen_lines, what_would_decide
-from traceops.report.hang_text import (
-    hang_level,
-    hang_sentence,
-    operations_text,
-    place_text,
-    quoted_line,
-    read_text,
-    root_advice,
-    root_label,
-    root_sentence,
-    shown_path,
-    stall_text,
-    state_text,
-    unknown_ranks,
-)
+from traceops.report.hang_text import seen_left_out, seen_lines, what_would_decide
 
 _WIDTHS = (40, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
@@ -80,11 +66,11 @@ def describe_summary(
     diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = (), *, verbose: bool = True
 ) -> list[Block]:
     """What the terminal says of a hang; `written` is where all of it lies."""
-    level = hang_level(diagnosis)
+    level = hang_text.hang_level(diagnosis)
     blocks: list[Block] = []
     if not diagnosis.roots:
-        said = f"{MARK[level]} {hang_sentence(diagnosis)}"
-        blocks.append(text(said, look=f"level-{level}", indent=(0, 2)))
+        sentence = f"{MARK[level]} {hang_text.hang_sentence(diagnosis)}"
+        blocks.append(text(sentence, look=f"level-{level}", indent=(0, 2)))
     advised: set[str] = set()
     for number, root in enumerate(diagnosis.roots if verbose else diagnosis.roots[:_FIRST_ROOTS]):
         if number:
@@ -97,9 +83,9 @@ def describe_summary(
     if diagnosis.ranks:
         blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES), text("")]
     if diagnosis.roots:
-        stall, read = stall_text(diagnosis), f"Read: {read_text(diagnosis)}."
+        stall, read = hang_text.stall_text(diagnosis), f"Read: {hang_text.read_text(diagnosis)}."
         blocks.append(text(f"{stall}. {read}" if stall else read))
-        if unknown := unknown_ranks(diagnosis):
+        if unknown := hang_text.unknown_ranks(diagnosis):
             blocks.append(text(say("unknown", unknown=who_runs(unknown, 12))))
     blocks += _seen(diagnosis)
     if not diagnosis.roots and not diagnosis.evidence.ends:
@@ -107,8 +93,8 @@ def describe_summary(
         for rule, reason in diagnosis.not_evaluated.items():
             reasons.setdefault(reason, []).append(rule)
         for reason, rules in reasons.items():
-            said = f"Not evaluated: {', '.join(sorted(rules))}, {reason}"
-            blocks.append(text(said, look="soft", indent=(0, 2)))
+            sentence = f"Not evaluated: {', '.join(sorted(rules))}, {reason}"
+            blocks.append(text(sentence, look="soft", indent=(0, 2)))
     blocks += _remarks(diagnosis)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
@@ -116,14 +102,14 @@ def describe_summary(
 
 
 def _root(root: Root, advised: set[str], most: int) -> Iterator[Block]:
-    said = f"{MARK['error']} {root_sentence(root)} {root_label(root)}"
-    yield text(said, look="level-error", indent=(0, 2))
-    news = [line for what, value in root.evidence if (line := _news(what, value, said))]
+    sentence = f"{MARK['error']} {hang_text.root_sentence(root)} {hang_text.root_label(root)}"
+    yield text(sentence, look="level-error", indent=(0, 2))
+    news = [line for what, value in root.evidence if (line := _news(what, value, sentence))]
     for line in news[:most]:
         yield text(line, indent=(4, 6))
     if len(news) > most:
         yield text(say("more_evidence", more=len(news) - most), look="soft", indent=(4, 0))
-    advice = root_advice(root)
+    advice = hang_text.root_advice(root)
     if advice and advice not in advised:
         advised.add(advice)
         limit = _MOST_ADVICE if most > _FIRST_EVIDENCE else _FIRST_ADVICE
@@ -144,10 +130,10 @@ def _ranks(diagnosis: Diagnosis, most: int) -> TableBlock:
     shown, rest = groups[:most], groups[most:]
     columns = {
         Column("rank", "rank", number=False, css="fold"): [ranks_text(group.ranks, 4) for group in shown],
-        Column("state", "state", number=False, css="nowrap fold"): [state_text(group) for group in shown],
+        Column("state", "state", number=False, css="nowrap fold"): [hang_text.state_text(group) for group in shown],
         Column("step", "step", css="nowrap fold"): [_value(group, "step") for group in shown],
-        Column("in", "in", number=False, css="fold"): [operations_text(group) for group in shown],
-        Column("at", "at, or doing", number=False, css="fold"): [place_text(group) for group in shown],
+        Column("in", "in", number=False, css="fold"): [hang_text.operations_text(group) for group in shown],
+        Column("at", "at, or doing", number=False, css="fold"): [hang_text.place_text(group) for group in shown],
         Column("on", "waits for", number=False, css="fold"): [ranks_text(group.waits_for, 4) for group in shown],
     }
     filled = {column: cells for column, cells in columns.items() if any(cells)}
@@ -163,13 +149,13 @@ def _ranks(diagnosis: Diagnosis, most: int) -> TableBlock:
 def _seen(diagnosis: Diagnosis) -> Iterator[Block]:
     """What logs tell of trouble besides the causes, and what would decide where there is none."""
     also = "Also seen" if diagnosis.roots else "Seen"
-    sentence = "" if diagnosis.roots else hang_sentence(diagnosis)
+    sentence = "" if diagnosis.roots else hang_text.hang_sentence(diagnosis)
     for event, said_by in seen_lines(diagnosis):
-        if quoted_line(diagnosis, event, said_by) in sentence:
+        if hang_text.quoted_line(diagnosis, event, said_by) in sentence:
             continue
         by = f"{who_first(said_by)}: " if said_by else ""
         said = first_words(event.text, _MOST_SEEN)
-        yield text(f"{also}: {shown_path(diagnosis, event.path)}:{event.line}: {by}{said}", indent=(0, 2))
+        yield text(f"{also}: {hang_text.shown_path(diagnosis, event.path)}:{event.line}: {by}{said}", indent=(0, 2))
     if left := seen_left_out(diagnosis):
         yield text(say("more_messages", more=left), look="soft")
     if wanted := what_would_decide(diagnosis):
@@ -187,8 +173,8 @@ def _remarks(diagnosis: Diagnosis) -> Iterator[Block]:
     """What could not be read, and what the reader should know of what was."""
     problems, notes = diagnosis.evidence.problems, diagnosis.notes
     for path, what in problems[:_MOST_PROBLEMS]:
-        said = f"Not used: {shown_path(diagnosis, path)}: {what}"
-        yield text(said, look="level-warning", indent=(0, 2))
+        sentence = f"Not used: {hang_text.shown_path(diagnosis, path)}: {what}"
+        yield text(sentence, look="level-warning", indent=(0, 2))
     if len(problems) > _MOST_PROBLEMS:
         yield text(say("more_files", more=len(problems) - _MOST_PROBLEMS))
     for note in notes[:_MOST_NOTES]:

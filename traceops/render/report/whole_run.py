@@ -139,7 +139,12 @@ def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
         Chart("all-steps", say("all-steps-of-run", "chart"), all_steps_figure(rows)),
     ]
     if rows.occasions:
-        blocks.append(TableBlock(_occasions_table(rows), "narrow"))
+        cells = {
+            "cause": lambda row: Cell(_cause_text(row.cause)),
+            "where": lambda row: Cell(row.where or ""),
+            "ranks": lambda row: Cell(", ".join(map(str, row.ranks[:8]))),
+        }
+        blocks.append(TableBlock(table_of("occasions", rows.occasions, make=cells), "narrow"))
     if rows.hosts:
         blocks += [Heading("Where hosts are"), soft(say("all-steps-of-run", "hosts")), TableBlock(_hosts_table(rows))]
     if rows.machine:
@@ -262,15 +267,6 @@ def _marks(
     name = _cause_text(one.cause)
     marker = {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"}
     return dots(name, places, [most[first] for first in places], marker, worded("run_step", name=name))
-
-
-def _occasions_table(rows: WholeRunRows) -> Table:
-    cells = {
-        "cause": lambda row: Cell(_cause_text(row.cause)),
-        "where": lambda row: Cell(row.where or ""),
-        "ranks": lambda row: Cell(", ".join(map(str, row.ranks[:8]))),
-    }
-    return table_of("occasions", rows.occasions, make=cells)
 
 
 def _hosts_table(rows: WholeRunRows) -> Table:

@@ -15,22 +15,8 @@ from traceops.core.files import FORMATS
 from traceops.core.findings import SEVERITIES, Severity
 from traceops.core.units import UNKNOWN, number_text
 from traceops.measure.ledger import BUCKETS
+from traceops.render import document
 from traceops.render.cells import Cell, Column, Table, size, table_of
-from traceops.render.document import (
-    Block,
-    Code,
-    Document,
-    Headline,
-    Section,
-    TableBlock,
-    Term,
-    Terms,
-    bold,
-    items,
-    soft,
-    spans,
-    text,
-)
 from traceops.render.files import write_files
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.csv import csv_text
@@ -48,11 +34,11 @@ from traceops.words.catalogue import texts
 _ALIKE = 1.02  # runs that differ by less have no order: one capture each says no more
 
 
-def runs_verdict(rows: Sequence[RunRow]) -> Headline:
+def runs_verdict(rows: Sequence[RunRow]) -> document.Headline:
     """The run with the worst finding, which run gets most done, and how many could not be analysed."""
     usable = [row for row in rows if not row.problem]
     if not usable:
-        return Headline("error", phrases("runs", "runs", "verdict", none=True, count=len(rows))[0])
+        return document.Headline("error", phrases("runs", "runs", "verdict", none=True, count=len(rows))[0])
     ill = [row for row in sickest_first(usable) if _badness(row)]
     failed = len(rows) - len(usable)
     said = phrases(
@@ -61,7 +47,7 @@ def runs_verdict(rows: Sequence[RunRow]) -> Headline:
         verdict=ill[0].verdict if ill else "",
     )  # fmt: skip
     level = worst_severity(ill[0]) if ill else "info"
-    return Headline("warning" if failed and level == "info" else level, " ".join(said))
+    return document.Headline("warning" if failed and level == "info" else level, " ".join(said))
 
 
 def worst_severity(row: RunRow) -> Severity:
@@ -177,11 +163,11 @@ def _bar(row: RunRow, longest: float) -> Cell:
         to = min(at + 100.0 * ms / longest, 100.0)
         stops.append(f"{TERMS[bucket].colour} {at:.2f}% {to:.2f}%")
         at = to
-    said = ", ".join(
+    sentence = ", ".join(
         f"{TERMS[bucket].label} {number_text(own)} ms" for bucket in BUCKETS if (own := row.ledger_ms.of(bucket))
     )
     fill = _GRADIENT.format(", ".join([*stops, f"transparent {at:.2f}%"])) if stops else ""
-    return Cell("", said, "bar ledger", colour=fill)
+    return Cell("", sentence, "bar ledger", colour=fill)
 
 
 # Tables of several runs in Markdown.
@@ -208,11 +194,11 @@ def render_runs_html(rows: Sequence[RunRow], title: str) -> bytes:
     return write_html(describe(rows, title))
 
 
-def describe(rows: Sequence[RunRow], title: str) -> Document:
+def describe(rows: Sequence[RunRow], title: str) -> document.Document:
     """Several runs as a document."""
-    return Document(
+    return document.Document(
         title=f"{len(rows)} runs",
-        heading=spans(title),
+        heading=document.spans(title),
         command="traceops analyze",
         verdict=runs_verdict(rows),
         intro=(),
@@ -221,23 +207,25 @@ def describe(rows: Sequence[RunRow], title: str) -> Document:
     )
 
 
-def sections(rows: Sequence[RunRow], *, linked: bool) -> list[Section]:
+def sections(rows: Sequence[RunRow], *, linked: bool) -> list[document.Section]:
     """The tables of runs, and those that have no report with the reason."""
     used = [bucket for bucket in BUCKETS if any(row.ledger_ms.of(bucket) for row in rows)]
-    made = [Section("runs", "Runs", (TableBlock(figures_table(rows, linked=linked)),))]
+    made = [document.Section("runs", "Runs", (document.TableBlock(figures_table(rows, linked=linked)),))]
     if used:
-        terms = Terms(tuple(Term(TERMS[b].label, TERMS[b].definition, b, TERMS[b].colour) for b in used))
-        words, ledgers = texts("runs", "runs"), TableBlock(ledger_table(rows, linked=linked))
-        made.append(Section("ledger", words["steps"], (ledgers, soft(words["ledgers"]), terms)))
+        terms = document.Terms(
+            tuple(document.Term(TERMS[b].label, TERMS[b].definition, b, TERMS[b].colour) for b in used)
+        )
+        words, ledgers = texts("runs", "runs"), document.TableBlock(ledger_table(rows, linked=linked))
+        made.append(document.Section("ledger", words["steps"], (ledgers, document.soft(words["ledgers"]), terms)))
     failed = [row for row in rows if row.problem]
     if failed:
-        made.append(Section("problems", "Without a report", (problems(failed),)))
+        made.append(document.Section("problems", "Without a report", (problems(failed),)))
     return made
 
 
-def problems(failed: Sequence[RunRow]) -> Block:
+def problems(failed: Sequence[RunRow]) -> document.Block:
     """Runs without a report, and why."""
-    return items([text(bold(row.name), f": {row.problem}") for row in failed], "problems")
+    return document.items([document.text(document.bold(row.name), f": {row.problem}") for row in failed], "problems")
 
 
 FILES = ("runs.html", "runs.json", "runs.csv")
@@ -275,16 +263,16 @@ def print_runs(rows: Sequence[RunRow], file: TextIO, written: Path) -> None:
     write_terminal(describe_summary(rows, written), file)
 
 
-def describe_summary(rows: Sequence[RunRow], written: Path) -> list[Block]:
+def describe_summary(rows: Sequence[RunRow], written: Path) -> list[document.Block]:
     """What the terminal says of several runs."""
     said = runs_verdict(rows)
     return [
-        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
-        *([TableBlock(figures_table(rows, linked=False))] if any(not row.problem for row in rows) else []),
+        document.text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        *([document.TableBlock(figures_table(rows, linked=False))] if any(not row.problem for row in rows) else []),
         *(
-            text(f"{MARK['error']} {row.name}: {row.problem}", look="level-error", indent=(0, 2))
+            document.text(f"{MARK['error']} {row.name}: {row.problem}", look="level-error", indent=(0, 2))
             for row in rows
             if row.problem
         ),
-        Code((f"Runs: {written}",), look=""),
+        document.Code((f"Runs: {written}",), look=""),
     ]

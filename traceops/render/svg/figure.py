@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traceops.render.svg import plot
 from traceops.render.svg.marks import bar_ends, bars, boxes, dash_of, heat_map, pattern_of, points
-from traceops.render.svg.plot import (
-    Axis,
-    LegendEntry,
-    Mark,
-    Note,
-    Plot,
-    PlotFrame,
-    PlotRow,
-    Rectangle,
-    Segment,
-    Tick,
-    axis_of,
-    plain,
-)
 
 TYPES = ("bar", "box", "heatmap", "scatter")
 _GRID = "var(--line)"
@@ -29,7 +16,7 @@ _WIDEST_ROW_PX = 42.0  # of a category: few of them do not fill a figure's least
 _BELOW_PX = 60  # of plotly's height: margins, which hold its ticks and title
 
 
-def plot_of(figure: Mapping[str, Any]) -> Plot:
+def plot_of(figure: Mapping[str, Any]) -> plot.Plot:
     """The figure laid out.
 
     Raises ValueError for a trace of another type than `TYPES`: nothing of a figure is left out without a word.
@@ -43,7 +30,7 @@ def plot_of(figure: Mapping[str, Any]) -> Plot:
     marks = [*_grid(frame, layout), *_shapes(layout, frame, below=True), *_traces(traces, layout, frame)]
     marks += [*_shapes(layout, frame, below=False), *_notes(layout, frame)]
     rows = _rows(frame)
-    return Plot(
+    return plot.Plot(
         height=round(frame.height, 1),
         marks=tuple(marks),
         rows=rows,
@@ -69,22 +56,24 @@ def _ends(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Ite
                 yield from () if x is None else (x - (less or 0.0), x + (more or 0.0))
 
 
-def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> PlotFrame:
+def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> plot.PlotFrame:
     across = [value for trace in traces if trace["type"] in ("scatter", "heatmap") for value in trace["x"]]
     lines = [value for trace in traces for value in trace["y"]]
     level = [shape["y0"] for shape in layout.get("shapes", ()) if shape.get("yref") == "y"]
-    x = axis_of(layout.get("xaxis", {}), across, list(_ends(traces, layout)))
-    y = axis_of(layout.get("yaxis", {}), lines, level, most=5)
+    x = plot.axis_of(layout.get("xaxis", {}), across, list(_ends(traces, layout)))
+    y = plot.axis_of(layout.get("yaxis", {}), lines, level, most=5)
     margin = layout.get("margin") or {}
     height = float(layout.get("height", 300)) - _BELOW_PX - max(float(margin.get("b", 50)) - 50, 0.0)
     if y.names or "tickvals" in layout.get("yaxis", {}):
         height = min(height, abs(y.high - y.low) * _WIDEST_ROW_PX)
     above = any(note.get("yanchor") == "bottom" and _domain(note, "y") for note in layout.get("annotations", ()))
     top = _NOTE_PX if above else 0.0
-    return PlotFrame(x, y, max(height, 24.0) + top, top)
+    return plot.PlotFrame(x, y, max(height, 24.0) + top, top)
 
 
-def _traces(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
+def _traces(
+    traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: plot.PlotFrame
+) -> Iterator[plot.Mark]:
     by_type = {kind: [trace for trace in traces if trace["type"] == kind] for kind in TYPES}
     yield from bars(by_type["bar"], layout, frame)
     yield from boxes(by_type["box"], frame)
@@ -94,19 +83,19 @@ def _traces(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], fram
         yield from points(trace, frame)
 
 
-def _grid(frame: PlotFrame, layout: Mapping[str, Any]) -> Iterator[Mark]:
+def _grid(frame: plot.PlotFrame, layout: Mapping[str, Any]) -> Iterator[plot.Mark]:
     """Thin lines at the ticks of axes that have numbers."""
     if layout.get("xaxis", {}).get("showgrid", True) and not frame.x.names:
         for value, _ in frame.x.ticks:
             if (x := frame.across(value)) is not None:
-                yield Segment(x, frame.top, x, frame.height, _GRID)
+                yield plot.Segment(x, frame.top, x, frame.height, _GRID)
     if not frame.y.names and layout.get("yaxis", {}).get("showgrid", True):
         for value, _ in frame.y.ticks:
             if (y := frame.down(value)) is not None:
-                yield Segment(0, y, 100, y, _GRID)
+                yield plot.Segment(0, y, 100, y, _GRID)
 
 
-def _shapes(layout: Mapping[str, Any], frame: PlotFrame, *, below: bool) -> Iterator[Mark]:
+def _shapes(layout: Mapping[str, Any], frame: plot.PlotFrame, *, below: bool) -> Iterator[plot.Mark]:
     for shape in layout.get("shapes", ()):
         if (shape.get("layer") == "below") != below:
             continue
@@ -117,12 +106,14 @@ def _shapes(layout: Mapping[str, Any], frame: PlotFrame, *, below: bool) -> Iter
             continue
         if shape["type"] == "rect":
             colour, top = str(shape.get("fillcolor", "#80808030")), min(y0, y1)
-            yield Rectangle(min(x0, x1), top, round(abs(x1 - x0), 3), abs(y1 - y0), colour)
+            yield plot.Rectangle(min(x0, x1), top, round(abs(x1 - x0), 3), abs(y1 - y0), colour)
         else:
-            yield Segment(x0, y0, x1, y1, str(line.get("color", "#808080")), float(line.get("width", 1)), dash_of(line))
+            yield plot.Segment(
+                x0, y0, x1, y1, str(line.get("color", "#808080")), float(line.get("width", 1)), dash_of(line)
+            )
 
 
-def _notes(layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
+def _notes(layout: Mapping[str, Any], frame: plot.PlotFrame) -> Iterator[plot.Mark]:
     for note in layout.get("annotations", ()):
         x, y = (_place(note[axis], axis, note, frame) for axis in ("x", "y"))
         if x is None or y is None:
@@ -132,10 +123,10 @@ def _notes(layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
         if anchor == "middle":  # not over the edges
             anchor = "start" if x < 15 else "end" if x > 85 else "middle"
         colour = str((note.get("font") or {}).get("color", ""))
-        yield Note(x, y - 9 if above else y, plain(note["text"]), anchor, "", colour)  # type: ignore[arg-type]
+        yield plot.Note(x, y - 9 if above else y, plot.plain(note["text"]), anchor, "", colour)  # type: ignore[arg-type]
 
 
-def _place(value: Any, axis: str, item: Mapping[str, Any], frame: PlotFrame) -> float | None:
+def _place(value: Any, axis: str, item: Mapping[str, Any], frame: plot.PlotFrame) -> float | None:
     """Percent or px of a coordinate of the data, or of the plot's own ('x domain')."""
     if _domain(item, axis):
         inner = frame.height - frame.top
@@ -147,24 +138,26 @@ def _domain(item: Mapping[str, Any], axis: str) -> bool:
     return str(item.get(f"{axis}ref", axis)).endswith("domain")
 
 
-def _rows(frame: PlotFrame) -> tuple[PlotRow, ...]:
+def _rows(frame: plot.PlotFrame) -> tuple[plot.PlotRow, ...]:
     made = []
     named = bool(frame.y.names) or not _numeric(frame.y)
     for value, text in frame.y.ticks:
         if (y := frame.down(value)) is not None and text:
-            made.append(PlotRow(y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number"))
+            made.append(
+                plot.PlotRow(y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number")
+            )
     least = 11.0 if named else 8.0
     if len(made) > 1 and abs(made[1].y - made[0].y) < least:  # too low for a label each
         every = int(-(-least // abs(made[1].y - made[0].y)))
-        made = [PlotRow(row.y, 12.0, row.text, row.css) for row in made[::every]]
+        made = [plot.PlotRow(row.y, 12.0, row.text, row.css) for row in made[::every]]
     return tuple(made)
 
 
-def _numeric(axis: Axis) -> bool:
+def _numeric(axis: plot.Axis) -> bool:
     return all(text.replace(",", "").replace(".", "").lstrip("-−").isdigit() for _, text in axis.ticks)
 
 
-def _ticks(frame: PlotFrame) -> tuple[Tick, ...]:
+def _ticks(frame: plot.PlotFrame) -> tuple[plot.Tick, ...]:
     placed = [
         (100 * share, text)
         for value, text in frame.x.ticks
@@ -173,12 +166,12 @@ def _ticks(frame: PlotFrame) -> tuple[Tick, ...]:
     every = max(1, -(-len(placed) // _MOST_TICKS))
     kept = placed[::every]
     return tuple(
-        Tick(round(x, 3), text, "start" if x < 3 else "end" if x > 97 else "middle", minor=place % 2 == 1)
+        plot.Tick(round(x, 3), text, "start" if x < 3 else "end" if x > 97 else "middle", minor=place % 2 == 1)
         for place, (x, text) in enumerate(kept)
     )
 
 
-def _legend(traces: Sequence[Mapping[str, Any]]) -> Iterator[LegendEntry]:
+def _legend(traces: Sequence[Mapping[str, Any]]) -> Iterator[plot.LegendEntry]:
     named = [trace for trace in traces if trace.get("name") and trace["type"] in ("bar", "scatter")]
     for trace in named:
         if not trace.get("showlegend", len(named) > 1):
@@ -189,4 +182,4 @@ def _legend(traces: Sequence[Mapping[str, Any]]) -> Iterator[LegendEntry]:
         if isinstance(colour, (list, tuple)):
             colour = None
         own = str(colour or (marker.get("line") or {}).get("color") or line.get("color") or "#808080")
-        yield LegendEntry(plain(trace["name"]), own, pattern_of(trace), drawn_as_line)
+        yield plot.LegendEntry(plot.plain(trace["name"]), own, pattern_of(trace), drawn_as_line)

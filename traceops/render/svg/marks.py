@@ -14,26 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.render.document import AlignedSteps, StepLane
-from traceops.render.svg.plot import (
-    Anchor,
-    Dot,
-    LegendEntry,
-    Mark,
-    Note,
-    Picture,
-    Plot,
-    PlotFrame,
-    PlotRow,
-    Rectangle,
-    Segment,
-    Shape,
-    Tick,
-    narrow_pct,
-    nice_ticks,
-    number_as,
-    plain,
-    titles,
-)
+from traceops.render.svg import plot
 
 SHADES = 15  # and one for what is not known
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -84,7 +65,7 @@ MOST_TITLED = 600  # cells with a text of their own; more of them become a pictu
 STRONGEST = 0.8  # of the colour: numbers stay readable on it
 
 
-def heat_map(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
+def heat_map(trace: Mapping[str, Any], frame: plot.PlotFrame) -> Iterator[plot.Mark]:
     """The cells of a heat map, and their numbers where the figure writes them."""
     grid: Sequence[Sequence[float | None]] = trace["z"]
     columns, lines = list(trace["x"]), list(trace["y"])
@@ -93,9 +74,9 @@ def heat_map(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     gap = float(trace.get("ygap", 0))
     band = 100.0 / max(len(columns), 1)
     if sum(map(len, grid)) > MOST_TITLED:
-        yield Picture(shaded_png(shades_of(grid, low, high), colour, STRONGEST))
+        yield plot.Picture(shaded_png(shades_of(grid, low, high), colour, STRONGEST))
         return
-    said, form = titles(trace), str(trace.get("texttemplate") or "")
+    said, form = plot.titles(trace), str(trace.get("texttemplate") or "")
     for line, (name, values) in enumerate(zip(lines, grid, strict=True)):
         middle = frame.down(name)
         for column, value in enumerate(values):
@@ -105,13 +86,13 @@ def heat_map(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
             title, height = said((line, column), own), frame.band - gap
             top = round(middle - height / 2, 2)
             share = (value - low) / ((high - low) or 1.0)
-            yield Rectangle(
+            yield plot.Rectangle(
                 round(column * band, 3), top, round(band * 0.995, 3), round(height, 2), colour,
                 round(STRONGEST * min(max(share, 0.0), 1.0) + 0.04, 3), "", title,
             )  # fmt: skip
             if form:
-                text = number_as(value, form.partition(":")[2].rstrip("}"))
-                yield Note(round((column + 0.5) * band, 3), middle, text, "middle")
+                text = plot.number_as(value, form.partition(":")[2].rstrip("}"))
+                yield plot.Note(round((column + 0.5) * band, 3), middle, text, "middle")
 
 
 # Bar and box traces as rectangles.
@@ -150,7 +131,7 @@ def bar_ends(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> 
     return made
 
 
-def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
+def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: plot.PlotFrame) -> Iterator[plot.Mark]:
     """Rectangles of all bar traces; texts stand on bars or beside them."""
     all_ends = bar_ends(traces, layout)
     count = sum(map(len, all_ends))
@@ -158,7 +139,7 @@ def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: 
     for trace, ends in zip(traces, all_ends, strict=True):
         marker = trace.get("marker") or {}
         height = frame.band * float(trace.get("width") or 1 - float(layout.get("bargap", 0.2)))
-        opacity, pattern, said = float(marker.get("opacity", 1.0)), pattern_of(trace), titles(trace)
+        opacity, pattern, said = float(marker.get("opacity", 1.0)), pattern_of(trace), plot.titles(trace)
         colours, texts, path = marker.get("color"), trace.get("text"), []
         for place, (begin, end) in enumerate(ends):
             left, right = frame.across(min(begin, end)), frame.across(max(begin, end))
@@ -171,15 +152,15 @@ def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: 
                 else:
                     colour = colours[place] if isinstance(colours, (list, tuple)) else str(colours)
                     own = {"x": trace["x"][place], "y": trace["y"][place], "base": begin}
-                    yield Rectangle(
+                    yield plot.Rectangle(
                         left, round(middle - height / 2, 2), round(right - left, 3), round(height, 2), colour, opacity,
                         pattern, said(place, own),
                     )  # fmt: skip
             if texts:
-                yield _text(plain(texts[place]).strip(), left, right, middle, trace)
+                yield _text(plot.plain(texts[place]).strip(), left, right, middle, trace)
         if path:
             colour = colours[0] if isinstance(colours, (list, tuple)) else str(colours)
-            yield Shape("".join(path), colour, opacity)
+            yield plot.Shape("".join(path), colour, opacity)
 
 
 def cell_path(left: float, right: float, top: float, height: float) -> str:
@@ -188,7 +169,7 @@ def cell_path(left: float, right: float, top: float, height: float) -> str:
     return f"M{x} {y}h{wide}v{high}h-{wide}z"
 
 
-def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mark]:
+def boxes(traces: Sequence[Mapping[str, Any]], frame: plot.PlotFrame) -> Iterator[plot.Mark]:
     """Boxes from quartile to quartile with their median, whiskers to the ends."""
     height = round(frame.band * 0.5, 2)
     for trace in traces:
@@ -199,25 +180,25 @@ def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mar
             if middle is None or any(value is None for value in known):
                 continue
             least, low, half, high, most = (float(value or 0.0) for value in known)
-            said = _BOX.format(plain(trace.get("name", row)), *(trace[key][place] for key in _ENDS))
-            yield Segment(least, middle, most, middle, colour, 1.5, title=said)
-            yield Rectangle(
+            said = _BOX.format(plot.plain(trace.get("name", row)), *(trace[key][place] for key in _ENDS))
+            yield plot.Segment(least, middle, most, middle, colour, 1.5, title=said)
+            yield plot.Rectangle(
                 low, round(middle - height / 2, 2), round(max(high - low, 0.15), 3), height, colour, 0.55, "", said
             )
             for at, reach in ((half, 0.5), (least, 0.25), (most, 0.25)):
-                yield Segment(at, middle - height * reach, at, middle + height * reach, colour, 2, title=said)
+                yield plot.Segment(at, middle - height * reach, at, middle + height * reach, colour, 2, title=said)
 
 
-def _text(text: str, left: float, right: float, middle: float, trace: Mapping[str, Any]) -> Note:
+def _text(text: str, left: float, right: float, middle: float, trace: Mapping[str, Any]) -> plot.Note:
     """On the bar where it is long, else beside it; at its end where a narrow page has no room beside it."""
     if trace.get("textposition") != "outside" and right - left > _INSIDE:
-        return Note(left, middle, text, "start", "on-bar", dx=6)
+        return plot.Note(left, middle, text, "start", "on-bar", dx=6)
     if right > _BESIDE and left > 100 - _BESIDE:
-        return Note(left, middle, text, "end", dx=-6)
-    needs = narrow_pct(text)
+        return plot.Note(left, middle, text, "end", dx=-6)
+    needs = plot.narrow_pct(text)
     if right + needs > 100 and right >= needs:
-        return Note(right, middle, text, "end", dx=-6)
-    return Note(right, middle, text, "start", dx=6)
+        return plot.Note(right, middle, text, "end", dx=-6)
+    return plot.Note(right, middle, text, "start", dx=6)
 
 
 # Scatter traces as dots, lines and texts.
@@ -234,7 +215,7 @@ def dash_of(line: Mapping[str, Any]) -> str:
     return _DASHES.get(str(line.get("dash", "")), "")
 
 
-def points(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
+def points(trace: Mapping[str, Any], frame: plot.PlotFrame) -> Iterator[plot.Mark]:
     """What a scatter trace shows by its mode."""
     places = [(frame.across(x), frame.down(y)) for x, y in zip(trace["x"], trace["y"], strict=True)]
     mode = str(trace.get("mode", "lines"))
@@ -248,10 +229,10 @@ def points(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
         for (x, y), text in zip(places, trace["text"], strict=True):
             if x is not None and y is not None:
                 right = x > 70
-                yield Note(x, y, plain(text).strip(), "end" if right else "start", dx=-10 if right else 10)
+                yield plot.Note(x, y, plot.plain(text).strip(), "end" if right else "start", dx=-10 if right else 10)
 
 
-def _line(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float | None]]) -> Iterator[Mark]:
+def _line(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float | None]]) -> Iterator[plot.Mark]:
     line = trace.get("line") or {}
     colour, width = str(line.get("color", "#808080")), float(line.get("width", 1.5))
     opacity = float(trace.get("opacity", 1.0))
@@ -262,7 +243,7 @@ def _line(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
     ]
     if len(joined) <= _MOST_SEGMENTS:
         for a, b, c, d in joined:
-            yield Segment(a, b, c, d, colour, width, dash_of(line))
+            yield plot.Segment(a, b, c, d, colour, width, dash_of(line))
         return
     path, at = [], None
     for a, b, c, d in joined:
@@ -270,16 +251,16 @@ def _line(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
             path.append(f"M{round(100 * a)} {round(10 * b)}")
         path.append(f"L{round(100 * c)} {round(10 * d)}")
         at = (c, d)
-    yield Shape("".join(path), colour, opacity, fill=False, width=width)
+    yield plot.Shape("".join(path), colour, opacity, fill=False, width=width)
 
 
-def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float | None]]) -> Iterator[Mark]:
-    marker, said = trace.get("marker") or {}, titles(trace)
+def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float | None]]) -> Iterator[plot.Mark]:
+    marker, said = trace.get("marker") or {}, plot.titles(trace)
     symbol, colours = str(marker.get("symbol", "circle")), marker.get("color")
     opacity = float(marker.get("opacity", 1.0))
     if len(places) > _MOST_TITLED and symbol == "circle" and not isinstance(colours, (list, tuple)):
         path = "".join(f"M{round(100 * x)} {round(10 * y)}h0" for x, y in places if x is not None and y is not None)
-        yield Shape(path, str(colours or "#808080"), opacity, fill=False, width=float(marker.get("size", 6)))
+        yield plot.Shape(path, str(colours or "#808080"), opacity, fill=False, width=float(marker.get("size", 6)))
         return
     for place, (x, y) in enumerate(places):
         if x is None or y is None:
@@ -288,14 +269,14 @@ def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
         if symbol.startswith("line-ns"):
             line = marker.get("line") or {}
             colour = str(line.get("color") or colours)
-            yield Segment(x, y - _TICK_PX, x, y + _TICK_PX, colour, float(line.get("width", 2)), title=own)
+            yield plot.Segment(x, y - _TICK_PX, x, y + _TICK_PX, colour, float(line.get("width", 2)), title=own)
             continue
         colour = colours[place] if isinstance(colours, (list, tuple)) else str(colours or "#808080")
         radius = float(marker.get("size", 6)) / 2
-        yield Dot(x, y, radius, colour, opacity, symbol.endswith("-open"), own)
+        yield plot.Dot(x, y, radius, colour, opacity, symbol.endswith("-open"), own)
 
 
-def _reach(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
+def _reach(trace: Mapping[str, Any], frame: plot.PlotFrame) -> Iterator[plot.Mark]:
     """The bars of a point's interval."""
     error = trace["error_x"]
     for x, y, more, less in zip(trace["x"], trace["y"], error["array"], error["arrayminus"], strict=True):
@@ -304,9 +285,9 @@ def _reach(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
         low, high, middle = frame.across(x - (less or 0.0)), frame.across(x + (more or 0.0)), frame.down(y)
         if low is not None and high is not None and middle is not None and high > low:
             colour = str(error.get("color", "#808080"))
-            yield Segment(low, middle, high, middle, colour, float(error.get("thickness", 2)))
+            yield plot.Segment(low, middle, high, middle, colour, float(error.get("thickness", 2)))
             for end in (low, high):
-                yield Segment(end, middle - 4, end, middle + 4, colour, 2)
+                yield plot.Segment(end, middle - 4, end, middle + 4, colour, 2)
 
 
 _LANE, _BAR, _BRACKET, _TEXT = 52.0, 24.0, 29.0, 40.0  # px: a lane, its bar, and below the bar
@@ -314,35 +295,37 @@ _BARE = 34.0  # a lane of which nothing is pointed out
 _BLAMED = "var(--error)"
 
 
-def lanes_plot(steps: AlignedSteps) -> Plot:
+def lanes_plot(steps: AlignedSteps) -> plot.Plot:
     """The lanes below each other, in the colours of their kinds."""
     colours = {kind.key: kind.colour for kind in steps.kinds}
     labels = {kind.key: kind.label for kind in steps.kinds}
     end, top = steps.end_ms or 1.0, 0.0
-    marks: list[Mark] = []
-    rows: list[PlotRow] = []
+    marks: list[plot.Mark] = []
+    rows: list[plot.PlotRow] = []
     for lane in steps.lanes:
         marks += _pieces(lane, end, top, colours, labels)
         marks += _marks(lane, end, top)
         rows.append(
-            PlotRow(top + _BAR / 2, _LANE if lane.marks else _BARE, lane.label, "blamed" if lane.blamed else "")
+            plot.PlotRow(top + _BAR / 2, _LANE if lane.marks else _BARE, lane.label, "blamed" if lane.blamed else "")
         )
         top += _LANE if lane.marks else _BARE
-    ticks = [(100 * value / end, f"{text} ms") for value, text in nice_ticks(0, end, 7)]
-    return Plot(
+    ticks = [(100 * value / end, f"{text} ms") for value, text in plot.nice_ticks(0, end, 7)]
+    return plot.Plot(
         height=top,
         marks=tuple(marks),
         rows=tuple(rows),
         ticks=tuple(
-            Tick(round(x, 2), text, "start" if x < 3 else "end" if x > 97 else "middle", place % 2 == 1)
+            plot.Tick(round(x, 2), text, "start" if x < 3 else "end" if x > 97 else "middle", place % 2 == 1)
             for place, (x, text) in enumerate(ticks)
         ),
-        legend=tuple(LegendEntry(kind.label, kind.colour) for kind in steps.kinds),
+        legend=tuple(plot.LegendEntry(kind.label, kind.colour) for kind in steps.kinds),
         chars=max((len(line) for lane in steps.lanes for line in lane.label.split("\n")), default=0),
     )
 
 
-def _pieces(lane: StepLane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]) -> Iterator[Mark]:
+def _pieces(
+    lane: StepLane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]
+) -> Iterator[plot.Mark]:
     paths: dict[str, list[str]] = {}
     for piece in lane.pieces:
         left = min(max(100 * piece.start_ms / end, 0.0), 100.0)
@@ -352,33 +335,33 @@ def _pieces(lane: StepLane, end: float, top: float, colours: dict[str, str], lab
             paths.setdefault(colour, []).append(cell_path(left, right, top, _BAR))
         else:
             spent = f"{piece.duration_ms:,.3f} ms from {piece.start_ms:,.3f} ms"
-            said = f"{lane.label}\n{labels.get(piece.key, piece.key)}: {spent}"
-            yield Rectangle(round(left, 3), top, round(right - left, 3), _BAR, colour, title=said)
+            sentence = f"{lane.label}\n{labels.get(piece.key, piece.key)}: {spent}"
+            yield plot.Rectangle(round(left, 3), top, round(right - left, 3), _BAR, colour, title=sentence)
     for colour, path in paths.items():
-        yield Shape("".join(path), colour)
+        yield plot.Shape("".join(path), colour)
     if lane.blamed:
         for y in (top - 2, top + _BAR + 2):
-            yield Segment(0, y, 100, y, _BLAMED, 1.5)
+            yield plot.Segment(0, y, 100, y, _BLAMED, 1.5)
 
 
-def _marks(lane: StepLane, end: float, top: float) -> Iterator[Mark]:
+def _marks(lane: StepLane, end: float, top: float) -> Iterator[plot.Mark]:
     for mark in lane.marks:
         left, right = max(100 * mark.start_ms / end, 0.0), min(100 * mark.end_ms / end, 100.0)
         y = top + _BRACKET
         colour = mark.colour or "var(--ink)"
-        yield Segment(round(left, 3), y, round(right, 3), y, colour, 2)
+        yield plot.Segment(round(left, 3), y, round(right, 3), y, colour, 2)
         for x in (left, right):
-            yield Segment(round(x, 3), y - 4, round(x, 3), y + 1, colour, 2)
+            yield plot.Segment(round(x, 3), y - 4, round(x, 3), y + 1, colour, 2)
         if not mark.text:
             continue
-        at, anchor = _place(left, right, narrow_pct(mark.text))
-        yield Note(round(at, 3), top + _TEXT, mark.text, anchor, "mark")
+        at, anchor = _place(left, right, plot.narrow_pct(mark.text))
+        yield plot.Note(round(at, 3), top + _TEXT, mark.text, anchor, "mark")
 
 
-def _place(left: float, right: float, needs: float) -> tuple[float, Anchor]:
+def _place(left: float, right: float, needs: float) -> tuple[float, plot.Anchor]:
     """Where a text below a mark stands: in its middle, or from or to an end of it where a narrow page cuts less."""
     middle = (left + right) / 2
-    places: list[tuple[float, Anchor, float]] = [  # and where it begins
+    places: list[tuple[float, plot.Anchor, float]] = [  # and where it begins
         (middle, "middle", middle - needs / 2), (left, "start", left), (right, "end", right - needs),
     ]  # fmt: skip
     at, anchor, _ = min(places, key=lambda one: max(-one[2], 0.0) + 2 * max(one[2] + needs - 100, 0.0))

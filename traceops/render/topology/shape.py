@@ -202,7 +202,10 @@ class _Speaker:
         linked = all((path := self._machine.path(*pair)) is not None and path.kind in LINKS for pair in pairs)
         texts = [", ".join(sorted(kinds, key=_kind_order)), _range(list(measured.values()))]
         texts += [f"NCCL: {', '.join(hows)}"] if hows else []
-        bad = _unused(hows, linked) + _slow(measured)
+        # What NCCL leaves unused of what joins these pairs.
+        left = linked and _any(hows, "SHM", "NET")
+        around = not linked and _any(hows, "NET")
+        bad = ([WORDS["unused"]] if left else [WORDS["network"]] if around else []) + _slow(measured)
         known = frozenset(path.kind for pair in pairs if (path := self._machine.path(*pair)) is not None)
         return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad), known)
 
@@ -215,13 +218,6 @@ class _Speaker:
         if path.count and path.back_share is not None:
             return say("both_ways", count=path.count, back=round(path.count * path.back_share))
         return f"NV{path.count or ''}"
-
-
-def _unused(hows: Sequence[str], linked: bool) -> list[str]:
-    """What NCCL leaves unused of what joins these pairs."""
-    left = linked and _any(hows, "SHM", "NET")
-    around = not linked and _any(hows, "NET")
-    return [WORDS["unused"]] if left else [WORDS["network"]] if around else []
 
 
 def _slow(measured: Mapping[Pair, float]) -> list[str]:

@@ -6,20 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from traceops.core.findings import Finding
+from traceops.render import document
 from traceops.render.cells import Table
-from traceops.render.document import (
-    AlignedSteps,
-    Answer,
-    Block,
-    Code,
-    Facts,
-    FindingBlock,
-    Fold,
-    Heading,
-    Items,
-    TableBlock,
-    Text,
-)
 from traceops.render.finding_blocks import evidence_lines
 from traceops.render.printer import Printer, wrapped_printer
 
@@ -34,7 +22,7 @@ _LOOK = {"": "", "soft": "dim", "bold": "bold", **{f"level-{level}": style for l
 
 
 def write_terminal(
-    blocks: Sequence[Block], file: TextIO, *, widths: tuple[int, int] | None = None, captions: bool = False
+    blocks: Sequence[document.Block], file: TextIO, *, widths: tuple[int, int] | None = None, captions: bool = False
 ) -> None:
     """Print the blocks in order. What is folded on a page is printed; charts and drawings have no lines, aligned steps
     what is pointed out in them.
@@ -45,17 +33,17 @@ def write_terminal(
     """
     printer = Printer(file) if widths is None else wrapped_printer(file, widths)
     for block in blocks:
-        if captions and isinstance(block, TableBlock) and block.table.caption:
+        if captions and isinstance(block, document.TableBlock) and block.table.caption:
             printer.line((f"{block.table.caption}:", "dim"))
         _write(printer, block, "")
 
 
-def _write(printer: Printer | WrappedPrinter, block: Block, indent: str) -> None:
+def _write(printer: Printer | WrappedPrinter, block: document.Block, indent: str) -> None:
     if (write := _WRITERS.get(type(block))) is not None:
         write(printer, block, indent)
 
 
-def _write_text(printer: Printer | WrappedPrinter, block: Text, indent: str) -> None:
+def _write_text(printer: Printer | WrappedPrinter, block: document.Text, indent: str) -> None:
     look = _LOOK.get(block.look, "")
     first, further = block.indent
     lead = indent + " " * first
@@ -65,28 +53,28 @@ def _write_text(printer: Printer | WrappedPrinter, block: Text, indent: str) -> 
     printer.line(*words, hanging=further)
 
 
-def _write_items(printer: Printer | WrappedPrinter, block: Items, indent: str) -> None:
+def _write_items(printer: Printer | WrappedPrinter, block: document.Items, indent: str) -> None:
     for number, item in enumerate(block.items, 1):
         for one in item:
             _write(printer, one, f"{indent}{number}. " if block.ordered else f"{indent}- ")
 
 
-def _write_lines(printer: Printer | WrappedPrinter, block: Code, indent: str) -> None:
+def _write_lines(printer: Printer | WrappedPrinter, block: document.Code, indent: str) -> None:
     for line in block.lines:
         printer.whole(indent + line, _LOOK.get(block.look, ""))
 
 
-def _write_facts(printer: Printer | WrappedPrinter, block: Facts, indent: str) -> None:
+def _write_facts(printer: Printer | WrappedPrinter, block: document.Facts, indent: str) -> None:
     for label, cell in block.facts:
         printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
 
 
-def _write_fold(printer: Printer | WrappedPrinter, block: Fold, indent: str) -> None:
+def _write_fold(printer: Printer | WrappedPrinter, block: document.Fold, indent: str) -> None:
     for inner in block.blocks:
         _write(printer, inner, indent)
 
 
-def _write_answer(printer: Printer | WrappedPrinter, block: Answer, indent: str) -> None:
+def _write_answer(printer: Printer | WrappedPrinter, block: document.Answer, indent: str) -> None:
     for label, said in block.lines:
         printer.line((f"{indent}{label}:", "bold"))
         for one in said:
@@ -95,7 +83,7 @@ def _write_answer(printer: Printer | WrappedPrinter, block: Answer, indent: str)
         printer.line((f"{indent}{cost.label}: ", "dim"), (cost.text, "bold"))
 
 
-def _write_steps(printer: Printer | WrappedPrinter, block: AlignedSteps, indent: str) -> None:
+def _write_steps(printer: Printer | WrappedPrinter, block: document.AlignedSteps, indent: str) -> None:
     for lane in block.lanes:
         for mark in (mark for mark in lane.marks if mark.text):
             printer.line((f"{indent}{lane.label.splitlines()[0]}: {mark.text}", ""), hanging=2)
@@ -128,14 +116,14 @@ def _write_finding(printer: Printer | WrappedPrinter, found: Finding, indent: st
 
 # What no terminal shows (charts, drawings) has no writer.
 _WRITERS: dict[type, Callable[[Any, Any, str], None]] = {
-    Text: _write_text,
-    Heading: lambda printer, block, indent: printer.line((indent + block.text, "bold")),
-    Items: _write_items,
-    TableBlock: lambda printer, block, indent: _write_table(printer, block.table),
-    Facts: _write_facts,
-    Code: _write_lines,
-    FindingBlock: lambda printer, block, indent: _write_finding(printer, block.finding, indent),
-    Fold: _write_fold,
-    Answer: _write_answer,
-    AlignedSteps: _write_steps,
+    document.Text: _write_text,
+    document.Heading: lambda printer, block, indent: printer.line((indent + block.text, "bold")),
+    document.Items: _write_items,
+    document.TableBlock: lambda printer, block, indent: _write_table(printer, block.table),
+    document.Facts: _write_facts,
+    document.Code: _write_lines,
+    document.FindingBlock: lambda printer, block, indent: _write_finding(printer, block.finding, indent),
+    document.Fold: _write_fold,
+    document.Answer: _write_answer,
+    document.AlignedSteps: _write_steps,
 }
