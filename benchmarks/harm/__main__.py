@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.harm.cases import Case, at_random_moments, load
+from benchmarks.harm.cases import KINDS, Case, at_random_moments, load
 from benchmarks.harm.lanes import reason_to_skip, side_by_side
 from traceops.capture import as_script
 from traceops.cli.run import NOTHING_CAPTURED
@@ -290,6 +290,7 @@ def main() -> int:
     more_s = [result.more_s for _, result in results if result]
     took = f"{len(more_s)} of {len(chosen)} cases in {time.monotonic() - began:.0f} s"
     print(f"{took}, {wrong} with a difference that is not listed")
+    print_kinds(chosen, results, wrong)
     if more_s:
         print(
             f"CPU time with traceops: {statistics.median(more_s):.1f} s more in the median, {max(more_s):.1f} at most"
@@ -298,10 +299,13 @@ def main() -> int:
 
 
 def report(case: Case, result: Result, deadline: float, *, again: bool) -> bool:
-    """Print what differs, also when the case runs again, alone; whether there is no difference but a listed one."""
+    """Print what differs; whether there is no difference but a listed one.
+
+    Beside others a case that differs runs once more, alone: a difference counts when it shows twice.
+    """
     if not result.found:
         return True
-    if case.listed and case.listed in " ".join(_LISTED_IN.read_text().split()):
+    if is_listed(case):
         print(f"{case.name}: {case.listed}", *result.found, sep="\n    ", flush=True)
         return True
     print(f"{case.name}: NOT LISTED", *result.found, sep="\n    ", flush=True)
@@ -312,6 +316,21 @@ def report(case: Case, result: Result, deadline: float, *, again: bool) -> bool:
         return False
     print("  and alone:", *(alone.found or ["no difference"]), sep="\n    ", flush=True)
     return not alone.found
+
+
+def is_listed(case: Case) -> bool:
+    """Whether docs/capture.md lists the case's difference."""
+    return bool(case.listed) and case.listed in " ".join(_LISTED_IN.read_text().split())
+
+
+def print_kinds(chosen: list[Case], results: list[tuple[Case, Result | None]], wrong: int) -> None:
+    """How many cases of each kind ran, and how many differed."""
+    ended = [case for case, result in results if result]
+    for kind in KINDS:
+        of_kind = [case.kind for case in ended].count(kind)
+        print(f"{kind}: {of_kind} of {[case.kind for case in chosen].count(kind)}")
+    listed = sum(bool(result and result.found) and is_listed(case) for case, result in results)
+    print(f"differences: {listed} listed, {wrong} not listed")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from typing import Any
 
 HERE = Path(__file__).parent / "cases"
 RANDOM = "random"  # the file of cases that are drawn
+_PROGRAMS = "programs and ways to start"
+_KIND_OF_FILE = {"signals": "aimed signals", RANDOM: "signals at random moments", "faults": "faults"}
+KINDS = (_PROGRAMS, *_KIND_OF_FILE.values())
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Case:
     ignore: tuple[str, ...] = ()
     listed: str = ""
     file: str = ""  # it stands in
+
+    @property
+    def kind(self) -> str:
+        """Of KINDS."""
+        return _KIND_OF_FILE.get(self.file, _PROGRAMS)
 
     @property
     def signal_number(self) -> int:

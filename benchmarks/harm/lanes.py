@@ -30,13 +30,15 @@ _SLEEPS = re.compile(r"\bsleep\((\d+(?:\.\d+)?)\)")
 def side_by_side(
     work: Callable[[Case, float], T], cases: list[Case], lanes: int, deadline: float
 ) -> Iterator[tuple[Case, T | None]]:
-    """Results in the order of the cases, which begin longest first; None where no time was left for one.
+    """Results in the order of the cases; None where no time was left for one.
+
+    Random signals begin first, as all of them have to fit, then what takes longest.
 
     `work` gets the case and the deadline, of `time.monotonic()`.
     """
     processes = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(lanes, processes, _take_cores, (processes.Value("i", 0), lanes)) as pool:
-        first = sorted(cases, key=lambda case: (case.file == RANDOM, -seconds_about(case)))
+        first = sorted(cases, key=lambda case: (case.file != RANDOM, -seconds_about(case)))
         running = {case.name: pool.submit(_within, work, case, deadline) for case in first}
         yield from ((case, running[case.name].result()) for case in cases)
 

@@ -26,7 +26,7 @@ from benchmarks.field.score import Scored, files_of, first_sentence, markdown, s
 from benchmarks.figures import BEGIN, END, PAGE, Figure, block, commits_since, measured_at, replaced
 from benchmarks.gpu_traces.truth import EXPECTED
 from benchmarks.harm import sizes
-from benchmarks.harm.__main__ import Outcome, examine, run
+from benchmarks.harm.__main__ import Outcome, Result, examine, print_kinds, report, run
 from benchmarks.harm.cases import Case, at_random_moments
 from benchmarks.harm.cases import load as load_programs
 from benchmarks.harm.lanes import reason_to_skip, side_by_side
@@ -226,6 +226,21 @@ def test_a_program_without_an_end_is_ended_and_no_case_begins_behind_the_deadlin
     ended = run(endless, traced=False, limit_s=1.0)
     assert "ended by the harness, as it took too long" in ended.differences(ended)
     assert list(side_by_side(examine, [endless], 1, time.monotonic())) == [(endless, None)]
+
+
+def test_a_difference_beside_others_counts_when_it_shows_again_alone() -> None:
+    differs, same = Result(["exit code 1, not 0"], 1.0, 0.0), Case("ends")
+    traced_alone = Case("knows the capture", "import os, sys; sys.exit('TRACEOPS_CAPTURE' in os.environ)")
+    assert report(same, differs, math.inf, again=True) and not report(same, differs, 0.0, again=True)
+    assert not report(same, differs, math.inf, again=False)
+    assert not report(traced_alone, differs, math.inf, again=True)
+
+
+def test_the_end_counts_each_kind_of_case(capsys: pytest.CaptureFixture[str]) -> None:
+    signal, fault = (Case(file, file=file) for file in ("signals", "faults"))
+    print_kinds([signal, fault], [(signal, Result([], 1.0, 0.0)), (fault, None)], 0)
+    kinds = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    assert (kinds["aimed signals"], kinds["faults"]) == ("1 of 1", "0 of 1")
 
 
 def test_a_case_that_needs_a_tool_that_is_missing_is_skipped() -> None:

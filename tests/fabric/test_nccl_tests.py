@@ -54,6 +54,15 @@ def test_the_two_of_a_row_that_is_faster_counts_and_wrong_values_of_both_are_add
     assert [(row.time_us, row.busbw_gbs, row.wrong) for row in one.sizes] == [(450.0, 223.7, 7)]
 
 
+@pytest.mark.parametrize("number", ["1e999", "inf", "nan"])
+def test_a_row_with_a_number_that_is_not_finite_is_left_out(tmp_path, number):
+    row = "  67108864  16777216  float  sum  -1  900.0  74.5  111.8  {}\n"
+    table = tmp_path / "log"
+    table.write_text(HEADER + row.format(0) + row.format(number))
+    [one] = read_nccl_tests(str(table))
+    assert [line.wrong for line in one.sizes] == [0]
+
+
 def test_a_prefix_of_mpirun_changes_nothing():
     [one] = of("a100x8_slow_and_wrong.txt")
     assert (one.op, len(one.ranks), one.wrong, one.out_of_bounds) == ("all_reduce", 8, 1536, 1)

@@ -165,10 +165,10 @@ class Parser(argparse.ArgumentParser):
         if wrong is not None:
             message += meant(wrong["given"], _choices(self, wrong["what"]))
         message += instead(self, message)
-        said = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
+        sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
         self._print_message(self._short_usage(), sys.stderr)
-        self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")
+        self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
 
 
 _WRONG_CHOICE = re.compile(r"argument (\w+): invalid choice: '([^']*)'")

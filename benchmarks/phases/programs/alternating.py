@@ -32,7 +32,7 @@ def main() -> None:
     of_encoder = torch.optim.Adam(encoder.parameters(), lr=1e-4)
     of_decoder = torch.optim.Adam(decoder.parameters(), lr=1e-4)
     codes = torch.randn(BATCH, WIDTH, device=DEVICE)
-    for _ in rounds(sizes(24, 24)):
+    for _ in rounds():
         batch = torch.randn(BATCH, WIDTH, device=DEVICE)
         for _ in range(DICTIONARY_STEPS):
             with phase("dictionary", fit_dictionary):

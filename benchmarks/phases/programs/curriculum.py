@@ -4,7 +4,8 @@ import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-LENGTHS, WIDTH, BATCH = (64, 128, 256), sizes(96, 512), sizes(4, 48)
+LENGTHS, PARTS = (64, 128, 256), sizes((0.25, 0.35, 0.4), (0.2, 0.3, 0.5))
+WIDTH, BATCH = sizes(96, 512), sizes(4, 48)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> None:
@@ -19,10 +20,10 @@ def main() -> None:
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
     model = wrap(nn.TransformerEncoder(layer, sizes(2, 8)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for number in rounds(sizes(120, 150)):
-        stage = number // sizes(40, 50)
-        with phase(f"stage {stage}", train_step):
-            train_step(model, optimizer, LENGTHS[stage])
+    for stage, (length, part) in enumerate(zip(LENGTHS, PARTS, strict=True)):
+        for _ in rounds(part):
+            with phase(f"stage {stage}", train_step):
+                train_step(model, optimizer, length)
 
 
 main()

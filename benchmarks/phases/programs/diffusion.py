@@ -30,7 +30,7 @@ def draw(model: nn.Module) -> torch.Tensor:
 def main() -> None:
     model = wrap(Denoiser())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    for _ in rounds(sizes(16, 10)):
+    for _ in rounds():
         for _ in range(EVERY):
             with phase("train"):
                 images = torch.rand(32, 3, SIDE, SIDE, device=DEVICE)

@@ -34,7 +34,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
     game = Game()
     memory: list[tuple[np.ndarray, float]] = [game.play(0)]
-    for _ in rounds(sizes(80, 100)):
+    for _ in rounds():
         with phase("act", Game.play):
             for _ in range(MOVES):
                 with torch.no_grad():

@@ -21,7 +21,7 @@ def main() -> None:
     layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10)]
     model = wrap(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for _ in rounds(sizes(10, 8)):
+    for _ in rounds():
         for _ in range(EVERY):
             with phase("train"):
                 images, labels = torch.randn(BATCH, WIDTH, device=DEVICE), torch.randint(10, (BATCH,), device=DEVICE)

@@ -37,7 +37,7 @@ def main() -> None:
     critic = wrap(nn.Sequential(nn.Linear(784, 256), nn.LeakyReLU(), nn.Linear(256, 1)))
     critic_optimizer = torch.optim.RMSprop(critic.parameters(), lr=1e-4)
     generator_optimizer = torch.optim.RMSprop(generator.parameters(), lr=1e-4)
-    for _ in rounds(sizes(20, 30)):
+    for _ in rounds():
         for _ in range(CRITIC_STEPS):
             with phase("critic", critic_step):
                 critic_step(critic, generator, critic_optimizer, torch.randn(BATCH, 784, device=DEVICE))

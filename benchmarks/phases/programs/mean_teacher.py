@@ -27,7 +27,7 @@ def main() -> None:
     student = wrap(nn.Sequential(*layers))
     teacher = copy.deepcopy(plain(student))
     optimizer = torch.optim.SGD(student.parameters(), lr=1e-3)
-    for _ in rounds(sizes(80, 80)):
+    for _ in rounds():
         images = torch.randn(BATCH, WIDTH, device=DEVICE)
         with phase("teacher", pseudo_label):
             labels = pseudo_label(teacher, images)

@@ -29,7 +29,7 @@ def main() -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     texts = [list(range(50 + i % 200)) for i in range(sizes(120, 400))]
-    for _ in rounds(sizes(50, 60)):
+    for _ in rounds():
         for micro in range(MICRO):
             with phase("pack", pack):
                 tokens = pack(texts)

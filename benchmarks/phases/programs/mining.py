@@ -23,7 +23,7 @@ def main() -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     items = torch.randn(ITEMS, WIDTH, device=DEVICE)
-    for _ in rounds(sizes(11, 12)):
+    for _ in rounds():
         with phase("mine", mine):
             hardest = torch.as_tensor(mine(plain(model), items), device=DEVICE)
         for _ in range(EVERY):

@@ -53,7 +53,7 @@ def main() -> None:
     )
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-4)
     env = Physics()
-    for _ in rounds(sizes(24, 16)):
+    for _ in rounds():
         with phase("rollout", rollout, Physics.step):
             batch = rollout(env, plain(policy))
         with phase("update", update):

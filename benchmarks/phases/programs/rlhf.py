@@ -47,7 +47,7 @@ def main() -> None:
     reference = copy.deepcopy(plain(policy))
     reward = Model(4, 1).to(DEVICE)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
-    for _ in rounds(sizes(20, 16)):
+    for _ in rounds():
         prompts = torch.randint(VOCAB, (BATCH, PROMPT), device=DEVICE)
         with phase("generate", generate):
             tokens = generate(plain(policy), prompts)

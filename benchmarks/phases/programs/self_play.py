@@ -40,7 +40,7 @@ def learn(net: nn.Module, optimizer: torch.optim.Optimizer, moves: list[tuple[li
 def main() -> None:
     net = wrap(nn.Sequential(nn.Linear(40, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 40)))
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
-    for _ in rounds(sizes(9, 9)):
+    for _ in rounds():
         with phase("self-play", play, search):
             moves = [move for _ in range(GAMES) for move in play(plain(net))]
         for _ in range(STEPS):

@@ -1,16 +1,17 @@
 """What the programs beside this file share: a device, DDP where several ranks run, and the clock of their phases.
 
 The true share of each phase is measured here: each rank of the program writes its own to `PHASES_TRUTH`.<rank>.json.
+A program trains for `PHASES_SECONDS` after its warm-up.
 """
 
 import ast
 import atexit
 import inspect
+import itertools
 import json
 import os
 import time
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -20,9 +21,13 @@ from torch import nn
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+SECONDS = float(os.environ.get("PHASES_SECONDS", "20"))
+WARM_UP = 3  # rounds
+_TRUTH = os.environ["PHASES_TRUTH"]
+_loops = itertools.count()
 _spent: list[dict[str, float]] = []
+_took_s: list[float] = []
 _lines: dict[str, list] = {}
-_began: list[float] = []
 _seen: set[tuple[str, int]] = set()
 torch.manual_seed(RANK)
 if not CUDA:
@@ -40,8 +45,8 @@ def plain(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
 
-def sizes(cpu: int, gpu: int) -> int:
-    """A number of the program: it differs between the two devices, so that no rule fits one of them alone."""
+def sizes(cpu, gpu):
+    """A size of the program: it differs between the two devices, so that no rule fits one of them alone."""
     return gpu if CUDA else cpu
 
 
@@ -75,22 +80,35 @@ class phase:
         _spent[-1][self.name] += now() - self.start
 
 
-def rounds(count: int):
-    """The rounds of a loop; their ends are timed."""
-    for number in range(count):
+def rounds(part: float = 1.0):
+    """The rounds of a loop for this part of the program's seconds, after a warm-up; their ends are timed.
+
+    Rank 0 decides which round is the last while it runs the one before, so all ranks end with the same: a rank starts
+    no round before every rank has taken its steps of the round before the last.
+    """
+    last, decided, began = Path(f"{_TRUTH}.last.{next(_loops)}"), "", now()
+    for number in itertools.count():
+        if number == WARM_UP:
+            began = now()
+        if RANK == 0 and not decided and number >= WARM_UP and now() - began >= part * SECONDS:
+            decided = str(number + 1)
+            last.write_text(decided)
+        elif RANK and not decided and last.exists():
+            decided = last.read_text()
+        if decided and number > int(decided):
+            break
         _spent.append(defaultdict(float))
-        _began.append(now())
+        start = now()
         yield number
-    _began.append(now())
+        _took_s.append(now() - start)
 
 
-def _write(path: str) -> None:
+def _write() -> None:
     """The seconds of each round, and of each phase in it."""
-    rounds_s = [after - before for before, after in pairwise(_began)]
-    Path(path).write_text(json.dumps({"rounds_s": rounds_s, "phases_s": _spent, "lines": _lines}))
+    truth = {"rounds_s": _took_s, "phases_s": _spent, "lines": _lines}
+    Path(f"{_TRUTH}.{RANK}.json").write_text(json.dumps(truth))
 
 
-if _path := os.environ.get("PHASES_TRUTH"):
-    atexit.register(_write, f"{_path}.{RANK}.json")
+atexit.register(_write)
 if WORLD > 1:
     atexit.register(dist.destroy_process_group)

@@ -36,7 +36,7 @@ _SAME_FACTOR = 0.03  # bandwidths are printed with two decimals
 
 _TYPES = "half|float|double|bfloat16|u?int8|u?int32|u?int64|char|uchar|int|fp8_e[45]m[23]|f8e[45]m[23]|float8\\w{0,8}"
 _OPS = "none|sum|prod|max|min|avg|all|mulsum|premulsum"
-_NUMBER = r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?"
+_NUMBER = r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?"  # always finite
 _GAP, _BLANKS = " {1,80}", " {0,80}"
 _TIMES = rf"({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}|N/A)"
 # size, count, type, operation (of old ones, where there is any) and, since 2.11, root; then once or twice time, two
