@@ -151,8 +151,8 @@ def _launch(size: int, number: int, args: argparse.Namespace) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         subprocess.run(command, env=env, capture_output=True, text=True, timeout=_DEADLOCK_S, check=True)
-    except subprocess.SubprocessError as failed:
-        print(f"{out}: {failed}: {(failed.stderr or '')[-500:]}", file=sys.stderr)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
+        print(f"{out}: {failed}: {(failed.stderr or '')[-500:]!r}", file=sys.stderr)
         return
     text = render_json(analyze(out, jobs=1, cache=False))
     (out / _REPORT).write_bytes(gzip.compress(text.encode()))

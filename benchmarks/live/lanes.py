@@ -1,6 +1,6 @@
 """Real jobs of 4 to 8 ranks with gloo, some at a time, each on cores of its own; scored from what they wrote.
 
-    python -m benchmarks.live.lanes --out lanes --cores 16-31 --lanes 4 --budget 560   # run and pack them
+    python -m benchmarks.live.lanes --out lanes --cores 0-7,16-23 --lanes 4 --budget 560   # run and pack them
     python -m benchmarks.live.lanes --score lanes --half tune            # or held; what the monitor reported then
     python -m benchmarks.live.lanes --score lanes --half tune --again    # what today's rules find in the same records
 
@@ -371,11 +371,17 @@ def _is_of(folder: Path, half: str) -> bool:
     return half == ("held" if is_held(int(number)) else "tune")
 
 
+def _cores_of(text: str) -> list[int]:
+    """Those of a list of ranges."""
+    ends = [part.split("-") for part in text.split(",")]
+    return [core for part in ends for core in range(int(part[0]), int(part[-1]) + 1)]
+
+
 def main() -> None:
     """Run jobs and pack them, or score what is there."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path("lanes"))
-    parser.add_argument("--cores", default="0-1", help="FIRST-LAST")
+    parser.add_argument("--cores", default="0-1", help="as taskset takes them: 0-7,16-23")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--budget", type=float, default=560.0, help="seconds, packing included")
     parser.add_argument("--jobs", help="numbers or launchers' names, with commas, in place of all")
@@ -387,9 +393,8 @@ def main() -> None:
         folders = sorted((path for path in args.score.glob("job_*") if _is_of(path, args.half)), key=lambda p: p.name)
         report([told for path in folders if (told := scored(path, again=args.again)) is not None])
         return
-    first, last = map(int, args.cores.split("-"))
-    of_lane = (last - first + 1) // args.lanes
-    lanes = [range(first + at * of_lane, first + (at + 1) * of_lane) for at in range(args.lanes)]
+    cores = _cores_of(args.cores)
+    lanes = [cores[at :: args.lanes] for at in range(args.lanes)]
     jobs: list[int | str] = [*range(_BEFORE_ATTACHED), *ATTACHED, *range(_BEFORE_ATTACHED, _JOBS)]
     if args.jobs:
         jobs = [int(word) if word.isdigit() else word for word in args.jobs.split(",")]

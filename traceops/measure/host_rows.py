@@ -41,15 +41,17 @@ def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
         key += 1
     cells = math.prod(sizes)
     if cells <= _CELLS_A_ROW * len(key):
-        used = np.bincount(key, minlength=cells) > 0
-        values, group = np.flatnonzero(used), (np.cumsum(used) - 1)[key]
+        number = (np.bincount(key, minlength=cells) > 0).cumsum()
+        used, group = int(number[-1]), (number - 1)[key]
     else:
         values, group = np.unique(key, return_inverse=True)
-    parts = []
-    for size in reversed(sizes):
-        values, part = np.divmod(values, size)
-        parts.append(part - 1)
-    return np.stack(parts[::-1], axis=1), group
+        used = len(values)
+    row = np.empty(used, dtype=np.int64)
+    row[group] = np.arange(len(key))  # any of the group's rows
+    found = np.empty((used, len(columns)), dtype=np.int64)
+    for place, column in enumerate(columns):
+        found[:, place] = column[row]
+    return found, group
 
 
 _WIDEST = 1 << 62  # sums of two numbers below it fit an int64
@@ -172,7 +174,7 @@ class Nesting(Struct, frozen=True, dict=True):
 
     @cached_property
     def _ends(self) -> Int:
-        return np.sort(self.end)
+        return np.sort(self.end, kind="stable")  # nearly in order: events are written as they end or begin
 
     @cached_property
     def depth(self) -> NDArray[Any]:

@@ -91,7 +91,7 @@ def peak_of(ran_out: RanOut, world_size: int) -> Peak | None:
 
 
 def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryChange]:
-    """What each change would save, cheapest in time first; the first ones together where none alone is enough.
+    """What each change would save, those that fit first, then cheapest in time; several together where none is enough.
 
     error: of the peak itself, as a share. A combination is added where it fits; capacity None: nothing can be judged.
     """
@@ -109,7 +109,7 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
     alone = {name: change for name in known if (change := together([name])) is not None and change.saves_bytes > 0}
     found = list(alone.values())
     if capacity is None or any(change.verdict == "fits" for change in found):
-        return found
+        return best_first(found)
     names = [name for name in alone if name != "checkpoint_half"]  # all blocks save more, where more is needed
     for count in range(2, len(names) + 1):
         change = together(names[:count])
@@ -121,8 +121,13 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
             less = together(rest)
             if less is not None and less.verdict == "fits":
                 chosen, change = rest, less
-        return [*found, change]
+        return [change, *found]
     return found
+
+
+def best_first(changes: list[MemoryChange]) -> list[MemoryChange]:
+    """Those that fit before those that may, and these before the rest; each in the order that they have."""
+    return sorted(changes, key=lambda change: ("fits", "unknown", "too_close", "does_not_fit").index(change.verdict))
 
 
 def _change(

@@ -25,7 +25,7 @@ from traceops.core.as_module import command_of
 from traceops.core.claims import phrases, reason
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
-from traceops.memory.changes import Peak, blocks_of, changes_of, words_of
+from traceops.memory.changes import Peak, best_first, blocks_of, changes_of, words_of
 from traceops.memory.gpus import hardware_of, workspaces_of
 from traceops.memory.model import (
     CONTEXT_BYTES,
@@ -143,33 +143,34 @@ def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
 def search(
     found: Iterable[Proposal], tried: Callable[[Proposal], MemoryChange | None], until: float
 ) -> list[MemoryChange]:
-    """Each change alone that saves something; where none alone is enough, one after the other on top of each other.
+    """Each change alone that saves something, those that fit first; where none is enough, several that are together.
 
     until: of the monotonic clock; what was found by then is returned.
     """
-    changes: list[MemoryChange] = []
     helping: list[Proposal] = []
+    changes: list[MemoryChange] = []
     for proposal in found:
-        if time.monotonic() > until:
-            return changes
-        change = tried(proposal)
+        change = tried(proposal) if time.monotonic() < until else None
         if change is not None and change.saves_bytes > 0:
             changes.append(change)
             helping.append(proposal)
-    if any(change.verdict == "fits" for change in changes) or len(helping) < 2:
-        return changes
+    # Half the sequence trains something else: what keeps the samples comes before it.
+    kept = [change for one, change in zip(helping, changes, strict=True) if one.names != ("half_sequence",)]
+    enough = ("fits", "unknown") if all(change.verdict == "does_not_fit" for change in kept) else ("fits",)
+    if any(change.verdict in enough for change in kept) or len(helping) < 2:
+        return best_first([*kept, *(change for change in changes if change not in kept)])
     together = helping[0]
     for proposal in helping[1:]:
         joined = together.then(proposal)
         if joined is None:
             continue
         if time.monotonic() > until:
-            return changes
+            break
         together = joined
         change = tried(together)
-        if change is not None and change.verdict == "fits":
-            return [*changes, change]
-    return changes
+        if change is not None and change.verdict in enough:
+            return [change, *best_first(changes)]
+    return best_first(changes)
 
 
 NEEDS_TORCH = "estimating the memory of a training"

@@ -119,15 +119,15 @@ def _case(metric: MetricChange, power: float) -> ET.Element:
         f"{metric.label}: {text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
         f"limit {text.threshold_text(metric)}"
     )
-    said = "\n".join(filter(None, (numbers, text.reason_text(metric), text.found_text(metric, power))))
+    sentence = "\n".join(filter(None, (numbers, text.reason_text(metric), text.found_text(metric, power))))
     if metric.outcome == "regression":
         failure = {"message": _xml(f"{metric.label} {text.effect_text(metric)}"), "type": "regression"}
-        ET.SubElement(case, "failure", failure).text = _xml(said)
+        ET.SubElement(case, "failure", failure).text = _xml(sentence)
     elif metric.outcome in ("inconclusive", "informative"):
         message = f"{text.outcome_text(metric)}: {text.reason_text(metric)}"
-        ET.SubElement(case, "skipped", {"message": _xml(message)}).text = _xml(said)
+        ET.SubElement(case, "skipped", {"message": _xml(message)}).text = _xml(sentence)
     else:
-        ET.SubElement(case, "system-out").text = _xml(f"{text.outcome_text(metric)}\n{said}")
+        ET.SubElement(case, "system-out").text = _xml(f"{text.outcome_text(metric)}\n{sentence}")
     return case
 
 

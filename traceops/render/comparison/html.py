@@ -227,8 +227,8 @@ def _answer(comparison: Comparison) -> document.Answer | None:
     lines: list[tuple[str, tuple[document.Block, ...]]] = []
     same_way = [one for one in comparison.explanations if one.ms * (step.change or 0.0) > 0]
     if same_way and _moved(step):  # what noise could have done has no reason
-        said = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
-        lines.append(("Why", said))
+        sentences = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
+        lines.append(("Why", sentences))
     told = [
         f"{change.name}: {change.base_value or 'not set'} → {change.head_value or 'not set'}"
         for change in comparison.changes

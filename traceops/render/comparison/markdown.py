@@ -180,8 +180,8 @@ def _findings(title: str, findings: Sequence[Finding]) -> FoldedPart:
 
 
 def _finding(finding: Finding) -> str:
-    said = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
-    return f"- **{finding.severity}** {said}"
+    sentence = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
+    return f"- **{finding.severity}** {sentence}"
 
 
 def _method(comparison: Comparison) -> list[str]:
@@ -247,9 +247,9 @@ def workflow_commands(comparison: Comparison) -> list[str]:
     regressed = [metric for metric in comparison.gated if metric.outcome == "regression"]
     undecided = [metric for metric in comparison.gated if metric.outcome == "inconclusive"]
     for metric in regressed[:_MOST]:
-        said = f"{text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
-        said += f"limit {text.threshold_text(metric)}. {text.reason_text(metric)}"
-        lines.append(_command("error", f"{metric.label} regressed", said))
+        sentence = f"{text.base_text(metric)} → {text.head_text(metric)}, {text.effect_text(metric)}, "
+        sentence += f"limit {text.threshold_text(metric)}. {text.reason_text(metric)}"
+        lines.append(_command("error", f"{metric.label} regressed", sentence))
     for metric in undecided[:_MOST]:
         lines.append(_command("warning", f"{metric.label} is inconclusive", text.reason_text(metric)))
     return lines
@@ -266,8 +266,8 @@ def _append(path: Path, summary: str) -> str:
 
 
 def _command(kind: Literal["error", "warning", "notice"], title: str, message: str) -> str:
-    said = one_line(message, _MESSAGE) or title
-    return f"::{kind} title={_data(one_line(title, 200)).replace(':', '%3A').replace(',', '%2C')}::{_data(said)}"
+    sentence = one_line(message, _MESSAGE) or title
+    return f"::{kind} title={_data(one_line(title, 200)).replace(':', '%3A').replace(',', '%2C')}::{_data(sentence)}"
 
 
 def _data(said: str) -> str:

@@ -185,8 +185,8 @@ def _findings(title: str, findings: Sequence[Finding]) -> Iterator[Block]:
     yield _BLANK
     yield _line(f"{title}:", "bold", (0, 0))
     for finding in findings[:_MOST_REMARKS]:
-        said = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
-        yield _line(said, f"level-{finding.severity}")
+        sentence = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
+        yield _line(sentence, f"level-{finding.severity}")
     yield from _more(len(findings) - _MOST_REMARKS, "in the report")
 
 

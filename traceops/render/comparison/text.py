@@ -135,10 +135,10 @@ def outcome_text(metric: MetricChange) -> str:
 def reason_text(metric: MetricChange) -> str:
     """Why the outcome is what it is, and the waiver's own reason."""
     waiver = metric.waiver if metric.outcome == "waived" else None
-    said = metric.reason
-    if waiver is not None and waiver.reason and waiver.reason not in said:
-        said = f"{said}{'; ' if said else ''}waived: {waiver.reason}"
-    return said
+    sentence = metric.reason
+    if waiver is not None and waiver.reason and waiver.reason not in sentence:
+        sentence = f"{sentence}{'; ' if sentence else ''}waived: {waiver.reason}"
+    return sentence
 
 
 def found_text(metric: MetricChange, power: float) -> str:

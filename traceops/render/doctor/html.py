@@ -379,8 +379,8 @@ def _wrong(checkup: Checkup) -> tuple[Block, ...]:
     if blocks:
         return tuple(blocks)
     counts = count_checks(checkup.checks)
-    said = say("nothing_wrong", clear=str(counts.clear), not_evaluated=str(counts.not_evaluated))
-    return (text(f"{said} ", Span("Checks", href="#checks"), " says why."),)
+    sentence = say("nothing_wrong", clear=str(counts.clear), not_evaluated=str(counts.not_evaluated))
+    return (text(f"{sentence} ", Span("Checks", href="#checks"), " says why."),)
 
 
 def _machine(checkup: Checkup) -> tuple[Block, ...]:
@@ -394,8 +394,8 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
     else:
         blocks.append(text(WORDS["no_devices"]))
     if checkup.log is not None:
-        if said := nccl_sentence(checkup.log):
-            blocks += [Heading("NCCL"), text(said)]
+        if sentence := nccl_sentence(checkup.log):
+            blocks += [Heading("NCCL"), text(sentence)]
         if connections := connections_table(checkup.log):
             blocks.append(TableBlock(connections))
     return tuple(blocks)

@@ -134,10 +134,10 @@ def attempts(checkup: Checkup) -> list[Attempt]:
         measured = [one for trial in own for one in trial.measured if one.op == "all_reduce"]
         best = max(measured, key=lambda one: (len(one.gpus), one.bytes), default=None)
         is_chosen = chosen is not None and (dict(changed), unset) == (chosen.set, chosen.unset)
-        said = "; ".join(f"{t.name} {t.outcome}{': ' + t.message if t.message else ''}" for t in failed)
+        sentence = "; ".join(f"{t.name} {t.outcome}{': ' + t.message if t.message else ''}" for t in failed)
         known = gbs.get(text, None if best is None else best.busbw_gbs)
         works = not failed and any(trial.outcome == "ok" for trial in own)
-        made.append(Attempt(text, works, known if works else None, said, is_chosen))
+        made.append(Attempt(text, works, known if works else None, sentence, is_chosen))
     return made
 
 

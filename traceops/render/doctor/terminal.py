@@ -71,8 +71,8 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
         quoted = {(one.file, one.line) for finding in checkup.findings for one in finding.evidence}
         warned = [one for one in nccl_warnings(only_log) if (one.path, one.line) not in quoted]
         for quote in warned[:_MOST_WARNINGS]:
-            said = f"{PurePath(quote.path).name}:{quote.line}: {quote.text}"
-            blocks.append(text(said, look="soft", indent=(0, 4)))
+            sentence = f"{PurePath(quote.path).name}:{quote.line}: {quote.text}"
+            blocks.append(text(sentence, look="soft", indent=(0, 4)))
     blocks += [finding_block(finding) for finding in other_findings(checkup)]
     blocks += _looks(checkup, verbose)
     blocks += _trials(checkup, verbose)
@@ -101,8 +101,8 @@ def _looks(checkup: Checkup, verbose: bool) -> Iterator[Block]:
         level = _LEVEL.get(look.level, look.level)
         rule = f"{look.rule} " if look.rule and look.level != "ok" else ""
         why = f"; {look.why}" if look.why else ""
-        said = f"{MARK.get(level, '·')} {rule}{look.area}, {look.what}{where}: {look.found}{why}"
-        yield text(said, look="soft" if level == "not_evaluated" else f"level-{level}", indent=_ITEM)
+        sentence = f"{MARK.get(level, '·')} {rule}{look.area}, {look.what}{where}: {look.found}{why}"
+        yield text(sentence, look="soft" if level == "not_evaluated" else f"level-{level}", indent=_ITEM)
         if look.advice:
             yield text(f"→ {look.advice}", indent=_INNER)
     levels = count_levels(checkup.looks)

@@ -56,12 +56,12 @@ def doctor_verdict(checkup: Checkup) -> Headline:
     passed = sum(look.rule == COMES_AND_GOES.id for look in looks) if broken else 0
     error = any(one.severity == "error" for one in findings) or any(look.level == "error" for look in looks)
     if broken:
-        said = " ".join([f"{trial_text(broken[0], checkup.hosts)}.", *([WORDS["came_back"]] if passed else [])])
+        sentence = " ".join([f"{trial_text(broken[0], checkup.hosts)}.", *([WORDS["came_back"]] if passed else [])])
     else:
-        said = findings[0].message if findings else f"{look_text(looks[0])}."
+        sentence = findings[0].message if findings else f"{look_text(looks[0])}."
     rest = len(findings) + len(broken) + len(looks) - 1 - passed
     level: Severity = "error" if error or (broken and not passed) else "warning"
-    return Headline(level, " ".join([said, *phrases("views", "doctor", "rest", rest=rest or None)]))
+    return Headline(level, " ".join([sentence, *phrases("views", "doctor", "rest", rest=rest or None)]))
 
 
 def heading(checkup: Checkup) -> str:
@@ -276,8 +276,8 @@ def _on_one_device(checkup: Checkup) -> Headline:
     if alone is not None:
         on = f" of {alone.hosts[0]}" if len(alone.hosts) == 1 < len(checkup.hosts) else ""
         which = f"{device} {alone.gpus[0]}{on}"
-    said = say("alone" if which else "no_setting" if tried else "no_time", devices=devices, which=which)
-    return Headline("error", f"{said} {say('on_one', device=device, batches=checkup.fallback)}")
+    sentence = say("alone" if which else "no_setting" if tried else "no_time", devices=devices, which=which)
+    return Headline("error", f"{sentence} {say('on_one', device=device, batches=checkup.fallback)}")
 
 
 def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:

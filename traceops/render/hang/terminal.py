@@ -69,8 +69,8 @@ def describe_summary(
     level = hang_text.hang_level(diagnosis)
     blocks: list[Block] = []
     if not diagnosis.roots:
-        said = f"{MARK[level]} {hang_text.hang_sentence(diagnosis)}"
-        blocks.append(text(said, look=f"level-{level}", indent=(0, 2)))
+        sentence = f"{MARK[level]} {hang_text.hang_sentence(diagnosis)}"
+        blocks.append(text(sentence, look=f"level-{level}", indent=(0, 2)))
     advised: set[str] = set()
     for number, root in enumerate(diagnosis.roots if verbose else diagnosis.roots[:_FIRST_ROOTS]):
         if number:
@@ -93,8 +93,8 @@ def describe_summary(
         for rule, reason in diagnosis.not_evaluated.items():
             reasons.setdefault(reason, []).append(rule)
         for reason, rules in reasons.items():
-            said = f"Not evaluated: {', '.join(sorted(rules))}, {reason}"
-            blocks.append(text(said, look="soft", indent=(0, 2)))
+            sentence = f"Not evaluated: {', '.join(sorted(rules))}, {reason}"
+            blocks.append(text(sentence, look="soft", indent=(0, 2)))
     blocks += _remarks(diagnosis)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
@@ -102,9 +102,9 @@ def describe_summary(
 
 
 def _root(root: Root, advised: set[str], most: int) -> Iterator[Block]:
-    said = f"{MARK['error']} {hang_text.root_sentence(root)} {hang_text.root_label(root)}"
-    yield text(said, look="level-error", indent=(0, 2))
-    news = [line for what, value in root.evidence if (line := _news(what, value, said))]
+    sentence = f"{MARK['error']} {hang_text.root_sentence(root)} {hang_text.root_label(root)}"
+    yield text(sentence, look="level-error", indent=(0, 2))
+    news = [line for what, value in root.evidence if (line := _news(what, value, sentence))]
     for line in news[:most]:
         yield text(line, indent=(4, 6))
     if len(news) > most:
@@ -173,8 +173,8 @@ def _remarks(diagnosis: Diagnosis) -> Iterator[Block]:
     """What could not be read, and what the reader should know of what was."""
     problems, notes = diagnosis.evidence.problems, diagnosis.notes
     for path, what in problems[:_MOST_PROBLEMS]:
-        said = f"Not used: {hang_text.shown_path(diagnosis, path)}: {what}"
-        yield text(said, look="level-warning", indent=(0, 2))
+        sentence = f"Not used: {hang_text.shown_path(diagnosis, path)}: {what}"
+        yield text(sentence, look="level-warning", indent=(0, 2))
     if len(problems) > _MOST_PROBLEMS:
         yield text(say("more_files", more=len(problems) - _MOST_PROBLEMS))
     for note in notes[:_MOST_NOTES]:

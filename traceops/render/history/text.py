@@ -70,8 +70,8 @@ def history_verdict(histories: Sequence[KeyHistory]) -> Headline:
     if worse or latest:
         history, trend, change = max(worse or latest, key=lambda found: found[2].since.samples[0].entry.time_ns)
         key: dict[str, Any] = {"model": history.key.model, "branch": history.key.branch} if len(histories) > 1 else {}
-        said = say("verdict", change=change_text(trend, change), more=count - 1 or None, **key)
-        return Headline("error" if worse else "clear", said)
+        sentence = say("verdict", change=change_text(trend, change), more=count - 1 or None, **key)
+        return Headline("error" if worse else "clear", sentence)
     sparse = [sparse_text(history) for history in histories]
     facts: dict[str, Any] = {"others": count or None, "all_sparse": all(sparse)}
     facts |= {"sparse_key": sparse[0]} if len(histories) == 1 else {}

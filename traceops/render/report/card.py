@@ -273,8 +273,8 @@ def _proof(lead: Finding) -> str:
     first = host or next((one for one in lead.evidence if one.value is not None and one.file is None), None)
     if first is None:
         return ""
-    said = f"{first.metric} {value_text(first)}{f' {first.unit}' if first.unit else ''}{line if host else ''}"
-    return _cut(said, _MOST_ACTION)
+    sentence = f"{first.metric} {value_text(first)}{f' {first.unit}' if first.unit else ''}{line if host else ''}"
+    return _cut(sentence, _MOST_ACTION)
 
 
 def _grown_text(one: Evidence, lead: Finding) -> str:

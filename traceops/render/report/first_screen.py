@@ -167,10 +167,10 @@ def _blamed_lane(
         return StepLane(label, _pieces(own), (), True)
     peers = _time(peer, chosen)
     beside = "" if victim is None else f" (rank {victim}: {f'{ms_text(peers)} ms' if peers else 'none'})"
-    said = f"{TERMS[chosen].label}: {ms_text(_time(own, chosen))} ms"
-    whole = f"{said} {when}{beside}"
-    said = whole if len(whole) <= _MOST_TEXT else f"{said}{beside}"  # the caption tells the step
-    return StepLane(label, _pieces(own), _marks(own, chosen, said, end), True)
+    sentence = f"{TERMS[chosen].label}: {ms_text(_time(own, chosen))} ms"
+    whole = f"{sentence} {when}{beside}"
+    sentence = whole if len(whole) <= _MOST_TEXT else f"{sentence}{beside}"  # the caption tells the step
+    return StepLane(label, _pieces(own), _marks(own, chosen, sentence, end), True)
 
 
 def _wait_marks(rows: Rows, end: float, when: str) -> tuple[Mark, ...]:

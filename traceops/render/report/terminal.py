@@ -156,10 +156,12 @@ def _first_steps(report: Report) -> list[Block]:
 
 def _whole_run(report: Report) -> list[Block]:
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
-    said = [] if rows is None else [f"The whole run: {whole_run_sentence(rows, report)}"]
-    said += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
-    said += [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
-    return [text(line, indent=(0, 2)) for line in said]
+    sentences = [] if rows is None else [f"The whole run: {whole_run_sentence(rows, report)}"]
+    sentences += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
+    sentences += (
+        [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
+    )
+    return [text(line, indent=(0, 2)) for line in sentences]
 
 
 def _ledger(report: Report) -> TableBlock:

@@ -163,11 +163,11 @@ def _bar(row: RunRow, longest: float) -> Cell:
         to = min(at + 100.0 * ms / longest, 100.0)
         stops.append(f"{TERMS[bucket].colour} {at:.2f}% {to:.2f}%")
         at = to
-    said = ", ".join(
+    sentence = ", ".join(
         f"{TERMS[bucket].label} {number_text(own)} ms" for bucket in BUCKETS if (own := row.ledger_ms.of(bucket))
     )
     fill = _GRADIENT.format(", ".join([*stops, f"transparent {at:.2f}%"])) if stops else ""
-    return Cell("", said, "bar ledger", colour=fill)
+    return Cell("", sentence, "bar ledger", colour=fill)
 
 
 # Tables of several runs in Markdown.

@@ -95,8 +95,8 @@ def why_text(found: SweepDocument) -> str:
     differences = [(one.other_ms - one.best_ms, BUCKET_WORDS[one.bucket].metric) for one in found.why]
     less = ", ".join(f"{ms_text(ms)} ms less {name}" for ms, name in differences if ms > 0)
     more = ", ".join(f"{ms_text(-ms)} ms more {name}" for ms, name in differences if ms <= 0)
-    said = f"{less}; but {more}" if less and more else less or more
-    return phrases("runs", "sweep", "why", alike=found.by_samples, against=found.against, differences=said)[0]
+    sentence = f"{less}; but {more}" if less and more else less or more
+    return phrases("runs", "sweep", "why", alike=found.by_samples, against=found.against, differences=sentence)[0]
 
 
 def ranked(found: SweepDocument) -> list[PointRow]:
@@ -172,5 +172,5 @@ def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:
 def _markdown(found: SweepDocument) -> str:
     made = _table(found)
     lines = markdown_lines(made)
-    said = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
-    return "\n".join([*(line for one in said for line in (one, "")), *lines, ""])
+    sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
+    return "\n".join([*(line for one in sentences for line in (one, "")), *lines, ""])

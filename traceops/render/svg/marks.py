@@ -335,8 +335,8 @@ def _pieces(
             paths.setdefault(colour, []).append(cell_path(left, right, top, _BAR))
         else:
             spent = f"{piece.duration_ms:,.3f} ms from {piece.start_ms:,.3f} ms"
-            said = f"{lane.label}\n{labels.get(piece.key, piece.key)}: {spent}"
-            yield plot.Rectangle(round(left, 3), top, round(right - left, 3), _BAR, colour, title=said)
+            sentence = f"{lane.label}\n{labels.get(piece.key, piece.key)}: {spent}"
+            yield plot.Rectangle(round(left, 3), top, round(right - left, 3), _BAR, colour, title=sentence)
     for colour, path in paths.items():
         yield plot.Shape("".join(path), colour)
     if lane.blamed:
