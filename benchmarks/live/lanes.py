@@ -38,7 +38,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 HABITS = ("none", "longer", "evaluation", "checkpoint", "none", "epochs")
 FAULTS = ("loader", "host", "garbage", "core", "hog", "leak", "network", "storm", "stop", "hang")
 SECOND = ("host", "loader", "garbage", "leak", "storm")
-ATTACHED = ("torchrun", "accelerate", "lightning", "plain")
+ATTACHED = ("torchrun", "accelerate", "lightning", "plain")  # "ray" is run where Ray is installed, by --jobs ray
 OUTSIDE = ("core", "hog")  # the runner starts these: busy processes beside the job
 # Of each fault: the kind of detection that names it, and of slowdowns the cause.
 RIGHT = {
@@ -191,7 +191,7 @@ def run_attached(out: Path, how: str, cores: Sequence[int]) -> None:
         "torchrun": ["-m", "torch.distributed.run", "--master-port", port, "--nproc-per-node", "2", *attached],
         "accelerate": ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
                        "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", port, *attached],
-        "lightning": script, "plain": attached,
+        "lightning": script, "plain": attached, "ray": script,
     }[how]  # fmt: skip
     run = out / "run"
     run.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 import urllib.request
@@ -11,6 +12,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +23,8 @@ from traceops.cli import main as cli
 from traceops.cli.open import page_of, serve
 from traceops.core.errors import InputError, UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
-from traceops.live import outlets
+from traceops.integrations import held_capture
+from traceops.live import monitor, outlets
 from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
 from traceops.live.job import Job
 from traceops.live.machines import MachineReader
@@ -29,6 +32,7 @@ from traceops.live.measures import Pace, growth, steady_growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, Otlp, address_of, metrics_text
 from traceops.live.stream import LineTime, RankLook, RankReader
+from traceops.pipeline.analyze import analyze
 
 
 def pulse(number: int, steps: int = 0) -> Pulse:
@@ -330,6 +334,64 @@ def test_what_was_found_is_shown_and_followed(tmp_path, capsys):
         server.shutdown()
         server.server_close()
     assert 'fetch("live.json"' in page
+
+
+class _Writer:
+    """TensorBoard's, as the program has it."""
+
+    def __init__(self, file_writer: object) -> None:
+        self.file_writer, self.texts = file_writer, []
+
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        self.texts.append((text, step))
+
+
+class _Refuses:
+    """A tracker that fails."""
+
+    def active_run(self) -> None:
+        raise OSError("no route to host")
+
+
+def test_detections_reach_the_trackers_in_use_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(held_capture, "_EVERY_S", 0.0)
+    run = SimpleNamespace(summary={}, rows=[], log=lambda row, commit: run.rows.append((row, commit)))
+    for name, module in (
+        ("wandb", SimpleNamespace(run=run)), ("mlflow", _Refuses()),
+        ("torch.utils.tensorboard.writer", SimpleNamespace(SummaryWriter=_Writer)),
+    ):  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, module)
+    used, closed = _Writer(object()), _Writer(None)
+    detections = held_capture.Detections(tmp_path)
+    detections.look()
+    lines = [{"page": page, "message": f"page {page}"} for page in (False, True)]
+    (tmp_path / "live.events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"pa')
+    detections.look()
+    detections.look()
+    assert run.summary == {"traceops/detected": "page True"} and run.rows == [({"traceops/detections": 1}, False)]
+    assert used.texts == [("page True", 2)] and closed.texts == []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None))  # loaded, and no run was begun
+    held_capture.Detections(tmp_path).look()
+    assert len(run.rows) == 1 and len(used.texts) == 2
+
+
+def test_a_triggered_window_is_held_against_the_latest_one_that_was_healthy(tmp_path, monkeypatch):
+    def window(index: int, *steps: int) -> SimpleNamespace:
+        return SimpleNamespace(index=index, steps=list(steps), trace=f"window_{index}")
+
+    ranks = [SimpleNamespace(windows=[window(0, 8, 9), window(1, 50, last), window(2, 90, 91)]) for last in (51, 52)]
+    monkeypatch.setattr(monitor, "readable_ranks", lambda out: (ranks, []))
+    assert monitor.healthy_window(tmp_path, 70, [2]) == 1
+    assert monitor.healthy_window(tmp_path, 52, [2]) == 0  # a rank was still in window 1
+    assert monitor.healthy_window(tmp_path, 70, [2, 1]) == 0  # window 1 was asked for by an earlier detection
+    assert monitor.healthy_window(tmp_path, 9, [2]) is None
+
+
+def test_what_changed_since_the_healthy_window_leads_the_card():
+    healthy, late = (analyze(f"tests/data/{name}", jobs=1) for name in ("ddp4", "late_step4"))
+    assert len(monitor.what_changed(healthy, healthy)) == 1
+    heading, *reasons = monitor.what_changed(healthy, late)
+    assert heading != monitor.what_changed(healthy, healthy)[0] and 1 <= len(reasons) <= 3
 
 
 def test_a_folder_has_to_be_there(tmp_path, monkeypatch):

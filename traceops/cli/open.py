@@ -26,58 +26,7 @@ _PAGES = ("summary.html", "compare.html", "hang.html", "runs.html", "doctor.html
 _OVER_SSH = "On your own machine: ssh -N -L {port}:127.0.0.1:{port} {user}@{host}"
 _HTML = "text/html; charset=utf-8"
 _TIMELINES = (".pftrace", ".pftrace.gz", ".json", ".json.gz")
-# ui.perfetto.dev takes a trace from the page that opened it [https://perfetto.dev/docs/visualization/deep-linking].
-_PERFETTO = """<!doctype html><meta charset="utf-8"><title>{name}</title>
-<button>Open {name} in ui.perfetto.dev</button> <span>The file stays in this browser.</span>
-<script>
-document.querySelector("button").onclick = async () => {{
-  const ui = "https://ui.perfetto.dev", tab = window.open(ui);
-  const buffer = await (await fetch("{file}")).arrayBuffer();
-  const ask = setInterval(() => tab.postMessage("PING", ui), 50);
-  window.addEventListener("message", event => {{
-    if (event.origin !== ui || event.data !== "PONG") return;
-    clearInterval(ask);
-    tab.postMessage({{perfetto: {{buffer, title: "{name}"}}}}, ui);
-  }});
-}};
-</script>"""
-
-
-# Follows live.json, which the monitor writes anew every second.
-_LIVE_S = 10.0
-_LIVE = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>live</title>
-<style>body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em;
-  color-scheme: light dark } td, th { padding: 0 1em 0 0; text-align: right } .page, .slow { color: #c22 }
-  li { margin-bottom: .4em; white-space: pre-wrap }</style>
-<h1></h1><p id="head"></p><ul id="events"></ul><table><thead></thead><tbody></tbody></table>
-<script>
-const at = selector => document.querySelector(selector);
-const make = (tag, text, name = "") => Object.assign(document.createElement(tag), {textContent: text, className: name});
-const row = (tag, cells, name) => {
-  const tr = make("tr", "", name);
-  tr.append(...cells.map(cell => make(tag, cell)));
-  return tr;
-};
-const pct = value => value === undefined ? "" : Math.round(100 * value);
-at("thead").append(row("th", ["rank", "step", "ms", "usual ms", "own %", "input %", "backward %", "waiting %", "GiB"]));
-async function look() {
-  try {
-    const told = await (await fetch("live.json", {cache: "no-store"})).json();
-    const old = Date.now() / 1000 - told.time_ns / 1e9;
-    at("h1").textContent = document.title = told.run;
-    const spent = Object.entries(told.seconds).filter(([, s]) => s >= 1);
-    const parts = spent.map(([part, s]) => `${part} ${Math.round(s)} s`);
-    at("#head").textContent = [told.ended ? "ended" : old > 10 ? `no monitor for ${Math.round(old)} s` : "running",
-      `goodput ${pct(told.goodput)} %`, ...parts].join(" · ");
-    at("#events").replaceChildren(...told.events.slice(-8).reverse().map(event => make("li",
-      `${new Date(event.seen_ns / 1e6).toLocaleTimeString()}  ${event.message}`, event.page ? "page" : "")));
-    at("tbody").replaceChildren(...told.ranks.slice(0, 256).map(one => row("td", [one.rank, one.step, one.ms ?? "",
-      one.usual_ms ?? "", ...["own", "input", "backward", "waiting"].map(kind => pct((one.share || {})[kind])),
-      ((one.held || one.resident || 0) / 2 ** 30).toFixed(2)], one.slow ? "slow" : "")));
-  } catch (error) { at("#head").textContent = "not reachable" }
-}
-look(); setInterval(look, 1000);
-</script>"""
+_LIVE_S = 10.0  # since the monitor wrote its state: it is at work
 
 
 def main(args: argparse.Namespace) -> int:
@@ -160,8 +109,10 @@ class _Handler(SimpleHTTPRequestHandler):
             return
         query = urlsplit(self.path).query
         if query in ("perfetto", "live"):
+            from traceops.render.writers.html import environment
+
             name = unquote(urlsplit(self.path).path).rpartition("/")[2]
-            data = (_LIVE if query == "live" else _PERFETTO.format(name=quote(name), file=quote(name))).encode()
+            data = environment().get_template(f"{query}.html.j2").render(name=quote(name)).encode()
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", _HTML)
             self.send_header("Content-Length", str(len(data)))

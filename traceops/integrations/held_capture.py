@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import gc
+import json
 import os
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from traceops.capture.session import Capture, capture, capture_here
 from traceops.capture.settings import ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
 from traceops.core.errors import UsageError
+from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_files import RANKS_ENV, effective_batches, ranks_replaced
 from traceops.words.catalogue import fill
 
@@ -55,12 +60,14 @@ class HeldCapture:
     def _enter(self, out: str | os.PathLike[str] | None, training: Mapping[str, Any]) -> None:
         held = capture(out, schedule=self._schedule, manifest=training, **self._options)
         self._capture = held.__enter__()
+        self._detections = Detections(self._capture.out if os.environ.get("RANK", "0") == "0" else None)
         atexit.register(self._leave)
 
     def step(self, samples: int | None = None) -> None:
         """A training step ended."""
         if self._capture is not None:
             self._capture.step(samples)
+            self._detections.look()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the capture, because of `error` if there is one."""
@@ -71,6 +78,65 @@ class HeldCapture:
 
     def _leave(self) -> None:
         self.close(getattr(sys, "last_value", None))
+
+
+_EVERY_S = 2.0
+
+
+class Detections:
+    """What a monitor of the run reports, in the trackers that the program has in use: W&B, MLflow, TensorBoard.
+
+    It imports none of them and begins no run. out: the run folder; None on a rank that reports nothing.
+    """
+
+    def __init__(self, out: Path | None) -> None:
+        self._path = None if out is None else out / EVENTS_FILE
+        self._at = self._count = self._steps = 0
+        self._due_s = time.monotonic()
+
+    def look(self) -> None:
+        """A step ended: pass on what is new, every other second at most."""
+        self._steps += 1
+        now_s = time.monotonic()
+        if self._path is None or now_s < self._due_s:
+            return
+        self._due_s = now_s + _EVERY_S
+        with suppress(OSError, ValueError):
+            if self._path.stat().st_size <= self._at:
+                return
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._at += len(whole)
+            for event in map(json.loads, whole.splitlines()):
+                if event["page"]:
+                    self._pass_on(event["message"])
+
+    def _pass_on(self, message: str) -> None:
+        self._count += 1
+        for tracker in (self._to_wandb, self._to_mlflow, self._to_tensorboard):
+            with suppress(Exception):  # a tracker's error is none of the training
+                tracker(message)
+
+    def _to_wandb(self, message: str) -> None:
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        if run is not None:
+            run.log({"traceops/detections": self._count}, commit=False)  # with the program's own next row
+            run.summary["traceops/detected"] = message
+
+    def _to_mlflow(self, message: str) -> None:
+        mlflow = sys.modules.get("mlflow")
+        if mlflow is not None and mlflow.active_run() is not None:
+            mlflow.log_metric("traceops/detections", self._count, step=self._steps)
+            mlflow.set_tag("traceops.detected", message)
+
+    def _to_tensorboard(self, message: str) -> None:
+        for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
+            kind: Any = getattr(sys.modules.get(name), "SummaryWriter", None)
+            for writer in [] if kind is None else gc.get_referrers(kind):
+                if isinstance(writer, kind) and writer.file_writer is not None:  # one that was closed would begin anew
+                    writer.add_text("traceops/detected", message, self._steps)
 
 
 _DONE = "_traceops_fallback"  # on the trainer's object: it was decided once, and stays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -9,11 +10,15 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from traceops.capture.manifest import readable_ranks
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.core.live_pulses import CLOSER, EVENTS_FILE, PULSES_FILE, STATE_FILE
@@ -26,8 +31,13 @@ from traceops.live.machines import Gpm, MachineReader, Machines, RasLook, ask
 from traceops.live.measures import seen_ms
 from traceops.live.stream import LineReader, RankReader, rank_folders
 
+if TYPE_CHECKING:
+    from traceops.report.model import Report
+
+_text = Wording("live", "window")
 _PATIENCE_S = 120.0  # for the window to be recorded
-_CARD_LINES = 12
+_CARD_LINES, _REPORT_LINES = 18, 12
+_REASONS, _REASON_PART = 3, 0.05  # for what changed: at most so many, each of so much of a healthy step
 _ANALYZE_S = 300.0
 
 
@@ -41,11 +51,13 @@ class Trigger:
         self._waiting: tuple[Request, float] | None = None
         self._analyzing: tuple[subprocess.Popen[str], Path, float] | None = None
         self._wanted_until = 0.0
+        self._since: int | None = None
+        self._numbers: list[int] = []  # of windows that were asked for: they are not healthy
         self.windows = 0
 
-    def detected(self, now_s: float) -> None:
-        """Something was found that a window may explain; it is asked for soon, where that is possible."""
-        self._wanted_until = now_s + 20.0
+    def detected(self, now_s: float, since: int | None) -> None:
+        """Something was found that a window may explain; it is asked for soon, where that is possible. since: step."""
+        self._wanted_until, self._since = now_s + 20.0, since
 
     def look(self, now_s: float, *, busy: bool) -> list[str]:
         """Go on with what was asked for; returns lines to say. busy: a checkpoint or an evaluation goes on."""
@@ -74,8 +86,8 @@ class Trigger:
 
     def _recorded(self, now_s: float) -> list[str]:
         assert self._waiting is not None
-        _, since = self._waiting
-        if now_s - since > _PATIENCE_S or not in_use(self._out):
+        _, asked_s = self._waiting
+        if now_s - asked_s > _PATIENCE_S or not in_use(self._out):
             self._waiting = None
             return []
         number = _window(self._out)
@@ -88,10 +100,13 @@ class Trigger:
         self.windows += 1
         report = self._out / "live" / f"window_{number}"
         report.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "traceops", "analyze", str(self._out), "-o", str(report), "--jobs", "1"]
+        self._numbers.append(number)
+        since = "-" if self._since is None else str(self._since)
+        command = [sys.executable, "-m", "traceops.live.monitor", str(self._out), str(report), since]
         process = subprocess.Popen(
-            ["nice", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+            ["nice", *command, *map(str, reversed(self._numbers))],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
         self._analyzing = process, report, now_s
         return []
 
@@ -124,6 +139,60 @@ def _window(out: Path) -> int | None:
         return int(json.loads((out / ANSWER).read_bytes())["number"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Sequence[int]) -> str:
+    """The card of the first of these windows, which a detection asked for, and its report.
+
+    It begins with what changed against the latest other window before step `since`: a healthy one of the same job.
+    """
+    from traceops.pipeline.analyze import analyze_window, find_traces
+    from traceops.pipeline.mapping.ranks import MapOptions
+    from traceops.render.files import write_report
+    from traceops.render.report.terminal import print_report
+
+    found = find_traces(str(out))
+    recorded_ones = {window.index: window for window in found.windows}
+    now = analyze_window(found, recorded_ones[numbers[0]], MapOptions(jobs=1))
+    written = write_report(now, report_folder, ("html", "json"))
+    for path in written:  # a later `analyze` of the run would take them for traces
+        if path.name.startswith("flame."):
+            path.unlink()
+    lines = []
+    healthy = healthy_window(out, since, numbers)
+    if healthy in recorded_ones:
+        lines = what_changed(analyze_window(found, recorded_ones[healthy], MapOptions(jobs=1)), now)
+    text = io.StringIO()
+    print_report(now, text, written[0])
+    alone = [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+    return "\n".join([*lines, *alone[:_REPORT_LINES]])
+
+
+def healthy_window(out: Path, since: int | None, not_these: Collection[int]) -> int | None:
+    """The number of the latest window that all ranks ended before step `since`, without those."""
+    windows = [window for rank in readable_ranks(out)[0] for window in rank.windows if window.trace is not None]
+    ends = {window.index: max(window.steps, default=0) for window in windows if window.index not in not_these}
+    before = [number for number, end in ends.items() if since is None or end < since]
+    return max(before, default=None)
+
+
+def what_changed(healthy: Report, now: Report) -> list[str]:
+    """Lines on what takes longer in a window than in a healthy one of the same job."""
+    from traceops.compare import compare
+    from traceops.compare.capture import capture_of, step_numbers, step_series
+    from traceops.report.document import to_json_object
+
+    sides = [capture_of(to_json_object(report), path) for report, path in ((healthy, "healthy"), (now, "now"))]
+    # Steps of the whole run are the same ones on both sides: what is compared is the two windows.
+    sides = [replace(side, report=replace(side.report, unprofiled_steps=(), whole_run=None)) for side in sides]
+    (before_ms, now_ms), steps = (
+        [float(step_series(side, "duration_ms").mean()) for side in sides], [step_numbers(side) for side in sides],
+    )  # fmt: skip
+    reasons = sorted(compare(sides[:1], sides[1:], force=True).explanations, key=lambda one: -one.ms)
+    longer = [one for one in reasons if one.ms >= _REASON_PART * before_ms][:_REASONS]
+    known = {"first": steps[0][0], "last": steps[0][-1], "before_ms": before_ms, "now_ms": now_ms}
+    heading = _text("against" if longer else "alike", **known)
+    return [heading, *(f"  - {one.text}" for one in longer)]
 
 
 _CLOSER_EVERY_S = 4.0  # ranks are asked for more looks at most so often
@@ -212,7 +281,7 @@ class Monitor:
             if self.ras is not None:
                 document["ras"] = {"missing": self.ras.missing, "ranks": self.ras.ranks}
         elif found.page:
-            self._trigger.detected(time.monotonic())
+            self._trigger.detected(time.monotonic(), found.claim.step)
         self.events.append(document)
         self._say(document["message"])
         self._written += 1
@@ -361,3 +430,9 @@ def has_monitor(out: Path) -> bool:
     if state is None or state.get("ended") or state.get("pid") == os.getpid():
         return False
     return time.time() - float(state.get("time_ns", 0)) / 1e9 < _FRESH_S
+
+
+if __name__ == "__main__":
+    _out, _report, _since, *_numbers = sys.argv[1:]
+    _since_step = int(_since) if _since.isdigit() else None
+    print(judge_window(Path(_out), Path(_report), _since_step, [int(number) for number in _numbers]))

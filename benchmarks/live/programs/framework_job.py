@@ -1,6 +1,6 @@
 """A small training in the way of a framework, whose input comes late on one rank from a moment on.
 
-python framework_job.py plain|accelerate|lightning TRUTH AT SECONDS [RANK]
+python framework_job.py plain|accelerate|lightning|ray TRUTH AT SECONDS [RANK]
 """
 
 import json
@@ -36,12 +36,13 @@ def prepare(seconds=0.025):
     time.sleep(seconds)
 
 
-def plain(loader, seconds):
-    """A loop of its own; of several ranks where a launcher has started them."""
+def plain(loader, seconds, begun=False):
+    """A loop of its own; of several ranks where a launcher has started them. begun: it has set up their group too."""
     model = torch.nn.Linear(64, 64)
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if together:
+    if together and not begun:
         torch.distributed.init_process_group("gloo")
+    if together:
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     until = time.monotonic() + seconds
@@ -55,7 +56,7 @@ def plain(loader, seconds):
             torch.distributed.all_reduce(over)
         if over and number % 16 == 0:
             break
-    if together:
+    if together and not begun:
         torch.distributed.destroy_process_group()
 
 
@@ -104,8 +105,36 @@ def lightning(loader, seconds):
     trainer.fit(Module(), loader)
 
 
+def train_on_ray(config):
+    """What each worker of Ray Train does: it asks for the monitor's records itself."""
+    import traceops
+
+    os.chdir(config["folder"])
+    torch.set_num_threads(1)
+    traceops.live(config["live"])
+    loader = torch.utils.data.DataLoader(Samples(config["truth"], config["at"], config["rank"]), batch_size=4)
+    plain(loader, config["seconds"], begun=True)
+
+
+def ray_train(truth, at, seconds, rank):
+    """Ray's TorchTrainer with two workers on this machine."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    ray.init(num_cpus=3, include_dashboard=False)
+    config = {"truth": truth, "at": at, "seconds": seconds, "rank": rank,
+              "live": os.environ["TRACEOPS_LIVE"], "folder": str(Path.cwd())}  # fmt: skip
+    TorchTrainer(
+        train_on_ray, train_loop_config=config, torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=str(Path(truth).parent / "ray")),
+    ).fit()  # fmt: skip
+
+
 def main():
     how, truth, at, seconds, *rank = sys.argv[1:]
+    if how == "ray":
+        return ray_train(truth, float(at), float(seconds), int(*rank or ["0"]))
     torch.set_num_threads(1)
     loader = torch.utils.data.DataLoader(Samples(truth, float(at), int(*rank or ["0"])), batch_size=4)
     {"plain": plain, "accelerate": accelerated, "lightning": lightning}[how](loader, float(seconds))
