@@ -104,6 +104,11 @@ def test_inputs_that_are_none_are_no_tensors(texts):
     assert read_inputs(*texts).tensors == []
 
 
+def test_types_are_known_whatever_their_case():
+    inputs = read_inputs("[[1024, 4096]]", '["c10::bfloat16"]', "", "")
+    assert [(t.dims, t.dtype) for t in inputs.tensors] == [((1024, 4096), "c10::BFloat16")]
+
+
 def test_lists_of_tensors_and_scalars():
     inputs = read_inputs(
         "[[[2, 3], [4]], [], [5]]", '["TensorList", "Scalar", "float"]', "[[[3, 1], [1]], [], [1]]", '["", "2", ""]'

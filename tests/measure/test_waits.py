@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 def held(*rows):
-    """(name, operator): idle ms and stretches, of steps of 10 ms."""
+    """(name, operator): idle ms and calls, of steps of 10 ms."""
     events = build([step(1, 0, 10 * MS), step(2, 10 * MS, 10 * MS), *rows])
     activity = find_activity(events)
     steps = find_steps(events, activity)
@@ -50,6 +50,14 @@ def test_a_stretch_without_events_is_what_the_trace_does_not_show():
     assert 5.0 <= ms <= 5.2
 
 
+def test_a_call_with_several_stretches_counts_once():
+    """One operator of 6 ms, with a short one in its middle."""
+    long = op("aten::cudnn_convolution", 3 * MS, 6 * MS)
+    found = held(*many(100 * US, 3 * MS), long, op("aten::empty", 5 * MS, 10 * US), *many(9_100 * US, 20 * MS))
+    ms, count = found["aten::cudnn_convolution", ""]
+    assert count == 1 and 5.9 <= ms <= 6.2
+
+
 def test_what_runs_beside_the_device_holds_nothing_up():
     busy = kernel(2 * MS, 6 * MS, launched=2 * MS - 12 * US)
     assert held(*many(100 * US, 2 * MS - 100 * US), *busy, *many(8 * MS, 20 * MS)) == {}
@@ -65,7 +73,7 @@ def test_the_innermost_operator_is_named_and_none_that_holds_many_short_ones():
     around = op("Optimizer", 2 * MS, 10 * MS)
     inner = [op("aten::plan", 3 * MS, 4 * MS), op("aten::plan_inner", 4 * MS, 2 * MS)]
     rows = [*many(100 * US, 3 * MS), *many(7 * MS + 50 * US, 20 * MS)]
-    assert held(*rows, around, *inner) == {("aten::plan", ""): (2.0, 2), ("aten::plan_inner", ""): (2.0, 1)}
+    assert held(*rows, around, *inner) == {("aten::plan", ""): (2.0, 1), ("aten::plan_inner", ""): (2.0, 1)}
 
 
 def test_a_call_is_named_with_the_operator_around_it():

@@ -324,7 +324,8 @@ def _parts(one: Observed, us: Floats) -> tuple[_Loop, list[_Part]]:
         groups[path[depth][1].line, path[depth + 1][1].unit if calls else None].append(stack)
     found = []
     for (line, unit), stacks in groups.items():
-        called = None if all(waits(one, stack) for stack in stacks) else unit
+        waiting = sum(weight[stack] for stack in stacks if waits(one, stack))
+        called = None if waiting > weight[stacks].sum() / 2 else unit
         free = any(one.frames[paths[stack][depth][0]].no_grad for stack in stacks)
         frames = [one.frames[number] for stack in stacks for number in one.stacks[stack]]
         trained = any(_trains(frame, free or called is not None) for frame in frames)

@@ -25,9 +25,9 @@ _SIZES = {
     "short": 2, "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
 }  # fmt: skip
-_OTHER_NAMES = {  # by torch's ScalarType
-    "Double": "double", "Float": "float", "Half": "c10::Half", "BFloat16": "c10::BFloat16", "Long": "long int",
-    "Int": "int", "Short": "short int", "Char": "signed char", "Byte": "unsigned char", "Bool": "bool",
+_NAMES = {name.lower(): name for name in _SIZES} | {  # writers differ in case; some use torch's ScalarType
+    "half": "c10::Half", "bfloat16": "c10::BFloat16", "long": "long int", "short": "short int",
+    "char": "signed char", "byte": "unsigned char",
 }  # fmt: skip
 _MOST_ELEMENTS = 10**14
 FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
@@ -116,7 +116,7 @@ def read_inputs(shapes: str, types: str, strides: str, concrete: str) -> Inputs:
     given: list[Tensor | tuple[Tensor, ...] | None] = []
     for at, one in enumerate(dims):
         kind = kinds[at] if at < len(kinds) and isinstance(kinds[at], str) else ""
-        kind = _OTHER_NAMES.get(kind, kind)
+        kind = _NAMES.get(kind.lower(), kind)
         number = kind in ("double", "long int", "bool") and not one and at and values[at : at + 1] != [""]
         given.append(None if number else _given(one, kind, steps[at] if at < len(steps) else []))
     return Inputs(tuple(given), tuple(value if isinstance(value, str) else "" for value in values))

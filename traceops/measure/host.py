@@ -349,7 +349,7 @@ class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
 
     operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of
-    stretches by the step that they begin in.
+    calls, or of stretches without one, by the step that they begin in.
     """
 
     name: str
@@ -492,12 +492,13 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
             for at, own in enumerate(alone)
         ]
         text = events.names[where] if where >= 0 else ""
-        found.append(_held(events.names[name], text, merge(*idle), start[mine], steps))
+        _, first = np.unique(row[mine], return_index=True)  # one call may hold several stretches
+        found.append(_held(events.names[name], text, merge(*idle), start[mine][first], steps))
     return found
 
 
 def _held(name: str, operator: str, idle: Intervals, begin: Int, steps: StepBounds) -> HeldLaunches:
-    """begin: when each stretch begins."""
+    """begin: when each call's first stretch begins, or each stretch."""
     step = np.clip(steps.edges.searchsorted(begin, side="right") - 1, 0, len(steps) - 1)
     took = idle.within(steps.edges[:-1], steps.edges[1:])
     return HeldLaunches(name, operator, took, np.bincount(step, minlength=len(steps)))
