@@ -135,6 +135,12 @@ class Windows:
         except OtherThread:
             self._give_way(_SEVERAL_THREADS, adopt=False)
             return
+        if (full := self.recorder.full(step)) is not None:
+            self._publish("profiler", step + 1)
+            self.recorder.close()
+            self._keep(self.schedule.window(step), complete=True)  # of the steps until now
+            self._give_way(full, adopt=False)
+            return
         if self.schedule.ends_window(step):
             if self._watchers is not None:
                 self._watchers.window_ends(step, self.schedule)
