@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from traceops.capture.guard import contained
+from traceops.capture.guard import contained, text
 
 _S_PER_OPERATOR, _BYTES_PER_OPERATOR = 0.15e-3, 9_000
 MOST_OPERATORS = 300_000
@@ -38,8 +38,8 @@ class Ceiling:
         next_one = self._recorded + step
         if next_one <= _most():
             return None
-        took = f"{next_one * _S_PER_OPERATOR:.0f} s and {next_one * _BYTES_PER_OPERATOR / 1e9:.1f} GB"
-        return f"a step runs {step:,} operators; to record the next one too takes {took}, more than a window may"
+        took_s, took_gb = next_one * _S_PER_OPERATOR, next_one * _BYTES_PER_OPERATOR / 1e9
+        return text("window_full", step=step, seconds=took_s, gb=took_gb)
 
 
 def may_record_early(steps: int) -> bool:
@@ -60,8 +60,8 @@ def _operators() -> int:
 
 
 def _resident_bytes() -> int:
-    text = contained(Path("/proc/self/statm").read_text)
-    return 0 if text is None else int(text.split()[1]) * _PAGE
+    pages = contained(Path("/proc/self/statm").read_text)
+    return 0 if pages is None else int(pages.split()[1]) * _PAGE
 
 
 def _timeout_s() -> float:

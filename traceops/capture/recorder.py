@@ -227,11 +227,10 @@ class Recorder:
         if self._ended:
             self.close()
 
-    def full(self, step: int) -> str | None:
-        """Why the next step cannot be recorded too, now that `step` has ended; None where it can, or none follows."""
-        if self._profile is None:
-            return None
-        return self._ceiling.step_ended(recorded=self.schedule.phase(step) is Phase.ACTIVE)
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """Of the window that is open, if one is."""
+        return self._ceiling if self._profile is not None else None
 
     def _last_stop(self) -> AbstractContextManager[None]:
         step = self._profile.step_num if self._profile is not None else 0
