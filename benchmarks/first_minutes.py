@@ -56,9 +56,11 @@ def main() -> int:
     playing = commands.add_parser("trials", help="installs a clone of this checkout")
     playing.add_argument("--out", type=Path, required=True)
     playing.add_argument("--torch", type=Path, help="folder with an installed torch, in place of installing one")
-    commands.add_parser("mistakes").add_argument("-v", "--verbose", action="store_true", help="every message")
+    erring = commands.add_parser("mistakes")
+    erring.add_argument("-v", "--verbose", action="store_true", help="every message")
+    erring.add_argument("--half", nargs="+", help="only these")
     args = parser.parse_args()
-    return trials(args.out, args.torch) if args.command == "trials" else mistakes(verbose=args.verbose)
+    return trials(args.out, args.torch) if args.command == "trials" else mistakes(args.half, verbose=args.verbose)
 
 
 def prepare(folder: Path) -> None:
@@ -102,8 +104,11 @@ def trials(folder: Path, torch: Path | None) -> int:
     return int(missing > 0)
 
 
-def mistakes(*, verbose: bool) -> int:
-    """Print what is missing in the message for each mistake, and the score of each half."""
+def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
+    """Print what is missing in the message for each mistake, and the score of each half.
+
+    The 20 "new-aside" are those of the 40 newest with the lowest SHA-256 of what is typed.
+    """
     scores: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name, (Path(__file__).with_name("mistakes.tsv")).open() as file:
         folder = Path(name)
@@ -117,6 +122,8 @@ def mistakes(*, verbose: bool) -> int:
             subprocess.run([*git, *words], cwd=folder, check=True)
         typed(["analyze", "traces", "-q"], folder)
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            if halves and row["half"] not in halves:
+                continue
             words = shlex.split(row["typed"])
             said, code = typed(words, folder)
             names = code == 0 or row["wrong"] in said

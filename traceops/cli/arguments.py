@@ -56,8 +56,8 @@ def folder_of(path: str) -> str:
     Raises UsageError for a script, which is recorded first, and for a log.
     """
     given = Path(path)
-    if given.suffix == ".py" and given.is_file():
-        raise UsageError(f"{path} is a script; record it first: traceops run -- {path}")
+    if (by := {".py": "", ".sh": "bash "}.get(given.suffix)) is not None and given.is_file():
+        raise UsageError(f"{path} is a script; record it first: traceops run -- {by}{path}")
     if not given.exists() and (named := Path("profile", path)).joinpath("run.json").is_file():
         return str(named)
     if given.name == "run.json" and given.is_file():

@@ -111,6 +111,10 @@ def _of_python(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
         launching = _of_module(words, rest[1], rest[2:], nproc)
         if launching is not None:
             return launching
+        if rest[1].endswith(".py") and Path(rest[1]).exists():
+            raise UsageError(
+                f"-m {rest[1]}: -m takes a module, not a file; did you mean {rest[1].removesuffix('.py')}?"
+            )
     elif rest[0] not in ("-m", "-c", "-") and not Path(rest[0]).exists():
         raise UsageError(_not_there(rest))
     if rest[0] in ("-c", "-") or not plain or (nproc is None and not ours):

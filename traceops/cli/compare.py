@@ -66,12 +66,14 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
 
 
 def _two(paths: Sequence[str]) -> str:
-    """What could be compared: a run with the newest other one of its folder."""
-    alone = Path(paths[0]) if len(paths) == 1 else Path("profile", "*")
-    others = [run for run in alone.parent.glob("*/run.json") if run.parent != alone and alone.is_dir()]
-    if not others:
-        return f"{paths[0] if paths else 'BASE'} HEAD"
-    return f"{alone} {max(others, key=lambda run: run.stat().st_mtime).parent}"
+    """What could be compared: a run with the newest other one of its folder, else the two newest of profile/."""
+    alone = Path(paths[0]) if len(paths) == 1 else Path()
+    folder = alone.parent if alone.joinpath("run.json").is_file() else Path("profile")
+    files = sorted(folder.glob("*/run.json"), key=lambda run: run.stat().st_mtime)
+    runs = [str(run.parent) for run in files if run.parent != alone]
+    if alone.parent == folder:
+        return f"{alone} {runs[-1] if runs else 'HEAD'}"
+    return " ".join(runs[-2:]) if len(runs) > 1 else f"{paths[0] if paths else 'BASE'} HEAD"
 
 
 def _missing(paths: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def positive(text: str) -> int:
     """A whole number from 1. Raises ArgumentTypeError."""
     value = int(text) if text.isdecimal() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
     return value
 
 

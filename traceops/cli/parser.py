@@ -14,7 +14,7 @@ from stat import S_ISFIFO, S_ISSOCK
 from typing import Any, NoReturn, TextIO
 
 from traceops.cli.declared import Command
-from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, meant, width_of
+from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, meant, newest_run, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
 _MORE = "{} more options: {} --help-all"
@@ -173,8 +173,17 @@ class Parser(argparse.ArgumentParser):
 
 _WRONG_CHOICE = re.compile(r"argument (\w+): invalid choice: '([^']*)'")
 _REQUIRED = "the following arguments are required: "
-_SAMPLES = {"rule": "TO-S001", "path": "profile/train", "RUN": "profile/train", "paths": "profile/train",
-            "sql": "'select count(*) from slice'", "shell": "bash", "KEY": "gpt"}  # fmt: skip
+_RUNS = ("path", "RUN", "paths")
+_SAMPLES = {
+    "rule": "TO-S001", **dict.fromkeys(_RUNS, "profile/train"), "sql": "'select count(*) from slice'", "shell": "bash",
+    "KEY": "gpt",
+}  # fmt: skip
+
+
+def _sample(argument: str) -> str:
+    """What an argument can be; where a run is asked for the newest, if there is one."""
+    run = newest_run() if argument in _RUNS else None
+    return _SAMPLES[argument] if run is None else str(run)
 
 
 def instead(parser: argparse.ArgumentParser, message: str) -> str:
@@ -186,9 +195,9 @@ def instead(parser: argparse.ArgumentParser, message: str) -> str:
         missing = message.removeprefix(_REQUIRED).split(", ")
         if not set(missing) <= set(_SAMPLES):
             return ""
-        return f"; for example: traceops {' '.join([*words, *map(_SAMPLES.__getitem__, missing)])}"
+        return f"; for example: traceops {' '.join([*words, *map(_sample, missing)])}"
     if (wrong := _WRONG_CHOICE.match(message)) is not None and wrong[1] in _SAMPLES:
-        return f"; for example: traceops {' '.join(_SAMPLES[wrong[1]] if word == wrong[2] else word for word in words)}"
+        return f"; for example: traceops {' '.join(_sample(wrong[1]) if word == wrong[2] else word for word in words)}"
     return _with_value_that_works(parser, message, words)
 
 

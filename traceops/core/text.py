@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -228,7 +229,8 @@ def meant(word: str, there: Iterable[str]) -> str:
     names = list(there)
     if (also := _ALSO.get(word)) in names:
         return f"; did you mean {also}?"
-    close = _get_close_matches(word.casefold(), names, n=1, cutoff=0.6)
+    bare = {name.lstrip("-"): name for name in names}  # or the dashes make all options alike
+    close = [bare[name] for name in _get_close_matches(word.lstrip("-").casefold(), list(bare), n=1, cutoff=0.6)]
     close = close or sorted((name for name in names if len(word) > 2 and word.casefold() in name.casefold()), key=len)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -239,10 +241,22 @@ def _get_close_matches(word: str, there: list[str], n: int, cutoff: float) -> li
     return get_close_matches(word, there, n, cutoff)
 
 
+def newest_run(folder: Path = Path("profile")) -> Path | None:
+    """The run of a folder that began last."""
+    found = islice(folder.glob("*/run.json"), _MOST_ENTRIES)
+    newest = max(found, key=lambda file: file.stat().st_mtime, default=None)
+    return None if newest is None else newest.parent
+
+
 def near_path(path: str) -> str:
-    """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing."""
+    """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing.
+
+    Where no name is like it: the newest run of that folder, or of profile/. The id of a rule is explained.
+    """
     if "://" in path:
         return ""
+    if re.fullmatch(r"TO-[A-Z]\d+", path):
+        return f"; what this rule means: traceops explain {path}"
     given = Path(path)
     whole = [*reversed(given.parents), given]
     at = next((at for at, part in enumerate(whole) if not part.exists()), None)
@@ -256,9 +270,8 @@ def near_path(path: str) -> str:
     by_case = {name.casefold(): name for name in names}
     close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
     if not close:
-        runs = [run for name in names if (run := parent / name / "run.json").is_file()]
-        newest = max(runs, key=lambda run: run.stat().st_mtime, default=None)
-        return "" if newest is None else f"; did you mean {newest.parent}, the newest run there?"
+        newest = newest_run(parent) or newest_run()
+        return "" if newest is None else f"; did you mean {newest}, the newest run there?"
     found = parent / by_case[close[0]]
     rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None
     if rest is not None and not (found / rest).exists():

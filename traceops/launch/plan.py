@@ -349,7 +349,7 @@ def parse_assignments(texts: list[str]) -> dict[str, str]:
     for (key, sign, _), text in zip(pairs, texts, strict=True):
         if not sign or not key.isidentifier():
             said = "".join(takewhile(lambda c: c.isalnum() or c == "_", text))  # the rest may be a secret
-            raise UsageError(f"--env {said}…: write it as KEY=VALUE, for example --env NCCL_DEBUG=INFO")
+            raise UsageError(f"--env {said}…: write it as KEY=VALUE; did you mean {said or 'NCCL_DEBUG'}=1?")
     return {key: value for key, _, value in pairs}
 
 

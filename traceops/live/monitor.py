@@ -18,6 +18,7 @@ from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.core.live_pulses import CLOSER, EVENTS_FILE, PULSES_FILE, STATE_FILE
 from traceops.core.run_lock import in_use
+from traceops.core.text import near_path
 from traceops.launch.on_demand import ANSWER, Request, recorded, request_window
 from traceops.live.findings import Detection, Stuck
 from traceops.live.job import Job, RankState
@@ -302,7 +303,9 @@ def watched_folder(path: str | None) -> Path:
     """The run folder that was given, else the only one below profile/ whose ranks write for a monitor now."""
     if path is not None:
         if not Path(path).is_dir():
-            raise UsageError(f"{path}: no such folder; give the run folder of a job that runs with --live")
+            raise UsageError(
+                f"{path}: no such folder{near_path(path) or '; give the run folder of a job that runs with --live'}"
+            )
         return Path(path).absolute()
     now = time.time()
     files = Path("profile").glob(f"*/rank_*/{PULSES_FILE}")

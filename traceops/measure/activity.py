@@ -319,7 +319,7 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     whole = comm[~named(events, ONE_WAY).take(events.name[comm])]
     ops = ops[~begin_inside(events, ops, host.inputs) & ~begin_inside(events, ops, whole)]
     lying = find_nesting(events, ops)
-    ops = np.sort(lying.rows[lying.outermost])
+    ops = np.sort(lying.rows[lying.outermost], kind="stable")
     rows = np.concatenate((ops, comm))
     kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
     start = events.ts[rows]

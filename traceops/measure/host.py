@@ -95,7 +95,7 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
     order = np.argsort(end, kind="stable")
     order = order[(end - begin)[order] >= _WAITED_NS]
     begin, end, allocates = begin[order], end[order], allocates[order]
-    ended = np.sort(activity.end)
+    ended = np.sort(activity.end, kind="stable")
     last = np.searchsorted(ended, end + _CLOCKS_NS, side="right") - 1
     done = np.minimum(ended[np.maximum(last, 0)], end) if len(ended) else end
     amid = (end - done > _RETURNS_NS) & union(activity.start, activity.end).holds(end)
@@ -287,7 +287,7 @@ def _calls_closure(events: Events) -> bool:
 def _region_rows(host: HostRows) -> Int:
     """Annotations, and operators inside no other operator."""
     nesting = host.nesting
-    return np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost])))
+    return np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost], kind="stable")))
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:

@@ -174,7 +174,7 @@ class Nesting(Struct, frozen=True, dict=True):
 
     @cached_property
     def _ends(self) -> Int:
-        return np.sort(self.end)
+        return np.sort(self.end, kind="stable")  # nearly in order: events are written as they end or begin
 
     @cached_property
     def depth(self) -> NDArray[Any]:

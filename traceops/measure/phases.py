@@ -46,7 +46,7 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     rows = rows[events.in_cats(*OPERATOR_CATS)[rows]]
     if not len(rows) or not len(comm) or not len(steps):
         return phases
-    begun = np.sort(events.ts[rows])
+    begun = np.sort(events.ts[rows], kind="stable")
     step = steps.of_activity[comm]
     calls = np.maximum(activity.launch[comm], 0) if activity.on_gpu else _called(events, activity.row[comm])
     launched = activity.launched[comm] if activity.on_gpu else events.ts[calls]
@@ -88,7 +88,7 @@ def _before_forward(events: Events, launched: Int, start: Int, backward: Int) ->
     """
     forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
     rows = rows_named(events, OPTIMIZER_NAME)
-    ended = np.sort(events.ts[rows] + events.dur[rows])
+    ended = np.sort(events.ts[rows] + events.dur[rows], kind="stable")
     if not len(forward) or not len(ended):
         return np.zeros(len(launched), dtype=bool)
     updated = np.searchsorted(ended, launched, side="right") - 1
@@ -108,7 +108,7 @@ def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray
     rows = rows[events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
     if not len(rows):
         return np.zeros(len(launched), dtype=bool)
-    begun, ended = np.sort(events.ts[rows]), np.sort(events.ts[rows] + events.dur[rows])
+    begun, ended = np.sort(events.ts[rows], kind="stable"), np.sort(events.ts[rows] + events.dur[rows], kind="stable")
     before = np.searchsorted(ended, launched, side="right") - 1
     follows = np.searchsorted(begun, launched)
     more = (follows < len(begun)) & (begun[np.minimum(follows, len(begun) - 1)] < over)

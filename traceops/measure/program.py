@@ -106,7 +106,7 @@ def _ready(activity: Activity, comm: Int) -> Int:
     ends = activity.end[work]
     all_done = np.where(some, np.maximum.accumulate(ends)[before], start)
     last_done = np.where(some, ends[before], start)
-    ended = np.sort(ends)
+    ended = np.sort(ends, kind="stable")
     just = np.searchsorted(ended, start, side="right") - 1
     just_done = np.where(just >= 0, ended[np.maximum(just, 0)], start - FOLLOWS_NS - 1)
     less = np.where(start - just_done <= FOLLOWS_NS, just_done, np.where(last_done <= start, last_done, ready))
@@ -212,7 +212,7 @@ def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals
     """
     launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
     launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
-    begun = np.sort(events.ts[launches] + events.dur[launches])
+    begun = np.sort(events.ts[launches] + events.dur[launches], kind="stable")
     before = np.searchsorted(begun, over, side="right") - 1
     known = before >= 0
     return union(begun[before[known]], over[known])

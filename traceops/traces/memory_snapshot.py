@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.errors import InputError
+from traceops.core.text import near_path
 from traceops.traces.snapshot_rows import (
     ALLOC,
     FREE_COMPLETED,
@@ -274,6 +275,8 @@ def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
     """The devices of a snapshot that hold or held something. Raises InputError for what is no snapshot."""
     try:
         return _devices(read_rows(path))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist{near_path(str(path))}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (pickle.UnpicklingError, EOFError, MemoryError) as error:
