@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceops.capture.ceiling import Ceiling, may_record_early
 from traceops.capture.detaching import Detaching
 from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.schedule import Phase, Schedule
@@ -141,6 +142,7 @@ class Recorder:
         self._ended = False
         self._held: profile | None = None
         self._thread = 0  # that opened; torch's profiler is this thread's own
+        self._ceiling = Ceiling()
         self._left: profile | None = None  # open, but only that thread can stop it
         self._scope = ExitStack()
 
@@ -188,6 +190,7 @@ class Recorder:
             return ProfilerAction.RECORD_AND_SAVE if ends else ProfilerAction.RECORD
 
         self._window = self.schedule.window(step)
+        self._ceiling = Ceiling()
         self._thread = threading.get_native_id()  # get_ident passes to the next thread when this one ends
         self._trace = None
         self._ended = False
@@ -223,6 +226,11 @@ class Recorder:
             self._profile.step()
         if self._ended:
             self.close()
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """Of the window that is open, if one is."""
+        return self._ceiling if self._profile is not None else None
 
     def _last_stop(self) -> AbstractContextManager[None]:
         step = self._profile.step_num if self._profile is not None else 0
@@ -462,6 +470,8 @@ class FirstWindow:
         In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
         """
         if step != FIRST.skip_first or uses_gpu() or threading.current_thread() is not threading.main_thread():
+            return
+        if not may_record_early(FIRST.active):
             return
         try:
             self._recorder.open(step, give_way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from traceops.capture.ceiling import Ceiling
 from traceops.capture.guard import Guard, contained, text
 from traceops.capture.light.window import LightWindow
 from traceops.capture.open_manifest import OpenManifest
@@ -135,6 +136,12 @@ class Windows:
         except OtherThread:
             self._give_way(_SEVERAL_THREADS, adopt=False)
             return
+        if (full := self._full(step, self.recorder.ceiling)) is not None:
+            self._publish("profiler", step + 1)
+            self.recorder.close()
+            self._keep(self.schedule.window(step), complete=True)  # of the steps until now
+            self._give_way(full, adopt=False)
+            return
         if self.schedule.ends_window(step):
             if self._watchers is not None:
                 self._watchers.window_ends(step, self.schedule)
@@ -184,6 +191,12 @@ class Windows:
         if step == 0 or phase is not self.schedule.phase(step - 1) or self.schedule.ends_window(step - 1):
             return True
         return self._first is not None and phase not in self._timers
+
+    def _full(self, step: int, ceiling: Ceiling | None) -> str | None:
+        """Why the next step cannot be recorded too, now that `step` has ended; None where it can, or none follows."""
+        if ceiling is None:
+            return None
+        return ceiling.step_ended(recorded=self.schedule.phase(step) is Phase.ACTIVE)
 
     def _foreign_profiler(self) -> None:
         if self._is_open():
