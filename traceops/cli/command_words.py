@@ -268,7 +268,7 @@ def _not_there(words: Sequence[str]) -> str:
     if Path(first).name in PROGRAMS:
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
         return _text("not_installed", program=first, trains=None if script is None else shlex.join(words[script:]))
-    close = near_path(first) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
+    close = near_path(first, run=False) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
     if close:
         return f"{first} does not exist{close}"
     here = next(iter(sorted(Path().glob("*.py"))), "train.py")

@@ -248,10 +248,11 @@ def newest_run(folder: Path = Path("profile")) -> Path | None:
     return None if newest is None else newest.parent
 
 
-def near_path(path: str) -> str:
+def near_path(path: str, *, run: bool = True) -> str:
     """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing.
 
-    Where no name is like it: the newest run of that folder, or of profile/. The id of a rule is explained.
+    Where no name is like it and a run is meant: the newest run of that folder, or of profile/. The id of a rule is
+    explained.
     """
     if "://" in path:
         return ""
@@ -270,7 +271,7 @@ def near_path(path: str) -> str:
     by_case = {name.casefold(): name for name in names}
     close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
     if not close:
-        newest = newest_run(parent) or newest_run()
+        newest = (newest_run(parent) or newest_run()) if run else None
         return "" if newest is None else f"; did you mean {newest}, the newest run there?"
     found = parent / by_case[close[0]]
     rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None

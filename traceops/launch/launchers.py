@@ -143,7 +143,7 @@ def check_script(trains: list[str]) -> None:
             f"{trains[0]} is a program, not a script; let it start the ranks: traceops run -- {shlex.join(trains)}"
         )
     elif not Path(trains[0]).exists():
-        near = near_path(trains[0])
+        near = near_path(trains[0], run=False)
         raise UsageError(f"{trains[0]} does not exist{near}" if near else _NOT_THERE.format(trains[0]))
 
 
