@@ -509,7 +509,7 @@ def test_promises_follow_from_the_steps_measured(
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["gru_cells", "window_by_mask", "decode_repeated_cache", "muon_loop", "speech_decoder_cat"]
+    "name", ["gru_cells", "window_by_mask", "decode_repeated_cache", "slots_by_slices", "decode_cat_cache"]
 )
 def test_sick_and_fixed_programs_step(programs: tuple[ModuleType, ModuleType], name: str) -> None:
     case = programs[0].CASES[name]

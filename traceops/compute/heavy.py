@@ -21,6 +21,7 @@ _BY_ELEMENT = {
 }  # of the time of products in 16 bits goes with aligned rows, by the elements read at once
 _PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
+_FEW_QUERIES = 8
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
 
@@ -237,7 +238,13 @@ def find_repeated_keys(kernels: Kernels) -> None:
     stored = copies[0].use.inputs.tensors[1]
     times = stored.numel * stored.size // max(stored.stored, 1)
     uses = [*copies, *sums]
-    kernels.claim("repeated_kv", uses, time_of(uses), sizes=(times,), launches=launches_of(uses))
+    # Of few queries, attention takes as long as its keys take to be read: each once where they are not repeated.
+    reads = kernels.free(
+        lambda one: (a := one.work.attention) is not None and a.query <= _FEW_QUERIES
+        and a.batch * a.key * a.width in summed
+    )  # fmt: skip
+    saved = time_of(uses) + (1 - 1 / times) * time_of(reads)
+    kernels.claim("repeated_kv", [*uses, *reads], saved, sizes=(times,), launches=launches_of(uses))
 
 
 _SLOWER = 1.25  # times its least, from which a shape is blamed
@@ -245,6 +252,8 @@ _OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 _CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
+_STRIDED = "::elementwise_kernel<"  # takes elements one by one, at places that it calculates
+_HALF_OF_STRIDED = 0.1
 _HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
 _HALF_OF_ALL = 0.45  # the same of a model whose weights are in 16 bits, with its norms
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
@@ -389,6 +398,8 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
         return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
     if _leaves_idle(one, kernels):  # what takes long there are not the bytes
         return 0.0
+    if _STRIDED in one.use.main_kernel:
+        return _HALF_OF_STRIDED * one.ns
     if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
         return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
     return _HALF_OF_ALL * one.ns if one.kind in ("norm", "softmax") and not kernels.training else 0.0
@@ -455,7 +466,7 @@ def find_idle_processors(kernels: Kernels) -> None:
     few = kernels.free(lambda one: _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"))
     saved = 0.0
     for one in few:
-        share = _OF_IDLE if one.use.blocks > processors // 8 else 1.0  # of so few, each has far too much to do
+        share = _OF_IDLE if one.use.blocks > processors // 4 else 1.0  # of so few, each has far too much to do
         saved += share * min(one.ns * (1 - one.use.blocks / processors), one.over_ns or one.ns)
     if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda one: one.ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import product
 
@@ -122,7 +123,7 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
         if one.calls < passes or one.numel in weights or one.use.optimizing:
             after += one.ns / passes * (1.0 if one.calls >= passes else _UNEVEN)
         else:
-            after += min(one.calls / passes * _batched(one, passes, kernels), one.ns)
+            after += min(one.calls / passes * _batched(one, passes, kernels, shared=True), one.ns)
     saved = max(time_of(small) - after, 0.0)
     launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
@@ -149,21 +150,23 @@ def with_loop(loss: Loss, kernels: Kernels) -> Loss:
 
 
 class LoopPart(Struct):
-    """A use in the bodies of loops: its calls there per step, and in how many loops."""
+    """A use in the bodies of loops: its calls there per step, in how many loops, and those of its operator in these."""
 
     one: Judged
     calls: int = 0
     loops: int = 0
+    alike: int = 0
 
     @property
     def removed(self) -> float:
         """Launches that are left out where each loop is one call."""
-        return max(self.calls - self.loops, 0) * self.one.launches / self.one.calls
+        return self.calls * (1 - self.loops / self.alike) * self.one.launches / self.one.calls
 
     def saved_ns(self, kernels: Kernels) -> float:
         """What the device is spared where each loop is one call."""
-        together = _batched(self.one, self.calls / self.loops, kernels)
-        return max(self.calls * self.one.ns / self.one.calls - self.loops * together, 0.0)
+        turns = self.alike / self.loops
+        together = _batched(self.one, turns, kernels, shared=self.calls == self.alike)
+        return max(self.calls * (self.one.ns / self.one.calls - together / turns), 0.0)
 
 
 def find_loops(kernels: Kernels) -> list[LoopPart]:
@@ -198,13 +201,15 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
             number += 1
             own[own == 0] = number
     parts: dict[int, LoopPart] = {}
-    seen: dict[int, set[int]] = {}
+    seen: defaultdict[int, set[int]] = defaultdict(set)
+    alike = Counter(zip(inside.tolist(), names.tolist(), strict=True))  # turns may differ in their shapes
     for one, loop in zip(order, inside.tolist(), strict=True):
         if loop and not one.use.optimizing:
-            part = parts.setdefault(id(one), LoopPart(one))
-            part.calls += 1
-            seen.setdefault(id(one), set()).add(loop)
-            part.loops = len(seen[id(one)])
+            parts.setdefault(id(one), LoopPart(one)).calls += 1
+            seen[id(one)].add(loop)
+    for key, part in parts.items():
+        part.loops = len(seen[key])
+        part.alike = sum(alike[loop, number_of[key]] for loop in seen[key])
     return list(parts.values())
 
 
@@ -238,10 +243,10 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
     ]
 
 
-def _batched(one: Judged, calls: float, kernels: Kernels) -> float:
-    """So many calls at once: weights that they share are read once."""
+def _batched(one: Judged, calls: float, kernels: Kernels, shared: bool) -> float:
+    """So many calls at once. shared: weights are read once, as all calls have them."""
     if one.work.product is not None and one.work.bytes is not None:
-        moved = one.work.bytes - one.work.product.right.stored * (1 - 1 / max(calls, 1.0))
+        moved = one.work.bytes - shared * one.work.product.right.stored * (1 - 1 / max(calls, 1.0))
         return product_ns(one.work.flops * calls, moved * calls, one.unit, kernels.gpu)
     if one.work.bytes is None:
         return calls * one.ns / one.calls * _UNKNOWN_BATCHED

@@ -253,6 +253,7 @@ _FULL = 4  # times the slice from which a gradient at full size is too large
 _SORTS = re.compile(
     r"sort|topk|unique|scatter|index_put|index_add|index_reduce|_embedding_bag_dense|embedding_dense", re.IGNORECASE
 )
+_UNIQUE = ("aten::_unique", "aten::_unique2", "aten::unique_consecutive")
 _AFTER_SORT = 6  # operators, in which what was sorted is read
 _SELECTION = 5.0  # passes: four by digits of the numbers, one that gathers
 _ADDS = re.compile(r"^aten::(scatter_add|scatter_reduce|index_add)")
@@ -446,11 +447,14 @@ def find_scatter(kernels: Kernels) -> None:
     )  # torch.use_deterministic_algorithms fills new memory
     total = time_of(uses)
     over = 0.0
+    counted = 0.0
     for one in uses:
         moved = sum(t.stored for t in one.tensors)
-        over += max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)
+        own = max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)
+        over += own
+        counted += own if one.use.within(*_UNIQUE) else 0.0  # adding at each number counts in one pass
     selected = _sorted_for_the_first(kernels) if any(one.use.within("aten::sort") for one in uses) else 0.0
-    saved = time_of(filled) + selected
-    over = max(over - selected, 0.0)
+    saved = time_of(filled) + selected + counted
+    over = max(over - selected - counted, 0.0)
     if total > 0.05 * kernels.busy_ns or (filled and saved > 0.02 * kernels.busy_ns):
         kernels.claim("scatter_or_sort", [*uses, *filled], saved, more_ns=over, launches=launches_of(filled))
