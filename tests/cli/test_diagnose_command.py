@@ -144,12 +144,38 @@ def test_evidence_that_cannot_be_used_stops_no_analysis(folder: Path, tmp_path: 
     assert held["hang"] is None and all("could not be used" in reason for reason in reasons)
 
 
-def test_analyze_of_a_folder_with_evidence_only_points_to_diagnose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["analyze", "memory"])
+def test_evidence_of_a_hang_reaches_its_answer_by_whichever_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_dumps(tmp_path / "run" / "evidence")
-    assert main(["analyze", str(tmp_path / "run"), "-o", str(tmp_path / "out")]) == 3
-    assert f"traceops diagnose {tmp_path / 'run'}" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose", "run", "-q"]) == 0
+    report = capsys.readouterr().out
+    assert main([command, "run", "-q"]) == 0
+    assert capsys.readouterr().out == report
+
+
+@pytest.mark.parametrize("command", [["analyze"], ["memory"], ["doctor", "--from"]])
+def test_a_text_that_shows_no_trouble_stays_an_error_of_the_command(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("hello\n", encoding="utf-8")
+    assert main([*command, str(tmp_path / "notes.txt")]) != 0
+    assert f"traceops {command[0]}: " in capsys.readouterr().err
+
+
+def test_doctor_judges_the_rest_and_says_first_what_ended_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n", encoding="utf-8")
+    gloo = "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. "
+    (tmp_path / "job.log").write_text(gloo + "Unable to find address for: ens99\n", encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("topo.txt", "job.log")]
+    assert main(["doctor", "--from", *files, "-o", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"traceops diagnose {files[1]}: ") and "TO-E007" in lines[0]
+    assert any("GPU0-1" in line or "2 GPUs" in line for line in lines[1:])
 
 
 def test_diagnose_never_imports_torch_pandas_or_plotly(folder: Path) -> None:

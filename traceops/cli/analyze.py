@@ -38,7 +38,13 @@ def main(args: argparse.Namespace) -> int:
     if len(places.runs) > 1:
         return _several(args, formats, places)
     path = places.runs[0].path
-    found = find_traces(path)
+    try:
+        found = find_traces(path)
+    except InputError as error:
+        from traceops.cli.diagnose import diagnose_instead
+
+        quiet = ["-q"] if args.quiet else []
+        return diagnose_instead(path, error, "--format", args.format, *quiet, *_given(args, "output", "fail_on"))
     root = report_folder(path, found.name) if args.output is None else Path(args.output)
     make_writable(root)
     findings: list[Finding] = []
@@ -53,6 +59,11 @@ def main(args: argparse.Namespace) -> int:
 
             print_report(report, sys.stdout, shown, verbose=args.verbose)
     return _exit_code(args, findings)
+
+
+def _given(args: argparse.Namespace, *names: str) -> list[str]:
+    """The options of these names, as they were typed."""
+    return [f"--{name.replace('_', '-')}={value}" for name in names if (value := getattr(args, name)) is not None]
 
 
 def _run_of(path: str, quiet: bool) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from traceops.cli.arguments import fails, output_folder, report_formats
+from traceops.cli.reading_options import DIAGNOSE
+from traceops.core.claims import reason
 from traceops.core.errors import InputError, UsageError
 from traceops.core.text import printable
 from traceops.hangs.diagnose import diagnose
@@ -17,7 +19,9 @@ from traceops.hangs.discover import run_folder_of
 from traceops.hangs.model import Diagnosis
 from traceops.render.files import write_diagnosis
 from traceops.render.hang.terminal import print_diagnosis
+from traceops.report.hang_text import shows_trouble
 from traceops.rules.explained import FABRIC_RULES, beside_the_roots, judge_diagnosis
+from traceops.traces.source import is_remote
 
 _MOST_PASTED = 1 << 28  # bytes
 _MOST_CHECKED = 1 << 26
@@ -26,26 +30,48 @@ _CALLED = "standard input"
 _PASTE = "paste"  # its report's folder
 
 
+def diagnose_instead(path: str, error: InputError, *options: str) -> int:
+    """Of another command's path: what its logs and stacks show. Raises `error` where they show no trouble."""
+    if is_remote(path):
+        raise error
+    try:
+        diagnosis = _with_machine(diagnose(path, jobs=1), path)
+    except InputError:
+        raise error from None
+    if not shows_trouble(diagnosis):
+        raise error
+    parser = argparse.ArgumentParser()
+    DIAGNOSE.add_to(parser)
+    args = parser.parse_args([path, *options])
+    if not args.quiet:
+        print(printable(reason("hangs", "instead", path=path)), file=sys.stderr)
+    return _write(args, path, diagnosis)
+
+
 def main(args: argparse.Namespace) -> int:
-    formats = report_formats(args.format)
+    report_formats(args.format)  # before anything is read
     if args.path == "-":
         with tempfile.TemporaryDirectory() as folder:
             data = sys.stdin.buffer.read(_MOST_PASTED)
             paste = Path(folder, "paste.zip" if data.startswith(_ZIP) else "paste.log")
             paste.write_bytes(data)
-            return _report(args, str(paste), formats)
-    return _report(args, args.path, formats)
+            return _report(args, str(paste))
+    return _report(args, args.path)
 
 
-def _report(args: argparse.Namespace, path: str, formats: tuple[str, ...]) -> int:
+def _report(args: argparse.Namespace, path: str) -> int:
+    called = _CALLED if args.path == "-" else None
+    return _write(args, path, _with_machine(diagnose(path, called=called), path))
+
+
+def _write(args: argparse.Namespace, path: str, diagnosis: Diagnosis) -> int:
     pasted = args.path == "-"
-    diagnosis = _with_machine(diagnose(path, called=_CALLED if pasted else None), path)
     verdicts = judge_diagnosis(diagnosis)
     # of its evidence too: one place for both reports
     run_folder = _PASTE if pasted else str(run_folder_of(Path(path)))
     name = _PASTE if pasted else diagnosis.evidence.name
     folder = Path(args.output) if args.output else output_folder(run_folder, name)
-    written = write_diagnosis(diagnosis, verdicts, folder, formats)
+    written = write_diagnosis(diagnosis, verdicts, folder, report_formats(args.format))
     if args.quiet:
         print(printable(str(written[0])))
     else:

@@ -85,32 +85,39 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 
 def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
     checkup = read_checkup(args.saved[0]) if len(args.saved) == 1 else None
-    failures: list[str] = []
+    failures: dict[str, str] = {}
     if checkup is None:
         failures = _failures(args.saved)
         try:
             checkup = check_files(args.saved)
         except InputError as error:
-            raise InputError("\n".join((str(error), *failures))) from error
+            others = [path for path in args.saved if path not in failures]
+            if not others and len(args.saved) == 1:
+                from traceops.cli.diagnose import diagnose_instead
+
+                return diagnose_instead(args.saved[0], error, *(["-q"] if args.quiet else []))
+            if not others or not failures:
+                raise InputError("\n".join((str(error), *failures.values()))) from error
+            checkup = check_files(others)  # what shows a failure need not tell of the machine too
+    for said in () if args.json or args.quiet else failures.values():
+        print(printable(said))
     folder = _beside_measured(Path(args.output))
     make_writable(folder)
     _report(checkup, folder, formats, args)
-    for said in () if args.json or args.quiet else failures:
-        print(printable(said))
     return _exit_code(checkup, args.fail_on)
 
 
-def _failures(paths: Sequence[str]) -> list[str]:
+def _failures(paths: Sequence[str]) -> dict[str, str]:
     """What `traceops diagnose` finds in the same files: a line for each that shows a failure or a wait."""
     from traceops.hangs.diagnose import diagnose  # a test of this machine needs none of it
-    from traceops.report.hang_text import hang_level, hang_sentence
+    from traceops.report.hang_text import hang_sentence, shows_trouble
 
-    found = []
+    found = {}
     for path in paths[:_MOST_DIAGNOSED]:
         with contextlib.suppress(InputError):
             diagnosis = diagnose(path, jobs=1)
-            if hang_level(diagnosis) != "info":
-                found.append(f"traceops diagnose {path}: {hang_sentence(diagnosis)}")
+            if shows_trouble(diagnosis):
+                found[path] = f"traceops diagnose {path}: {hang_sentence(diagnosis)}"
     return found
 
 

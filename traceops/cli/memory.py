@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceops.cli.command_words import names_a_program, understand
-from traceops.core.errors import UsageError
+from traceops.core.errors import InputError, UsageError
 from traceops.core.files import write_whole
 from traceops.launch.launchers import check_script
 from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, estimate_script, from_formula, worker
@@ -117,7 +117,14 @@ def _read(args: argparse.Namespace, paths: Sequence[Path]) -> int:
         raise UsageError(f"{found[0]} is for estimates, not for a snapshot or a run; leave it out")
     if of_run and args.json:
         _check_json(args.json)
-    return _run(paths[0], args.json) if of_run else _snapshots(paths)
+    try:
+        return _run(paths[0], args.json) if of_run else _snapshots(paths)
+    except InputError as error:
+        if len(paths) > 1 or args.json:
+            raise
+        from traceops.cli.diagnose import diagnose_instead
+
+        return diagnose_instead(str(paths[0]), error, *(["-q"] if args.quiet else []))
 
 
 def _run(folder: Path, path: Path | None) -> int:

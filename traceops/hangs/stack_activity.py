@@ -190,6 +190,7 @@ def in_data_parallel(evidence: HangEvidence) -> list[int]:
     """Ranks with a frame of nn.DataParallel on a stack or in a traceback; 0 where no line tells whose it is."""
     frames = [(rank, f) for rank, told in evidence.stacks.items() for thread in told.threads for f in thread.frames]
     frames += [(event.rank or 0, frame) for event in evidence.log for frame in event.frames]
+    frames += [(0, frame) for end in evidence.ends for frame in end.frames]
     return sorted({rank for rank, frame in frames if frame.file.replace("\\", "/").endswith(_DATA_PARALLEL)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traceops.core.claims import first_phrase, phrases
+from traceops.core.claims import first_phrase, phrases, reason
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, ranks_text, runs_of, runs_without, who, who_runs
 from traceops.core.text import first_words
@@ -17,7 +17,7 @@ from traceops.hangs.evidence import LogEvent, ThreadStack
 from traceops.hangs.job import how_to_bring
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.readers.messages import OF_RAY
-from traceops.hangs.stack_activity import stack_activity
+from traceops.hangs.stack_activity import in_data_parallel, stack_activity
 from traceops.hangs.words import activity_text, carried_text, since_text
 from traceops.report.hang_rows import RankGroup
 from traceops.rules.failures import advice_of
@@ -185,6 +185,12 @@ def hang_level(diagnosis: Diagnosis) -> Severity:
     return "warning" if trouble else "info"
 
 
+def shows_trouble(diagnosis: Diagnosis) -> bool:
+    """Whether the evidence shows more than a healthy job: a cause, a wait, Ctrl-C, or somebody's word that it hangs."""
+    ends = diagnosis.evidence.ends
+    return hang_level(diagnosis) != "info" or any(end.interrupted or end.hangs for end in ends)
+
+
 def hang_sentence(diagnosis: Diagnosis) -> str:
     """Who hangs and why; without a cause, what was read and that it shows no rank waiting."""
     if diagnosis.roots:
@@ -201,6 +207,8 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
         said = [late, _for_whom_text(diagnosis, len(ranks) or 1)]
     else:
         said = _without_waiting(diagnosis)
+        if in_data := in_data_parallel(diagnosis.evidence):
+            said = [f"{reason('hangs', 'data_parallel', ranks=in_data)}.", *said]
     return stall + " ".join(said)
 
 

@@ -177,6 +177,8 @@ def _remarks(diagnosis: Diagnosis) -> Iterator[Block]:
         yield text(sentence, look="level-warning", indent=(0, 2))
     if len(problems) > _MOST_PROBLEMS:
         yield text(say("more_files", more=len(problems) - _MOST_PROBLEMS))
+    sentence = hang_text.hang_sentence(diagnosis)
+    notes = tuple(note for note in notes if note not in sentence)
     for note in notes[:_MOST_NOTES]:
         yield text(f"Note: {note}", look="soft", indent=(0, 2))
     if len(notes) > _MOST_NOTES:

@@ -1,0 +1,1 @@
+"""What users of five earlier tools do, as rows that are played."""

@@ -1,0 +1,90 @@
+"""Plays what users of earlier tools do, and prints each row with its state: `python -m benchmarks.seeds [ITEM…]`.
+
+rows.toml has the rows. Files of each are written to a fresh folder and the command runs on them as users type it. A row
+works where all that is expected is in the answer, works in part where some is, and else is missing, with what lacks.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TABLE = Path(__file__).with_name("rows.toml")
+_COMMANDS = {"doctor": "doctor --from {files} -o {folder}/out", "memory": "memory {folder}/job"}
+_USUAL = "{by} {folder}/job -o {folder}/out"
+
+
+def rows_of(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All rows, each with its item and the command that is typed."""
+    for group in table["play"]:
+        for row in group["rows"]:
+            for by in group["by"]:
+                command = _COMMANDS.get(by, _USUAL).replace("{by}", by)
+                yield {**row, "item": group["item"], "name": f"{row['name']}: {by}", "run": command}
+    for group in table["commands"]:
+        made = [{"name": each, "run": group["template"].format(each=each)} for each in group.get("each", ())]
+        for row in [*made, *group.get("rows", ())]:
+            yield {"says": group.get("says", ()), **row, "item": group["item"]}
+    for group in table["other"]:
+        yield from ({**row, "item": group["item"]} for row in group["rows"])
+
+
+def played(row: dict[str, Any], texts: dict[str, str]) -> tuple[str, str]:
+    """The row's state, and why where it does not work."""
+    if "run" not in row:
+        return row["state"], row["reason"]
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) if "{folder}/job" not in row["run"] and "{files}" not in row["run"] else Path(folder, "job")
+        job.mkdir(exist_ok=True)
+        for name, parts in row.get("files", {}).items():
+            (job / name).write_text("\n".join(texts[part].strip("\n") for part in parts) + "\n", encoding="utf-8")
+        files = " ".join(str(job / name) for name in row.get("files", {}))
+        command = row["run"].replace("{folder}", folder).replace("{files}", files)
+        ended = subprocess.run(
+            [sys.executable, "-m", "traceops", *shlex.split(command)], cwd=folder, capture_output=True, text=True,
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "400", "HOME": folder},
+        )  # fmt: skip
+    output = " ".join(ended.stdout.split())
+    lacks = [says for says in row["says"] if not re.search(says, output)]
+    lead = row.get("lead", "")
+    if lead and not re.search(lead, " ".join(ended.stdout.split("\n\n")[0].splitlines()[:3])):
+        lacks.append(f"first lines: {lead}")
+    if ended.returncode or "Traceback (most recent call last)" in ended.stderr:
+        return "missing", f"exit {ended.returncode}: {(ended.stderr.strip().splitlines() or ['no message'])[0][:100]}"
+    if not lacks:
+        return "works", ""
+    return "missing" if len(lacks) >= len(row["says"]) else "in part", "not in the answer: " + "; ".join(lacks)
+
+
+def main() -> int:
+    """A line a row, then the count of each state; 1 where a row does not work without a reason of its own."""
+    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    states: Counter[str] = Counter()
+    failed = 0
+    for row in rows_of(table):
+        if sys.argv[1:] and row["item"] not in sys.argv[1:]:
+            continue
+        state, why = played(row, table["texts"])
+        states[state] += 1
+        failed += "run" in row and state != "works"
+        print(f"{row['item']:>3}  {state:<9} {row['name']}{': ' + why if why else ''}", flush=True)
+    print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {states.total()} rows")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
