@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 
@@ -534,7 +535,7 @@ def find_layout_copies(kernels: Kernels) -> None:
         if one.tensors[0].numel * one.tensors[0].size > 1e6:
             copies.append(one)
     total = time_of(copies)
-    back = _there_and_back(kernels.order, copies)
+    back = _there_and_back(kernels.order, copies) | _before_convolutions(kernels.order, copies)
     whole = time_of(one for one in copies if one.numel in back)
     explicit = time_of(one for one in copies if one.numel not in back and one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
@@ -569,6 +570,13 @@ def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
             opened = 0
         norms = norms or one.kind == "norm"
     return found
+
+
+def _before_convolutions(order: list[Judged], copies: list[Judged]) -> set[int]:
+    """Sizes of what is copied right before a convolution, which takes either order."""
+    own = {id(one) for one in copies}
+    pairs = itertools.pairwise(order) if own else ()
+    return {one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node}
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

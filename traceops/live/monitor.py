@@ -199,6 +199,7 @@ _CLOSER_EVERY_S = 4.0  # ranks are asked for more looks at most so often
 _MOST_CLOSER = 90  # in an hour: 6 minutes, of which looks take 1 %
 _MOST_EVENTS = 10_000  # in the file: after that, remarks are left out
 _GONE_S = 5.0  # without a launcher and without new pulses
+_STARTS_S = 600.0  # until the first pulse: models are loaded and compiled before the first step
 _SHARE_S = 10.0
 _RECENT_S = 60.0
 _FRESH_S = 4.0  # of the state: a monitor that writes it
@@ -298,7 +299,7 @@ class Monitor:
             return False
         newest = max((state.pulse.time_ns for state in self.job.ranks.values() if state.pulse), default=None)
         since = self._began if newest is None else max(newest / 1e9, self._began)
-        return time.time() - since > (60 if newest is None else _GONE_S)
+        return time.time() - since > (_STARTS_S if newest is None else _GONE_S)
 
     def close(self) -> None:
         """End what we began."""
