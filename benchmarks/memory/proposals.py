@@ -74,7 +74,10 @@ def train(words: list[str], cap: int, until: float) -> dict[str, Any]:
         peaks = [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("PEAK")]
         return {"end": "ran", "reserved": int(peaks[0][0]) if peaks else 0}
     memory = "OutOfMemoryError" in ended.stderr or "CUDA out of memory" in ended.stderr
-    return {"end": "memory" if memory else "failed", "last": ended.stderr.strip().splitlines()[-1:]}
+    return {
+        "end": "memory" if memory else "failed",
+        "last": [line for line in ended.stderr.splitlines() if "Error" in line][-1:],
+    }
 
 
 def played(fields: dict[str, Any], share: float, until: float) -> dict[str, Any]:

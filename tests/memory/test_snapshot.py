@@ -203,7 +203,7 @@ def test_a_file_cut_off_or_missing(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(InputError, match="is not a memory snapshot"):
         read_snapshot(path)
     assert main(["memory", str(tmp_path / "none.pickle")]) == 3
-    assert "none.pickle cannot be read" in capsys.readouterr().err
+    assert "none.pickle does not exist" in capsys.readouterr().err
 
 
 def test_no_escape_reaches_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

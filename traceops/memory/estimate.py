@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -127,7 +128,8 @@ def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
         add("half_batch", batch_size=sizes.batch_size // 2, grad_accum=2 * config.grad_accum)
     if several and config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp"):
         add("shard", strategy="pytorch_zero3")
-    if config.optimizer == "adamw":
+    eight_bits_here = find_spec("torchao") is not None
+    if config.optimizer == "adamw" and eight_bits_here:
         add("adam_8bit", optimizer="adamw8bit")
     if not config.activation_checkpointing:
         add("checkpoint", activation_checkpointing=True)
@@ -135,6 +137,8 @@ def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
         add("bf16_parameters", precision="bf16-params")
     if config.strategy in FSDP2 and config.offload == "none":
         add("offload", offload="cpu")
+    if config.optimizer == "adamw" and not eight_bits_here:  # what runs as things are comes first
+        add("adam_8bit", optimizer="adamw8bit")
     if sizes.seq_len % 2 == 0:
         add("half_sequence", seq_len=sizes.seq_len // 2)
     return found
