@@ -24,7 +24,7 @@ from traceops.cli.run import decide, take_folder
 from traceops.core.as_module import command_of
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, FolderInUse, Launcher, RunLock, held, hold, in_use, launcher_state
-from traceops.launch import process, session, supervise
+from traceops.launch import folder, process, supervise
 from traceops.launch.folder import clear, free_folder
 from traceops.launch.signals import Received, held_signals
 from traceops.traces.run_manifest import read_run_manifest
@@ -340,10 +340,10 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
 
     def full(out: Path) -> None:
-        (out / f".reserve.{session.host()}").write_bytes(b"")
+        (out / f".reserve.{folder.host()}").write_bytes(b"")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(session, "Reserve", full)
+    monkeypatch.setattr(folder, "Reserve", full)
     return tmp_path
 
 
