@@ -264,6 +264,17 @@ def test_a_healthy_run_is_two_lines() -> None:
     )
 
 
+@pytest.mark.parametrize(("efficiency", "level"), [(12.0, "info"), (75.0, "clear")])
+def test_slow_kernels_are_no_clean_bill(efficiency: float, level: str) -> None:
+    report = analyze(DATA / "compute")
+    assert report.compute
+    summary, compute = replace(report.summary, unjudged=()), replace(report.compute, efficiency_pct=efficiency)
+    report = replace(report, findings=(), summary=summary, compute=compute)
+    card = card_of(report)
+    assert card.level == level and card.headline.startswith("No problem found") is (level == "clear")
+    assert f"{efficiency:.0f} % of attainable speed" in card.headline
+
+
 def test_of_a_late_rank_with_bars() -> None:
     card = card_of(analyze(DATA / "slow_loader4"))
     assert (card.level, card.rule, card.confidence, card.reason) == ("error", "TO-S001", "high", "3 of 3 steps")

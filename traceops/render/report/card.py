@@ -38,6 +38,8 @@ from traceops.render.report.lead import (
 )
 from traceops.render.report.whole_run import share_pct, undisturbed_of, unlike_run
 from traceops.report.model import Card, Report
+from traceops.report.step_times import UndisturbedRows
+from traceops.rules.compute import BOUNDS
 from traceops.rules.registry import FAMILIES
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity import KERNELS_MISSING
@@ -57,7 +59,7 @@ _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
 
 
 class NoProblem(Claim, frozen=True, kw_only=True):
-    """No rule fired above a remark. judged: percent of the step, where much of it was not. unrated: its kernels."""
+    """No rule fired above a remark. judged: percent of the step, where much was not. unrated, slow: its kernels."""
 
     family = "card"
     kind = "no_problem"
@@ -65,6 +67,7 @@ class NoProblem(Claim, frozen=True, kw_only=True):
     compute: float | None = None
     efficiency: float | None = None
     unrated: bool = False
+    slow: bool = False
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
@@ -207,21 +210,24 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
     if (unknown := _nothing_judged(report)) is not None:
         return "info", unknown
-    judged, compute = judged_pct(report), report.summary.ledger_pct.compute
+    found = _no_problem(report, undisturbed)
+    waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
+    doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
+    return "info" if doubtful else "clear", found
+
+
+def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:
+    judged, efficiency = judged_pct(report), efficiency_of(report)
     much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
-    if undisturbed is not None:
-        compute = share_pct(undisturbed, "compute_ms")
-    unrated = compute is not None and compute >= _MOSTLY_PCT and bool(why_unrated(report))
-    found = NoProblem(
+    compute = report.summary.ledger_pct.compute if undisturbed is None else share_pct(undisturbed, "compute_ms")
+    return NoProblem(
         judged=judged if much else None,
         compute=compute,
-        efficiency=efficiency_of(report),
-        unrated=unrated,
-        window=window,
+        efficiency=efficiency,
+        unrated=compute is not None and compute >= _MOSTLY_PCT and bool(why_unrated(report)),
+        slow=efficiency is not None and efficiency < BOUNDS.attainable_pct,
+        window=report.summary.step_words is WINDOW,
     )
-    waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
-    doubtful = much or waits or unrated or _caveat(report) is not None
-    return "info" if doubtful else "clear", found
 
 
 def _nothing_judged(report: Report) -> NothingTimed | Unjudged | None:
