@@ -185,12 +185,11 @@ def what_changed(healthy: Report, now: Report) -> list[str]:
     sides = [capture_of(to_json_object(report), path) for report, path in ((healthy, "healthy"), (now, "now"))]
     # Steps of the whole run are the same ones on both sides: what is compared is the two windows.
     sides = [replace(side, report=replace(side.report, unprofiled_steps=(), whole_run=None)) for side in sides]
-    (before_ms, now_ms), steps = (
-        [float(step_series(side, "duration_ms").mean()) for side in sides], [step_numbers(side) for side in sides],
-    )  # fmt: skip
+    before_ms, now_ms = (float(step_series(side, "duration_ms").mean()) for side in sides)
+    steps = step_numbers(sides[0])
     reasons = sorted(compare(sides[:1], sides[1:], force=True).explanations, key=lambda one: -one.ms)
     longer = [one for one in reasons if one.ms >= _REASON_PART * before_ms][:_REASONS]
-    known = {"first": steps[0][0], "last": steps[0][-1], "before_ms": before_ms, "now_ms": now_ms}
+    known = {"first": steps[0], "last": steps[-1], "before_ms": before_ms, "now_ms": now_ms}
     heading = _text("against" if longer else "alike", **known)
     return [heading, *(f"  - {one.text}" for one in longer)]
 
