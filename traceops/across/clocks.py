@@ -41,6 +41,8 @@ class ClockFit(Struct, frozen=True):
 
     def correct(self, t: Int) -> Int:
         """Moments of the rank's clock (int64 ns) on the common clock."""
+        if not self.drift:
+            return t + self.offset_ns
         moved: Int = t + self.offset_ns + np.rint(self.drift * (t - self.reference_ns)).astype(np.int64)
         return moved
 
@@ -127,7 +129,7 @@ def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     left, right = np.triu_indices(len(x), 1)
     run = (x[right] - x[left]).astype(float)
     apart = np.abs(run) > 0
-    slope = float(median((y[right] - y[left])[apart] / run[apart])) if apart.any() else 0.0
+    slope = float(median((y[right] - y[left])[apart] / run[apart])) if np.count_nonzero(apart) else 0.0
     return slope, float(median(y - slope * (x - middle)))
 
 
@@ -284,7 +286,7 @@ def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
     there = program.spell_end >= np.array([came.get(position, 0) for position in waited_for])
     waited, own = known & there, known & ~there
     start = np.concatenate((program.join_start, program.spell_start[waited]))
-    order = np.argsort(start, kind="stable")
+    order = start.argsort(kind="stable")
     return replace(
         summary,
         program=replace(
@@ -451,7 +453,7 @@ def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
         until = _until_came(op, root, begins)
         if _possible(until, begins, ends):
             explained[root] = _explained(waits, until)
-    order = np.argsort(explained, kind="stable")
+    order = explained.argsort(kind="stable")
     best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
     if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
         return int(order[-1])

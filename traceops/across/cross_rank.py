@@ -151,7 +151,7 @@ class CrossRank(Struct, frozen=True, dict=True):
         """By the number of each step how long it took, ms: the median over the ranks that recorded it."""
         numbers = np.concatenate([times.summary.step_numbers for times in self.ranks])
         took = np.concatenate([times.duration for times in self.ranks])
-        order = np.argsort(numbers, kind="stable")
+        order = numbers.argsort(kind="stable")
         known, begins = np.unique(numbers[order], return_index=True)
         parts = np.split(took[order], begins[1:])
         return {number: median(part) / 1e6 for number, part in zip(known.tolist(), parts, strict=True)}
@@ -377,9 +377,9 @@ def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int
     """Which of a rank's steps its means are of: those like the others that all ranks recorded, if it has any."""
     like = ~np.isin(summary.step_numbers, unlike)
     both: NDArray[np.bool_] = like & ~np.isin(summary.step_numbers, unshared)
-    if both.any():
+    if np.count_nonzero(both):
         return both
-    return like if like.any() else ~like
+    return like if np.count_nonzero(like) else ~like
 
 
 def _waiting(summary: RankSummary, waits: tuple[Int, Int, Int]) -> Intervals:

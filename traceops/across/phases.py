@@ -139,7 +139,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
     Each step is compared with the median of the others at its place of the round: this has to explain more of what
     steps are from their median than chance does.
     """
-    at = np.flatnonzero(timed)
+    at = timed.nonzero()[0]
     steps = took[at]
     if not len(steps):
         return None
@@ -228,7 +228,7 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     np.add.at(us, (rows[:, 1], places), rows[:, 2].astype(np.float64))
     total = us.sum(axis=0)
     enough = np.bincount(places, minlength=len(profile)) >= _LEAST_OF_POSITION  # the others' are taken together
-    together = np.full(len(profile), True) if not total[~enough].any() else ~enough
+    together = np.full(len(profile), True) if not np.count_nonzero(total[~enough]) else ~enough
     pooled = np.where(enough, total, max(total[together].sum(), 1.0))
     loop, parts = _parts(one, us)
     purposes = [one.what for one in stack_purposes(one)]
@@ -314,7 +314,7 @@ def _parts(one: Observed, us: Floats) -> tuple[_Loop, list[_Part]]:
     weight = us.sum(axis=1)
     paths = {
         stack: [(number, place) for number in one.stacks[stack] if (place := place_of(one, number)) is not None]
-        for stack in np.flatnonzero(weight).tolist()
+        for stack in weight.nonzero()[0].tolist()
     }
     depth, inside = _loop(paths, weight)
     groups: dict[tuple[int, Unit | None], list[int]] = defaultdict(list)

@@ -106,7 +106,7 @@ def _of_rank(summary: RankSummary, matched: Sequence[tuple[int, int, int]], role
     ):
         for number, role in enumerate(ROLE_ORDER):
             chosen = of == number
-            if chosen.any():
+            if np.count_nonzero(chosen):
                 own = union(begins[chosen], ends[chosen])
                 parts[role][name] = _within(intersect(left, own), summary)
                 left = subtract(left, own)
@@ -137,7 +137,7 @@ def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int
     shared = set(own.labels).intersection(*(graph.ranks[rank].labels for rank in others))
     if not others or not shared:
         return None
-    at = [node for node in np.argsort(own.work, kind="stable").tolist() if own.labels[node] in shared]
+    at = [node for node in own.work.argsort(kind="stable").tolist() if own.labels[node] in shared]
     labels = [own.labels[node] for node in at]
     spent = np.diff(own.work[at])
     usual = median([np.diff(_work_at(graph.ranks[rank], labels)) for rank in others], axis=0)
@@ -309,7 +309,7 @@ def _experts(group: tuple[int, ...], own: Sequence[Collective], ranks: Mapping[i
                 spent = spent_before(ranks[rank].program, np.array(edges, dtype=np.int64))[:, _COMPUTE]
                 computed[rank, layer] += float(spent[1] - spent[0]) / len(steps)
             share += got
-        imbalance.append((step, float(share.max() / share.mean()) if share.any() else 1.0))
+        imbalance.append((step, float(share.max() / share.mean()) if np.count_nonzero(share) else 1.0))
     times = tuple(ExpertTimes(*key, received[key], computed[key]) for key in sorted(received))
     sides = [[c for of_step in steps.values() for c in of_step[side::2]] for side in (0, 1)]
     spent_ns = [sum(c.transfer_ns for c in side) / len(steps) for side in sides]

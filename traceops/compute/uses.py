@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import FEW_ROWS, Int, alike
 from traceops.traces.model import Events
 
 _SIZES = {
@@ -283,10 +283,9 @@ def find_uses(launched: Launched) -> Uses:
     first, which = _alike(columns)
     parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     pair = which * len(events.names) + events.name[rows]
-    pairs, at, inverse = np.unique(pair, return_index=True, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    count = np.bincount(inverse, minlength=len(pairs))
-    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(pairs))
+    at, inverse = _alike([pair])
+    count = np.bincount(inverse, minlength=len(at))
+    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(at))
     for index, row in enumerate(at.tolist()):
         name = events.names[events.name[rows[row]]]
         parts[int(which[row])][name] = (int(count[index]), int(ns[index]))
@@ -320,6 +319,8 @@ def find_uses(launched: Launched) -> Uses:
 
 def _alike(columns: list[Int]) -> tuple[Int, Int]:
     """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group."""
+    if len(columns[0]) <= FEW_ROWS:
+        return alike(columns)
     key, width = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         least = int(column.min(initial=0))

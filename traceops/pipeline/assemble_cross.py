@@ -452,9 +452,9 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     if run.replay is None:
         return ()
     durations = measured_step_ns(run.replay.graph)
-    typical = np.flatnonzero(~np.isin(run.replay.graph.steps, run.unlike))
+    typical = (~np.isin(run.replay.graph.steps, run.unlike)).nonzero()[0]
     chosen = typical if len(typical) else np.arange(len(durations))
-    middle = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
+    middle = int(chosen[durations[chosen].argsort(kind="stable")[len(chosen) // 2]])
     pieces = critical_path(run.replay.graph, middle)
     if not pieces:
         return ()
@@ -495,7 +495,7 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     begins: list[int] = []
     for times in run.ranks:
         summary, fit = times.summary, run.clocks.fits[times.summary.rank]
-        at = np.flatnonzero(summary.step_numbers == chosen)
+        at = (summary.step_numbers == chosen).nonzero()[0]
         if not len(at):
             continue
         step = int(at[0])
@@ -510,7 +510,7 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
         kinds = all_kinds[codes]
         kinds[exposed & (moving > 0)] = "comm_transfer"
         kinds[exposed & (waiting > moving)] = "comm_wait"
-        breaks = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1]))).tolist()
+        breaks = np.concatenate(([True], kinds[1:] != kinds[:-1])).nonzero()[0].tolist()
         moments, names = fit.correct(cells).tolist(), kinds.tolist()
         begins.append(moments[0])
         for first, stop in zip(breaks, [*breaks[1:], PAINTED], strict=True):

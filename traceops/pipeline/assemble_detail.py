@@ -199,11 +199,11 @@ def _of_rank(
     summary, fit = times.summary, run.clocks.fits[times.summary.rank]
     comm = summary.comm
     inside = comm.step == place if number >= 0 else np.ones(len(comm.start), dtype=bool)
-    positions = np.flatnonzero(inside)
+    positions = inside.nonzero()[0]
     lasts = (comm.end - comm.start)[positions]
     unseen = max(len(positions) - max(most, 1), 0)
     if unseen:
-        positions = np.sort(positions[np.argsort(-lasts, kind="stable")[: len(positions) - unseen]])
+        positions = np.sort(positions[(-lasts).argsort(kind="stable")[: len(positions) - unseen]])
     roles = run.roles.of_event.get(summary.rank, ())
     starts = (fit.correct(comm.start[positions]) - zero).tolist()
     ends = (fit.correct(comm.end[positions]) - zero).tolist()
