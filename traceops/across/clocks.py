@@ -177,11 +177,13 @@ def _fit(own: Int, common: Int) -> ClockFit:
         own, common = own[chosen], common[chosen]
     apart = common - own
     base = int(median(apart))
+    middle = round(median(own))
+    if len(own) < _LEAST_FOR_DRIFT:
+        return ClockFit(base, 0.0, middle)
     slope, at_middle = theil_sen(own, apart - base)
     flat = np.abs(apart - base)
-    middle = round(median(own))
     sloped = np.abs(apart - base - at_middle - slope * (own - middle))
-    trusted = len(own) >= _LEAST_FOR_DRIFT and abs(slope) * 1e6 <= _DRIFT_PPM
+    trusted = abs(slope) * 1e6 <= _DRIFT_PPM
     moved = abs(slope) * float(np.ptp(own))  # over the window: has to stand out of the noise
     if trusted and median(sloped) < 0.5 * median(flat) and moved > _OUT_OF_NOISE * median(sloped):
         return ClockFit(base + round(at_middle), slope, middle)

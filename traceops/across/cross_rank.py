@@ -32,7 +32,7 @@ from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
 from traceops.across.stragglers import Straggler, Stragglers, best_pace, late_behind_loading, measure_stragglers
 from traceops.across.work import WorkCompared, compare_work
-from traceops.core.arrays import Int, Intervals, intersect, median, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, is_in, median, subtract, union
 from traceops.core.words import NoReplay, StepsBy, StepWords, Unit, step_words
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
@@ -343,7 +343,7 @@ def _replayed(
     run: CrossRank, ranks: Sequence[RankSummary], graph: StepGraph, lateness: Lateness, charged: ChargedWaiting
 ) -> Replay:
     """Who is late in the steps of `graph`, alone or alike, and what the step gains with each change."""
-    typical = ~np.isin(graph.steps, run.unlike)
+    typical = ~is_in(np.array(graph.steps), run.unlike)
     paces = {rank: 1e6 * ms for rank, ms in run.loading_ms.items() if rank in graph.ranks}
     replays = Replays(graph, typical, paces)
     graph = replays.graph
@@ -375,8 +375,8 @@ def _replayed(
 
 def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int]) -> NDArray[np.bool_]:
     """Which of a rank's steps its means are of: those like the others that all ranks recorded, if it has any."""
-    like = ~np.isin(summary.step_numbers, unlike)
-    both: NDArray[np.bool_] = like & ~np.isin(summary.step_numbers, unshared)
+    like = ~is_in(summary.step_numbers, unlike)
+    both: NDArray[np.bool_] = like & ~is_in(summary.step_numbers, unshared)
     if np.count_nonzero(both):
         return both
     return like if np.count_nonzero(like) else ~like

@@ -144,12 +144,13 @@ def _rank(summary: RankSummary, graph: StepGraph, positions: Int, waits: tuple[I
     numbers = summary.step_numbers[np.minimum(np.maximum(comm.step[positions], 0), len(summary.step_numbers) - 1)]
     index = {number: i for i, number in enumerate(graph.steps)}
     inside = (comm.step[positions] >= 0) & (comm.step[positions] < len(summary.step_numbers))
+    spent = spent_before(program, np.concatenate((begins, ends)))
     return _RankDelays(
         summary,
         nodes,
         held_up.tolist(),
-        spent_before(program, begins),
-        spent_before(program, ends),
+        spent[: len(begins)],
+        spent[len(begins) :],
         [index.get(int(n), -1) if ok else -1 for n, ok in zip(numbers, inside, strict=True)],
     )
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, spent_before
 from traceops.across.roles import ROLE_ORDER, Roles
-from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, total, union
 from traceops.core.words import Role
 from traceops.measure.exchanges import message_bytes
 from traceops.measure.phases import InferencePass, PassKind
@@ -43,7 +43,17 @@ class RankTimes(Struct, frozen=True, dict=True):
 
     @cached_property
     def _means(self) -> dict[str, float]:
-        return {bucket: mean_ms(ns[self.typical]) for bucket, ns in self.buckets.items()}
+        steps = int(np.count_nonzero(self.typical))
+        return {bucket: float(ns) / steps / 1e6 if steps else 0.0 for bucket, ns in self._sums.items()}
+
+    @cached_property
+    def _sums(self) -> dict[str, int]:
+        """Time in each bucket, ns: all of the typical steps."""
+        return {bucket: total(ns[self.typical]) for bucket, ns in self.buckets.items()}
+
+    @cached_property
+    def _typical_ns(self) -> int:
+        return total(self.duration[self.typical])
 
     @cached_property
     def step_ms(self) -> float:
@@ -58,8 +68,7 @@ class RankTimes(Struct, frozen=True, dict=True):
 
     def share_pct(self, bucket: str) -> float | None:
         """Percent of the typical steps that a bucket takes; None without a step."""
-        total = int(self.duration[self.typical].sum())
-        return 100.0 * int(self.buckets[bucket][self.typical].sum()) / total if total > 0 else None
+        return 100.0 * self._sums[bucket] / self._typical_ns if self._typical_ns > 0 else None
 
 
 class RoleTimes(Struct, frozen=True):
@@ -104,12 +113,11 @@ def _of_rank(summary: RankSummary, matched: Sequence[tuple[int, int, int]], role
         ("wait", waiting, start, turn, code),
         ("unmatched", rest, comm.start, comm.end, every),
     ):
-        for number, role in enumerate(ROLE_ORDER):
+        for number in sorted({*of.tolist()}):
             chosen = of == number
-            if np.count_nonzero(chosen):
-                own = union(begins[chosen], ends[chosen])
-                parts[role][name] = _within(intersect(left, own), summary)
-                left = subtract(left, own)
+            own = union(begins[chosen], ends[chosen])
+            parts[ROLE_ORDER[number]][name] = _within(intersect(left, own), summary)
+            left = subtract(left, own)
     none = np.zeros(len(summary.step_numbers), dtype=np.int64)
     return {
         role: RoleTimes(own.get("wait", none), own.get("transfer", none), own.get("unmatched", none))

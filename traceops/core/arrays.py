@@ -63,7 +63,12 @@ def alike(columns: Sequence[NDArray[np.integer]]) -> tuple[Int, Int]:
 
 def mean_ms(ns: Int) -> float:
     """Mean of times in ns, as ms; 0 without any."""
-    return float(ns.sum()) / len(ns) / 1e6 if len(ns) else 0.0
+    return float(total(ns)) / len(ns) / 1e6 if len(ns) else 0.0
+
+
+def total(ns: Int) -> int:
+    """The sum, of few numbers in a third of NumPy's time."""
+    return sum(ns.tolist()) if len(ns) <= FEW_ROWS else int(ns.sum())
 
 
 def uniques(*values: NDArray[Number]) -> NDArray[Number]:

@@ -118,7 +118,7 @@ class RankSummary(Struct, frozen=True):
     @property
     def numbered_steps(self) -> set[int]:
         """The numbers of its steps; none where steps are not marked."""
-        return {int(number) for number in self.step_numbers if number >= 0}
+        return {number for number in self.step_numbers.tolist() if number >= 0}
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""

@@ -490,7 +490,7 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     if not run.ranks:
         return ()
     chosen = _longest_step(run)
-    all_kinds = np.array([*OWN_BUCKETS, "comm_unmatched"], dtype=object)
+    names = (*OWN_BUCKETS, "comm_unmatched", "comm_transfer", "comm_wait")
     runs: list[tuple[int, int, int, str]] = []  # rank, from, to, kind
     begins: list[int] = []
     for times in run.ranks:
@@ -501,20 +501,19 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
         step = int(at[0])
         edges = summary.step_edges[step : step + 2]
         cells = np.linspace(edges[0], edges[1], PAINTED + 1).astype(np.int64)
-        codes = summary.program.painted[step].astype(np.int64)
+        codes = summary.program.painted[step].copy()
         start, turn, end = run.waits[summary.rank]
         transfer = union(turn, end)
         waiting = np.diff(subtract(union(start, turn), transfer).covered_before(cells))
         moving = np.diff(transfer.covered_before(cells))
         exposed = codes == EXPOSED
-        kinds = all_kinds[codes]
-        kinds[exposed & (moving > 0)] = "comm_transfer"
-        kinds[exposed & (waiting > moving)] = "comm_wait"
-        breaks = np.concatenate(([True], kinds[1:] != kinds[:-1])).nonzero()[0].tolist()
-        moments, names = fit.correct(cells).tolist(), kinds.tolist()
+        codes[exposed & (moving > 0)] = EXPOSED + 1
+        codes[exposed & (waiting > moving)] = EXPOSED + 2
+        breaks = np.concatenate(([0], (codes[1:] != codes[:-1]).nonzero()[0] + 1, [PAINTED]))
+        moments = fit.correct(cells[breaks]).tolist()
         begins.append(moments[0])
-        for first, stop in zip(breaks, [*breaks[1:], PAINTED], strict=True):
-            runs.append((summary.rank, moments[first], moments[stop], names[first]))
+        for code, first, stop in zip(codes[breaks[:-1]].tolist(), moments[:-1], moments[1:], strict=True):
+            runs.append((summary.rank, first, stop, names[code]))
     zero, shown = min(begins, default=0), _step(chosen)
     return tuple(
         TimelineRow(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.core.arrays import Int, spread_before, uniques
+from traceops.core.arrays import Int, is_in, spread_before, uniques
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
 from traceops.measure.summary import RankSummary
@@ -163,6 +163,10 @@ class StepGraph(Struct, frozen=True, dict=True):
         """The other ranks that ran the same program."""
         return [other for other in self.roles[rank] if other != rank]
 
+    def has_peers(self, rank: int) -> bool:
+        """Whether there are any: of thousands of ranks nobody has to list them all for each."""
+        return any(other != rank for other in self.roles[rank])
+
 
 def _starts(lengths: Iterable[int]) -> Int:
     """Where each of these begins behind the others, and where the last one ends."""
@@ -171,10 +175,12 @@ def _starts(lengths: Iterable[int]) -> Int:
 
 def spent_before(program: RankProgram, moments: Int) -> Int:
     """Own time by WORK before each moment, ns; what no bucket holds is communication that masked a late host."""
-    own = program.own_before(moments)
+    if not len(moments):
+        return np.empty((0, program.own.shape[1] + 1), dtype=np.int64)
     inside = np.minimum(np.maximum(moments, program.times[0]), program.times[-1])
-    waited = program.joined_before(inside) - program.joined_before(program.times[:1])
-    masked = np.maximum(inside - program.times[0] - waited - own.sum(axis=1), 0)
+    own = program.own[program.times.searchsorted(inside)]
+    joined = program.joined_before(np.concatenate((program.times[:1], inside)))
+    masked = np.maximum(inside - program.times[0] - (joined[1:] - joined[0]) - own.sum(axis=1), 0)
     return np.concatenate((own, masked[:, None]), axis=1)
 
 
@@ -341,6 +347,9 @@ _MOST_ROLES = 64  # beyond so many different programs only equal ones are one ro
 _MATCHED = 0.5  # of a rank's collectives in a step: with fewer the step shows too little
 
 
+_LONG_AGO = np.iinfo(np.int64).min
+
+
 def build_graph(
     ranks: Sequence[RankSummary],
     matching: MatchedCollectives,
@@ -391,7 +400,7 @@ def build_graph(
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
         roles=_roles(nodes, steps, stages or {}),
-        kernels={s.rank: s.inventory.step_kernels[np.isin(s.step_numbers, steps)] for s in ranks},
+        kernels={s.rank: s.inventory.step_kernels[is_in(s.step_numbers, steps)] for s in ranks},
         on_cpu=frozenset(summary.rank for summary in ranks if not summary.on_gpu),
     )
 
@@ -584,7 +593,7 @@ def _followed(start: Int, end: Int, stream: Int, ready: Int) -> tuple[Int, Int]:
     for value in uniques(stream):
         same = (stream == value).nonzero()[0]
         after[same[1:]] = same[:-1]
-    ended = np.where(after >= 0, end[after], np.iinfo(np.int64).min) if len(start) else start
+    ended = np.where(after >= 0, end[after], _LONG_AGO) if len(start) else start
     by_end = end.argsort(kind="stable")
     closest = end[by_end].searchsorted(start, side="right") - 1
     other = by_end[np.maximum(closest, 0)] if len(start) else closest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -176,18 +177,23 @@ def _program(
         own_lead = graph.lead[source] if _leads_alike(ahead, graph.ranks[source]) else lead_of(ahead)
         lead = own_lead - min(own_lead, kept.get(rank, 0)) + later.get(rank, 0)
     begin = nodes.begin[graph.edges[rank][:2]]
-    columns = sum(1 << WORK.index(name) for name in without)
     return (
         own,
         graph.end_of[rank],
         graph.edges[rank],
         int(begin[1] - begin[0]),
         lead,
-        columns,
+        _columns(without),
         "idle_input" in without,
         "idle_host" in without,
         part,
     )
+
+
+@lru_cache
+def _columns(without: tuple[str, ...]) -> int:
+    """The columns of what a rank spent that vanish, a bit each."""
+    return sum(1 << WORK.index(name) for name in without)
 
 
 def _leads_alike(one: RankNodes, other: RankNodes) -> bool:
