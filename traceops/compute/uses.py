@@ -194,7 +194,7 @@ class Launched(Struct, frozen=True):
     host_busy_ns: Int  # the same without what it waited for the device
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
-    schedule: Schedule
+    schedule: Callable[[], Schedule]  # asked for where something is lost
     place: Int  # by operator: in `places`, -1 for none
     places: tuple[Place, ...]
 
@@ -339,10 +339,12 @@ def _around(launched: Launched) -> list[Int]:
     """The names of the innermost operator and of those around it, as columns."""
     names = launched.events.name[launched.operators].astype(np.int64)
     at = launched.operator
-    columns = []
+    columns: list[Int] = []
+    if not len(names):
+        return columns
     for _ in range(_ANCESTORS):
         columns.append(_of(names, at))
-        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1) if len(names) else at
+        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1)
     return columns
 
 

@@ -369,7 +369,8 @@ def _descending(values: NDArray[Any]) -> Int:
 
 def known(value: Any) -> float | None:
     """A number for a table: None for what is none, such as a share of nothing."""
-    return float(value) if np.isfinite(value) else None
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 # HTA's launch statistics and queue lengths of one rank, described as pandas describes them.
@@ -434,7 +435,8 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
     change = np.repeat([1, -1], len(device))
     times = np.concatenate((rows.ts[calls[of_call]], rows.ts[device]))
     order = times.argsort(kind="stable")  # fast, as these are few runs that are in order
-    if np.count_nonzero(np.diff(times[order]) == 0):
+    in_order = times[order]
+    if np.count_nonzero(in_order[1:] == in_order[:-1]):
         order = times.argsort()  # what HTA says of equal times depends on its sort
     stream, change = stream[order], change[order]
     streams = uniques(stream)
@@ -464,13 +466,14 @@ def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float 
         return {"count": 0.0, **dict.fromkeys(names)}
     mean = values.sum(dtype=np.float64) / count
     squares = ((mean - values) ** 2).sum()
+    least, *middle, most = percentiles(values, (0, *percents, 100))
     return {
         "count": float(count),
         "mean": float(mean),
         "std": float(np.sqrt(squares / (count - 1))) if count > 1 else None,
-        "min": float(values.min()),
-        **{f"{percent}%": value for percent, value in zip(percents, percentiles(values, percents), strict=True)},
-        "max": float(values.max()),
+        "min": least,
+        **{f"{percent}%": value for percent, value in zip(percents, middle, strict=True)},
+        "max": most,
     }
 
 

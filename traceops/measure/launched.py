@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -55,7 +56,7 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
         np.maximum(host - _waited(events, held, steps), 0),
         occupied / len(steps),
         len(steps),
-        _schedule(events, activity, steps, kept, held),
+        partial(_schedule, events, activity, steps, kept, held),
         *module_places(frames, nesting),
     )
 
