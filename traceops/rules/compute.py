@@ -153,12 +153,12 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
 
 
 def _as_shown(compute: RankCompute, times: RankTimes | None) -> RankCompute:
-    """Not bound by a host that is slower only where a step's mark goes on after its last kernel."""
+    """Without the pace of a host that is slower only where a step's mark goes on after its last kernel."""
     if compute.bound != "host" or times is None or 1e6 * times.step_ms >= _HOST_BOUND * compute.device_ns:
         return compute
     step_ns = 1e6 * times.step_ms
     losses = [replace(loss, step_after_ns=(step_ns - loss.device_ns, step_ns)) for loss in compute.losses]
-    return replace(compute, bound="unclear", paced_ns=(), losses=tuple(losses))
+    return replace(compute, paced_ns=(), losses=tuple(losses))
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:
@@ -265,7 +265,7 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
         return "rows"
     if loss.cause == "too_small_batch":
         return "batch"
-    if compute.bound == "host" and not loss.launches:
+    if compute.bound == "host" and compute.paced_ns and not loss.launches:
         return "host"
     if _is_certain(loss, compute):
         return "certain"
