@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Gpu, attention_ns, moved_ns, product_ns
+from traceops.compute.attainable import Gpu, attention_ns, is_strided, moved_ns, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
 from traceops.compute.uses import HALVES, Tensor, converts_layout, unaligned
@@ -252,8 +252,7 @@ _SLOWER = 1.25  # times its least, from which a shape is blamed
 _OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
-_CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
-_STRIDED = "::elementwise_kernel<"  # takes elements one by one, at places that it calculates
+CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
 _HALF_OF_STRIDED = 0.1
 _HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
 _HALF_OF_ALL = 0.45  # the same of a model whose weights are in 16 bits, with its norms
@@ -303,7 +302,7 @@ def find_misaligned(kernels: Kernels) -> None:
     multiple = _MULTIPLE[uses[0].work.product.left.size] if uses and uses[0].work.product else 8
     for one in kernels.free(lambda one: one.kind == "convolution" and one.unit == "half"):
         odd = _odd_channels(one)
-        gain = one.ns - _CONVOLVED * _least(one, "half", kernels)
+        gain = one.ns - CONVOLVED * _least(one, "half", kernels)
         if odd and gain > (_SLOWER - 1) * one.ns:
             uses.append(one)
             saved += gain
@@ -399,7 +398,7 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
         return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
     if _leaves_idle(one, kernels):  # what takes long there are not the bytes
         return 0.0
-    if _STRIDED in one.use.main_kernel:
+    if is_strided(one.use.main_kernel):
         return _HALF_OF_STRIDED * one.ns
     if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
         return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
