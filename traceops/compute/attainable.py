@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compute.uses import HALVES, Unit, Use, fused_names, unit_of
+from traceops.compute.named import Unit, fused_names, unit_of
+from traceops.compute.uses import HALVES, Use
 from traceops.compute.work import Attention, Work
 from traceops.core.errors import InputError
 from traceops.core.files import cache_folder, open_own

@@ -9,17 +9,12 @@ from collections import defaultdict
 from msgspec import Struct
 
 from traceops.compute.attainable import Gpu, attention_ns, is_strided, moved_ns, product_ns
-from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
+from traceops.compute.judged import Judged, Kernels, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
-from traceops.compute.uses import HALVES, Tensor, converts_layout, unaligned
+from traceops.compute.named import converts_layout
+from traceops.compute.uses import HALVES, Tensor
 from traceops.compute.work import Attention, Product
 
-_MOST_BETWEEN = 12  # kernels on the scores, between the products
-_OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
-_BY_ELEMENT = {
-    1: 0.8,
-    2: 0.6,
-}  # of the time of products in 16 bits goes with aligned rows, by the elements read at once
 _PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _FEW_QUERIES = 8
@@ -111,56 +106,6 @@ def _scores(kernels: Kernels) -> list[_Scores]:
     return list(found.values())
 
 
-def find_unsized_attention(kernels: Kernels) -> None:
-    """Of a trace without shapes: a softmax between two batched products, with all kernels between these.
-
-    Fused attention has the products alone: what lies between them is the least that goes.
-    """
-    if not any("softmax" in one.use.name for one in kernels.all):
-        return
-    between: list[Judged] = []
-    uses: dict[int, Judged] = {}
-    saved = launches = around = 0.0
-    products = 0
-    for one in kernels.order:
-        if one.use.name in ("aten::bmm", "aten::baddbmm"):
-            if products and any("softmax" in each.use.name for each in between) and len(between) <= _MOST_BETWEEN:
-                saved += call_ns(between)
-                around += 2 * call_ns([one])
-                launches += len(between)
-                uses |= {id(each): each for each in between}
-            products, between = 1, []
-        elif one.kind in ("product", "attention", "convolution"):
-            products, between = 0, []
-        else:
-            between.append(one)
-    if saved > 0.05 * kernels.busy_ns:
-        more = _OF_PRODUCTS * around
-        kernels.claim("unfused_attention", uses.values(), saved, launches=launches, more_ns=more)
-
-
-def find_unsized_products(kernels: Kernels) -> None:
-    """Of a trace without shapes: products whose kernels' names say that they miss the tensor cores, or their speed."""
-    long = kernels.free(
-        lambda one: one.kind in ("product", "convolution") and one.ns > _LONG_NS * max(one.launches, 1.0)
-    )
-    slow = [
-        one for one in long if one.unit == "simt" and "implicit_convolve" not in one.use.main_kernel
-    ]  # of few channels
-    saved = sum(max(one.ns - one.calls * _in_tf32(one.ns / one.calls, kernels.gpu), 0.0) for one in slow)
-    if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
-        kernels.claim("float32_products", slow, saved)
-    odd = [
-        (one, _BY_ELEMENT[width]) for one in long if one.unit == "half" and (width := unaligned(one.use.main_kernel))
-    ]
-    kernels.claim("misaligned_shape", [one for one, _ in odd], sum(one.ns * share for one, share in odd))
-
-
-def _in_tf32(ns: float, gpu: Gpu) -> float:
-    """What a product takes in TF32 that takes so long without tensor cores, at their full speed."""
-    return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
-
-
 def find_masked_attention(kernels: Kernels) -> None:
     """Fused attention with a tensor as its mask, which computes the hidden half; or on a kernel that is slow for it."""
     masked = kernels.free(lambda one: one.work.attention is not None and one.work.attention.masked)
@@ -176,8 +121,8 @@ def find_masked_attention(kernels: Kernels) -> None:
         slow = "efficient" in one.use.name and one.ns > 1.8 * whole  # a faster kernel takes masks, if not all
         taken = whole if slow else one.ns
         saved += one.ns - taken
-        if attention.query == 1:  # of the cache's places, how many are filled no trace has
-            more += one.ns / 2
+        if attention.query == 1:  # of the cache's places, how many are filled no trace has: over all steps about half
+            saved += one.ns / 2
             continue
         # The same mask for all batches and heads is most often a causal one; which one it is, no trace has.
         if _is_shared(one):

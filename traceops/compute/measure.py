@@ -24,11 +24,10 @@ from traceops.compute.heavy import (
     find_misaligned,
     find_repeated_keys,
     find_unfused_attention,
-    find_unsized_attention,
-    find_unsized_products,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
+from traceops.compute.named import maker_of
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -43,7 +42,19 @@ from traceops.compute.passes import (
     find_slice_gradients,
     find_unfused,
 )
-from traceops.compute.uses import Launched, Schedule, maker_of
+from traceops.compute.unsized import (
+    find_converted_layouts,
+    find_copied_keys,
+    find_few_rows,
+    find_float32_kernels,
+    find_growing,
+    find_made_masks,
+    find_small_chains,
+    find_unsized_attention,
+    find_unsized_products,
+    find_widened_weights,
+)
+from traceops.compute.uses import Launched, Schedule
 from traceops.core.arrays import uniques
 from traceops.traces.windows import pack_part
 
@@ -258,37 +269,23 @@ def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> f
     return max(expected_ns(one.kind, work), once)
 
 
+_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_optimizer_loop)
+_KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
+    find_copied_keys, find_made_masks, find_growing, find_widened_weights, find_float32_kernels,
+    find_converted_layouts, find_float64, find_casts, find_unfused, find_scatter, find_idle_processors, find_small_chains, find_few_rows,
+)  # fmt: skip
+_WITH_SHAPES = (
+    find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
+    find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table, find_channels_first, find_misaligned,
+    find_broadcasts, find_float32, find_float_logits, find_optimizer_loop, find_messages, find_scatter,
+    find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
+)  # fmt: skip
+
+
 def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
-    if not has_shapes:
-        find_unsized_attention(kernels)
-        find_unsized_products(kernels)
-        find_optimizer_loop(kernels)
-        return
-    for find in (
-        find_recomputation,
-        find_float64,
-        find_slice_gradients,
-        find_unfused_attention,
-        find_masked_attention,
-        find_repeated_keys,
-        find_one_hot,
-        find_growing_cat,
-        find_dense_table,
-        find_channels_first,
-        find_misaligned,
-        find_broadcasts,
-        find_float32,
-        find_float_logits,
-        find_optimizer_loop,
-        find_messages,
-        find_scatter,
-        find_layout_copies,
-        find_casts,
-        find_unfused,
-        find_idle_processors,
-        find_at_limit,
-    ):
+    alone = not has_shapes and any(one.use.alone for one in kernels.all)
+    for find in _WITH_SHAPES if has_shapes else (*_WITHOUT_SHAPES, *(_KERNELS_ALONE if alone else ())):
         find(kernels)
 
 
@@ -298,7 +295,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         return None
     gpu = gpu_of(device)
     kernels = judge_uses(launched, gpu)
-    has_shapes = any(one.tensors for one in kernels.all)
+    has_shapes = any(one.tensors and not one.use.alone for one in kernels.all)
     if gpu.source != "assumed":
         find_causes(kernels, has_shapes)
     bound = bound_of(launched)

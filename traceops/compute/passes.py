@@ -12,7 +12,8 @@ import numpy as np
 
 from traceops.compute.attainable import moved_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
-from traceops.compute.uses import FLOATS, fused_names
+from traceops.compute.named import fused_names
+from traceops.compute.uses import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4
