@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Gpu, attention_ns, is_strided, moved_ns, product_ns
+from traceops.compute.attainable import Gpu, attention_ns, expected_ns, is_strided, moved_ns, product_ns
 from traceops.compute.judged import Judged, Kernels, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
 from traceops.compute.named import converts_layout
@@ -17,6 +17,8 @@ from traceops.compute.work import Attention, Product
 
 _PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
+_BIASED = 2.1  # times as long as without a tensor that is added to the scores
+_FUSED_IN_FLOAT = 3.0  # times as long as in 16 bits
 _FEW_QUERIES = 8
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -42,6 +44,17 @@ class _Scores(Struct, frozen=True):
         made = product.batch * product.rows * product.columns
         sides = {self.query, self.key} & {product.rows, product.columns, product.inner}
         return product.batch > 1 and bool(sides) and self.numel in (made, product.left.numel, product.right.numel)
+
+    def adds_bias(self, one: Judged) -> bool:
+        """Whether it adds numbers of each head's own to the scores, which no causal attention does."""
+        if one.use.node or one.use.name not in ("aten::add", "aten::add_"):
+            return False
+        square = (self.query, self.key)
+        return any(
+            t.dims[-2:] == square and t.dims[-3] > 1 and t.strides[-3] and t.numel < self.numel + (at > 0)
+            for at, t in enumerate(one.tensors)
+            if len(t.dims) > 2
+        )
 
     def moved_by(self, one: Judged) -> bool:
         """Whether it copies what the products multiply."""
@@ -75,11 +88,12 @@ def find_unfused_attention(kernels: Kernels) -> None:
         calls = max(forward or [one.calls for one in softmax])
         together = [*uses, *kernels.free(scores.moved_by)]
         taken = time_of(together)
-        least = scores.least_ns(
-            kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=any(map(_masks, uses))
-        )
+        biased = any(map(scores.adds_bias, uses))
+        hidden = not biased and any(map(_masks, uses))
+        least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
+        least *= _BIASED if biased else 1.0
         if scores.dtype not in HALVES:  # without the change to 16 bits
-            least = min(least * 3.0, taken)
+            least = min(least * _FUSED_IN_FLOAT, taken)
         sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
         kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
 
@@ -199,8 +213,10 @@ _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
 _HALF_OF_STRIDED = 0.1
-_HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
-_HALF_OF_ALL = 0.45  # the same of a model whose weights are in 16 bits, with its norms
+_HALF_UNDER_AUTOCAST = {"elementwise": 0.25, "copy": 0.4, "cat": 0.4, "fill": 0.4, "reduction": 0.3}  # of the bytes go
+_BY_BYTES = frozenset({"elementwise", "copy", "cat", "fill", "reduction", "norm", "softmax"})
+_CAST_AROUND = 6.0  # bytes for each element that autocast brings to 16 bits, half of what products read
+_LEAST_CONVOLVED = 0.35  # of a convolution in float32 takes the same in 16 bits at least
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
 _FEW_ROWS = 64  # of a product that reads its weights and does little with them
@@ -323,10 +339,14 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
+    fused = [one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one)]
+    if fused:  # what attention takes once it is fused, which 16 bits shorten too
+        taken = time_of(fused) - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
+        saved += max(taken, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
     if kernels.training:  # autocast casts weights, and their gradients back
-        weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
-                      len(one.tensors) > 1)  # fmt: skip
-        saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)
+        forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
+        cast = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
+        saved -= moved_ns(_CAST_AROUND * cast, "cast", kernels.gpu)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
@@ -338,16 +358,28 @@ def _find_float32_training(kernels: Kernels) -> None:
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.kind in ("product", "convolution"):
-        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None and not _is_grouped(one) else 0.0
+        return one.ns - _taken_in_half(one, kernels) if one.work.bytes is not None else 0.0
     if one.work.attention is not None:
-        return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
-    if _leaves_idle(one, kernels):  # what takes long there are not the bytes
+        least = attention_ns(_in_half(one.work.attention), kernels.gpu, True)
+        return one.ns - one.calls * expected_ns("attention", least)
+    if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
     if is_strided(one.use.main_kernel):
         return _HALF_OF_STRIDED * one.ns
-    if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
-        return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
-    return _HALF_OF_ALL * one.ns if one.kind in ("norm", "softmax") and not kernels.training else 0.0
+    share = _HALF_UNDER_AUTOCAST.get(one.kind, 0.0) if kernels.training else 0.5 * (one.kind in _BY_BYTES)
+    return min(one.calls * share * moved_ns(one.work.bytes, one.kind, kernels.gpu), share * one.ns)
+
+
+def _taken_in_half(one: Judged, kernels: Kernels) -> float:
+    """What a product or convolution of float32 takes in 16 bits, at most what it takes now."""
+    if one.kind == "convolution" and (_is_grouped(one) or _depthwise(one) or not _is_wide(one)):
+        return one.ns
+    least = _least(one, "half", kernels)
+    if one.kind == "convolution":
+        least = max(CONVOLVED * least, _LEAST_CONVOLVED * one.ns)
+    elif one.unit == "tf32" and one.attainable_ns:  # what keeps it from its least now will then, too
+        least /= min(max(one.attainable_ns / one.ns, 0.5), 1.0)
+    return min(least + one.launches * expected_ns(one.kind, 0.0), one.ns)
 
 
 def _in_half(one: Attention) -> Attention:
@@ -423,7 +455,7 @@ def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
     return 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns > _LONG_NS * max(one.launches, 1)
 
 
-_NORM_LAST = {False: 1.25, True: 2.2}  # TB/s of batch norm with channels last, forward and backward
+_NORM_LAST = {4: (1.25, 2.2), 5: (0.35, 1.6)}  # TB/s of batch norm with channels last, forward and backward
 _DEPTHWISE_LAST = 0.9  # TB/s
 _LEAST_CHANNELS = 8
 
@@ -436,16 +468,20 @@ def find_channels_first(kernels: Kernels) -> None:
     saved, uses = 0.0, []
     for one in convolutions:
         gain = one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
-        if _depthwise(one) and one.work.bytes:
+        if _is_grouped(one):  # whose kernels for channels last take about twice as long
+            saved -= one.ns
+        elif _depthwise(one) and one.work.bytes:
             gain = max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * kernels.gpu.memory) / 1e3, 0.0)
         if gain > 0:
             uses.append(one)
-            saved += gain
+            saved += 0.0 if _is_grouped(one) else gain
     for one in kernels.free(lambda one: "batch_norm" in one.use.name and "layer" not in one.use.name):
         tensor = next((t for t in one.tensors if len(t.dims) in (4, 5)), None)
         if tensor is None or not _first(tensor) or one.work.bytes is None:
             continue
-        least = one.calls * one.work.bytes / (_NORM_LAST[bool(one.use.node)] * kernels.gpu.memory) / 1e3
+        least = (
+            one.calls * one.work.bytes / (_NORM_LAST[len(tensor.dims)][bool(one.use.node)] * kernels.gpu.memory) / 1e3
+        )
         if one.ns > least:
             uses.append(one)
             saved += one.ns - least

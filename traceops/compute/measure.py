@@ -256,7 +256,8 @@ def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> f
     """So many of its calls at once: never faster than one of them. shared: all have the same weights, read once."""
     once, moved = one.ns / one.calls, one.work.bytes
     if moved is None:
-        return max(times * once * _UNKNOWN_BATCHED, once)
+        fixed = min(one.launches / one.calls * expected_ns("index", 0.0), once)
+        return fixed + max(times * _UNKNOWN_BATCHED, 1.0) * (once - fixed)
     if one.work.attention is not None and one.attainable_ns is not None:
         work = times * one.attainable_ns / one.calls / min(times, 8)
     elif one.kind in ("product", "convolution"):
