@@ -273,7 +273,8 @@ def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> f
 _WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_optimizer_loop)
 _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
     find_copied_keys, find_made_masks, find_growing, find_widened_weights, find_float32_kernels,
-    find_converted_layouts, find_float64, find_casts, find_unfused, find_scatter, find_idle_processors, find_small_chains, find_few_rows,
+    find_converted_layouts, find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
+    find_small_chains, find_few_rows,
 )  # fmt: skip
 _WITH_SHAPES = (
     find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
