@@ -88,11 +88,6 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     ]
 
 
-def most_telling(groups: Sequence[tuple[LogEvent, tuple[int, ...]]]) -> tuple[LogEvent, tuple[int, ...]]:
-    """The first line that is not what follows from another's end, the first of all where each is, and who says it."""
-    return next((group for group in groups if not _follows(group[0])), groups[0])
-
-
 def _follows(event: LogEvent) -> bool:
     return event.kind in ("connection", "monitor", "exit") or any(words in event.text for words in _AFTERWARDS)
 
@@ -438,7 +433,8 @@ def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
     elif all(event.kind in ("outlived", "passed") for event in seen):
         part = "passed"
     else:
-        part, quoted = "messages", most_telling(groups)
+        # the first line that is not what follows from another's end, the first of all where each is, and who says it
+        part, quoted = "messages", next((group for group in groups if not _follows(group[0])), groups[0])
     return _said(
         part,
         text=seen[0].text,

@@ -170,7 +170,12 @@ class _TestsReader:
             self._open.out_of_bounds = (self._open.out_of_bounds or 0) + int(bounds[1])
         elif (average := _AVERAGE.search(line)) is not None:
             self._end_broken()
-            self._take_headless()
+            # the rows of a table whose end came without its head
+            if not self._open.header:
+                self._open.has_root = all(_headless(line) for _, line in self._headless)
+                for number, line in self._headless:
+                    self._take_row(number, line)
+            self._headless.clear()
             self._open.average, self._open.ended = float(average[1]), True
 
     def _take_row(self, number: int, line: str) -> bool:
@@ -190,14 +195,6 @@ class _TestsReader:
         else:
             return False
         return True
-
-    def _take_headless(self) -> None:
-        """The rows of a table whose end came without its head."""
-        if not self._open.header:
-            self._open.has_root = all(_headless(line) for _, line in self._headless)
-            for number, line in self._headless:
-                self._take_row(number, line)
-        self._headless.clear()
 
     def _quote(self, number: int, line: str) -> Quote:
         return Quote(self._path, number, line.strip()[:_QUOTED])

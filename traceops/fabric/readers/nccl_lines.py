@@ -148,18 +148,15 @@ class LineReader:
         if host[:2].isdigit() and _TIME_ZONE.search(line, start, begin) is not None:
             begin, host = begin + 2, host[2:]
         speaker = Speaker(host.partition(".")[0], pid, device)
-        self._remember(speaker)
+        if self._processes < _MOST_HEADS:
+            hosts = self._hosts.setdefault((speaker.pid, speaker.device), set())
+            self._processes += speaker.host not in hosts
+            hosts.add(speaker.host)
         if begin >= last:
             if len(self._heads) >= _MOST_HEADS:  # timestamps without a space make every one new
                 self._heads.clear()
             self._heads[line[last:end]] = begin - last, speaker
         return begin, speaker
-
-    def _remember(self, speaker: Speaker) -> None:
-        if self._processes < _MOST_HEADS:
-            hosts = self._hosts.setdefault((speaker.pid, speaker.device), set())
-            self._processes += speaker.host not in hosts
-            hosts.add(speaker.host)
 
 
 def _parsed(line: bytes, start: int, end: int) -> tuple[int, str, int, int] | None:

@@ -309,7 +309,16 @@ class _Reader:
 
     def take(self, line: nccl_lines.NcclLine, path: str) -> None:
         if line.warns:
-            self._warning(line, path)
+            message = line.message.rstrip()
+            if any(words in message for words in _P2P_DISABLED):
+                self._disabled(line, path)
+            for word, rest, kind in _HOST_REMARKS:
+                if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
+                    quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
+                    self._remarks.setdefault((kind, line.speaker.host), quote)
+            self._networks.take(line, path)
+            if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
+                self._warnings[message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
             return
         if line.speaker not in self._informed and len(self._informed) < _MOST_REMEMBERED and b"NCCL INFO " in line.raw:
             self._informed.add(line.speaker)
@@ -340,18 +349,6 @@ class _Reader:
         elif link.transport != "COLLNET":  # the ranks are all that is told of who says so
             own = link.destination if link.is_receive else link.source
             self._nameless.take_link(nccl_lines.Speaker("", own, -1), link, int(channel), path, line.number, line.raw)
-
-    def _warning(self, line: nccl_lines.NcclLine, path: str) -> None:
-        message = line.message.rstrip()
-        if any(words in message for words in _P2P_DISABLED):
-            self._disabled(line, path)
-        for word, rest, kind in _HOST_REMARKS:
-            if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
-                quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
-                self._remarks.setdefault((kind, line.speaker.host), quote)
-        self._networks.take(line, path)
-        if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
-            self._warnings[message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
 
     def _other(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker

@@ -325,24 +325,21 @@ def _affinity(matrix: Matrix, row: Row | None) -> tuple[str | None, int | None]:
     words = row.words[len(matrix.labels) :]
     columns = matrix.columns or ["CPU Affinity", "NUMA Affinity"]
     if len(words) < len(columns) and "\t" in row.tail and words:
-        words = _tabbed(row.tail, len(words))
+        # the last `count` words of a line with the empty cells between them, as tabs tell
+        count = len(words)
+        cells = [cell.strip() for cell in row.tail.rstrip().split("\t")]
+        first = len(cells)
+        while first > 0 and count > 0:
+            first -= 1
+            count -= len(cells[first].split())
+        while first > 0 and not cells[first - 1]:  # the cell before the first word is empty: so is a column
+            first -= 1
+        words = cells[first:]
     elif len(words) < len(columns) and words and not re.search("[,-]", words[0]):
         words = ["", *words]  # a list of cores is what is missing: a node's number has no range
     told = dict(zip(columns, words, strict=False))
     cpus = told.get("CPU Affinity", "")
     return (cpus if CORES.fullmatch(cpus) else None), _one_node(told.get("NUMA Affinity", ""))
-
-
-def _tabbed(tail: str, count: int) -> list[str]:
-    """The last `count` words of a line with the empty cells between them, as tabs tell."""
-    cells = [cell.strip() for cell in tail.rstrip().split("\t")]
-    first = len(cells)
-    while first > 0 and count > 0:
-        first -= 1
-        count -= len(cells[first].split())
-    while first > 0 and not cells[first - 1]:  # the cell before the first word is empty: so is a column
-        first -= 1
-    return cells[first:]
 
 
 def _one_node(text: str) -> int | None:
