@@ -218,8 +218,7 @@ def cache_folder(kind: str) -> Path | None:
 
     $TRACEOPS_CACHE ('off' for nowhere), else $XDG_CACHE_HOME/traceops, else ~/.cache/traceops.
     """
-    chosen = os.environ.get(FOLDER)
-    if chosen == OFF:
+    if (chosen := os.environ.get(FOLDER)) == OFF:
         return None
     if chosen:
         return Path(chosen).absolute() / kind

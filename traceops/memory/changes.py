@@ -100,8 +100,7 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
     def together(names: Sequence[str]) -> MemoryChange | None:
         now, both = peak, None
         for name in names:
-            both = known[name](now)
-            if both is None:
+            if (both := known[name](now)) is None:
                 return None
             now = now.after(both[1])
         return None if both is None else _change(names, *both, peak, capacity, error)
@@ -112,14 +111,12 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
         return best_first(found)
     names = [name for name in alone if name != "checkpoint_half"]  # all blocks save more, where more is needed
     for count in range(2, len(names) + 1):
-        change = together(names[:count])
-        if change is None or change.verdict != "fits":
+        if (change := together(names[:count])) is None or change.verdict != "fits":
             continue
         chosen = names[:count]
         for name in reversed(names[:count]):  # the dearest first: is it needed?
             rest = [one for one in chosen if one != name]
-            less = together(rest)
-            if less is not None and less.verdict == "fits":
+            if (less := together(rest)) is not None and less.verdict == "fits":
                 chosen, change = rest, less
         return [change, *found]
     return found

@@ -165,14 +165,12 @@ def search(
         return best_first([*kept, *(change for change in changes if change not in kept)])
     together = helping[0]
     for proposal in helping[1:]:
-        joined = together.then(proposal)
-        if joined is None:
+        if (joined := together.then(proposal)) is None:
             continue
         if time.monotonic() > until:
             break
         together = joined
-        change = tried(together)
-        if change is not None and change.verdict in enough:
+        if (change := tried(together)) is not None and change.verdict in enough:
             return [change, *best_first(changes)]
     return best_first(changes)
 

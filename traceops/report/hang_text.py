@@ -112,8 +112,7 @@ def seen_left_out(diagnosis: Diagnosis) -> int:
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is known, with the command that gets it; '' where there is one."""
     seen = seen_events(diagnosis)
-    key = _what_decides(diagnosis, seen)
-    if key is None:
+    if (key := _what_decides(diagnosis, seen)) is None:
         return ""
     ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}
     of_ray = any(words in event.text for event in seen for words in OF_RAY)
@@ -290,8 +289,7 @@ def state_text(ranks: RankGroup) -> str:
 
 def place_text(ranks: RankGroup) -> str:
     """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
-    exit_code = ranks.shared("exit_code")
-    if exit_code is not None:
+    if (exit_code := ranks.shared("exit_code")) is not None:
         return f"exit code {exit_code}"
     doing, where = ranks.shared("doing") or "", ranks.shared("where") or ""
     return doing or where if ranks.root is not None or not ranks.shared("op") else where or doing
@@ -325,8 +323,7 @@ def read_text(diagnosis: Diagnosis) -> str:
 
 def stall_text(diagnosis: Diagnosis) -> str:
     """'No step ended for 42 s (limit 30 s) and nothing moved'; empty where nobody watched."""
-    stall = diagnosis.evidence.stall
-    if stall is None:
+    if (stall := diagnosis.evidence.stall) is None:
         return ""
     return _said("stall", first=stall.kind == "init", stalled=stall.stalled_s, limit=stall.limit_s)[0]
 

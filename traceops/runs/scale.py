@@ -548,8 +548,7 @@ def _rates(
         found.append(("replay", statistics.fmean(replayed)))
     elif last[0].ranks == 1 and samples is not None:
         made = [step_from_one(c.report, ranks, samples / ranks / c.samples, c.fixed_ms) for c in last]
-        steps = [ms for ms in made if ms is not None]
-        if steps:
+        if steps := [ms for ms in made if ms is not None]:
             found.append(("gradients", statistics.fmean(1e3 * samples / ms for ms in steps)))
     if len(known) > 1:
         points = [(own[0].ranks, statistics.fmean(c.rate for c in own)) for own in known]
@@ -578,8 +577,7 @@ def _parts(own: Sequence[MeasuredRun]) -> dict[tuple[str, Role | None], float] |
     for capture in own:
         for bucket in BUCKETS:
             known = [row.bucket_ms(bucket) for row in capture.report.ranks]
-            values = [ms for ms in known if ms is not None]
-            if not values:
+            if not (values := [ms for ms in known if ms is not None]):
                 return None
             ms = statistics.fmean(values) / len(own)
             for role, share in _shares(bucket, capture.report.roles).items():

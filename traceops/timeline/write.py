@@ -192,17 +192,17 @@ class AddedPackets:
                 yield self._packets.track(Track(uuid, parent, f"{WORDS['busbw']}{words}", order * 10 + 8, "GB/s"))
                 yield self._packets.counter(uuid, levels)
         # how much later than the first member this rank came to each collective, ms, from when it came
-        levels = []
+        delays = []
         for number, bundle in bundles.items():
-            own = run.matching.collectives[number]
-            if own.last_rank is None or own.links:
+            met = run.matching.collectives[number]
+            if met.last_rank is None or met.links:
                 continue
-            wait = next(wait for (who, _), wait in zip(own.members, own.wait_ns, strict=True) if who == rank)
-            levels.append((bundle[0].start, (max(own.wait_ns) - wait) / 1e6))
-        if late := sorted(levels):
+            wait = next(wait for (who, _), wait in zip(met.members, met.wait_ns, strict=True) if who == rank)
+            delays.append((bundle[0].start, (max(met.wait_ns) - wait) / 1e6))
+        if delays:
             uuid = place.next()
             yield self._packets.track(Track(uuid, parent, WORDS["late"], 90, "ms"))
-            yield self._packets.counter(uuid, late)
+            yield self._packets.counter(uuid, sorted(delays))
 
     def _waiting(
         self,
@@ -240,8 +240,7 @@ def lanes_apart(bars: Sequence[Bar]) -> list[list[Bar]]:
     """Bars on as few rows as they need, so that on each they do not even nest."""
     rows: list[list[Bar]] = []
     for bar in sorted(bars, key=lambda bar: (bar.start, bar.end)):
-        row = next((row for row in rows if row[-1].end <= bar.start), None)
-        if row is None:
+        if (row := next((row for row in rows if row[-1].end <= bar.start), None)) is None:
             rows.append([bar])
         else:
             row.append(bar)
@@ -565,8 +564,7 @@ def _notes(run: CrossRank | None, chosen: Mapping[int, str], borrowed: Sequence[
         yield f"{listed('rank', borrowed)}: {WORDS['no_base']}"
     if run is None or len(chosen) < 2:
         return
-    apart = [rank for rank in run.clocks.unaligned if rank in chosen]
-    if apart:
+    if apart := [rank for rank in run.clocks.unaligned if rank in chosen]:
         yield f"{listed('rank', apart)}: {WORDS['not_aligned']}"
     if (residual := run.clocks.residual_p95_ns) is not None:
         yield first_phrase("views", "timeline", "times", count=run.clocks.anchors, within=f"{residual / 1e3:.0f}")

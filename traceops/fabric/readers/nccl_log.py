@@ -119,8 +119,7 @@ class Networks:
         process, message = self._processes[key], line.message
         if line.warns and b"ibv_" in message and _HARMLESS not in message:
             process.broken.add("IB")
-        event = _event(message, process)
-        if event is not None:
+        if (event := _event(message, process)) is not None:
             self._add(event, line, path)
         if (using := _USING.match(message)) is not None:
             devices = process.devices.setdefault(using[1].decode(), {})
@@ -209,15 +208,13 @@ def _event(message: bytes, process: _NcclProcess) -> tuple[nccl.NetworkEventKind
 
 def _plugin_event(message: bytes) -> tuple[nccl.NetworkEventKind, str | None] | None:
     """What opening the plugin's library gave."""
-    missing = _MISSING.match(message)
-    if missing is not None:
+    if (missing := _MISSING.match(message)) is not None:
         names = missing["names"] or missing["name"] or b""
         asked = [name.rstrip(b".,") for name in names.partition(b"Using internal")[0].split()]
         if not asked or b"none" in asked or all(_DEFAULT_PLUGIN.match(name) for name in asked):
             return "no_plugin", None
         return "plugin_missing", asked[0].decode(errors="replace")
-    loader = _LOADER.search(message)
-    if loader is None:
+    if (loader := _LOADER.search(message)) is None:
         return None
     library, said = loader[1], loader[2]
     name = library.decode(errors="replace")
@@ -330,8 +327,7 @@ class _Reader:
     def _channel(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
         head, _, text = message.partition(b" : ")
-        link = self._links.get(text)
-        if link is None and text not in self._links:
+        if (link := self._links.get(text)) is None and text not in self._links:
             if len(self._links) >= _MOST_REMEMBERED:
                 self._links.clear()
             link = self._links[text] = (
@@ -360,8 +356,7 @@ class _Reader:
         if speaker is nccl_lines.NOBODY:
             self._told(line, path)
             return
-        section = self._systems.of(speaker)
-        if section is not None:
+        if (section := self._systems.of(speaker)) is not None:
             if section.take(message, line.number, line.raw):
                 return
             if section.paths:  # its last lines
@@ -417,8 +412,7 @@ class _Reader:
             )
 
     def _choice(self, line: nccl_lines.NcclLine, path: str) -> None:
-        match = _CHOICE.match(line.message)
-        if match is None:
+        if (match := _CHOICE.match(line.message)) is None:
             return
         op = None if match[1] is None else match[1].decode()
         algorithm, protocol = match[3].decode(), match[4].decode()

@@ -85,8 +85,7 @@ class SystemSection(Struct):
             if node is not None and len(self.gpus) + len(self.nics) < _MOST_DEVICES:
                 self._take_node(node, message.index(b"+"), line, raw)
             return node is not None
-        owner = _OWNER.match(message)
-        if owner is not None:
+        if (owner := _OWNER.match(message)) is not None:
             one = _key(owner)
             quote = Quote(self.path, line, quoted(raw))
             for match in _PATH.finditer(message, owner.end()):

@@ -141,8 +141,7 @@ def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
     """Who says a line, '' where nobody is named, and what; a row of a Markdown table without its bars."""
     if line.lstrip().startswith("|"):
         return "", line.replace("|", " ")
-    match = _SPEAKER.match(line)
-    if match is None or _LEGEND.match(line.strip()):
+    if (match := _SPEAKER.match(line)) is None or _LEGEND.match(line.strip()):
         return "", line
     rest = line[match.end() :]
     speaker = match[1] or match[2]
@@ -286,8 +285,7 @@ def _machine(path: str, matrix: Matrix) -> Machine | None:
     gpus, nics = [], []
     paths: dict[tuple[str, str], Path] = {}
     for label in dict.fromkeys(matrix.labels):
-        row = matrix.rows.get(label)
-        if row is not None:
+        if (row := matrix.rows.get(label)) is not None:
             _add_paths(paths, matrix.labels, label, row, path, pci_only=matrix.pci_only)
         if gpu := GPU.fullmatch(label):
             cpus, numa = _affinity(matrix, row)
@@ -445,7 +443,6 @@ def _add_link(told: _RocmTables, line: str, path: str, number: int) -> None:
 
 def _index(label: str, place: int) -> int | None:
     """A GPU's index: in its label, or, of bus ids, its place."""
-    match = _GPU.fullmatch(label)
-    if match is not None:
+    if (match := _GPU.fullmatch(label)) is not None:
         return int(match[1])
     return None if normal_bus_id(label) is None else place
