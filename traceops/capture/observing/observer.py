@@ -259,7 +259,7 @@ class Observer:
             if self._looking and (slow or at >= due):
                 since = max(last, step_begun) if slow else last
                 weight_us = max(min(at - since, int(_MOST_WEIGHT * wait_ns)), 0) // 1000
-                self._stacks.sample(self._first + count, weight_us, look)
+                self._stacks.sample(self._first + count, weight_us, look, (at - step_begun) // 1000)
                 self._pace.looked(time.perf_counter_ns() - begin, early=at < due)
                 last = at
             elif self._looking:
