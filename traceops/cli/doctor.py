@@ -194,6 +194,5 @@ def _refuse_tests(args: argparse.Namespace) -> None:
         "--compute": args.compute or None, "--quick": args.quick or None,
         "--device": None if args.device == "auto" else args.device,
     }  # fmt: skip
-    wrong = [name for name, value in given.items() if value is not None]
-    if wrong:
+    if wrong := [name for name, value in given.items() if value is not None]:
         raise UsageError(f"{wrong[0]}: --from only reads files and tests nothing; leave one of the two out")

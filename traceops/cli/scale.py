@@ -41,8 +41,7 @@ def main(args: argparse.Namespace) -> int:
     Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
     """
     price = None if args.price is None else price_of(args.price)
-    table = _table(args)
-    if table is not None:
+    if (table := _table(args)) is not None:
         rows, name = table
         return _show(args, scale.table_document(rows, name, price, args.predict))
     if args.nproc is None:

@@ -101,8 +101,7 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
     def together(names: Sequence[str]) -> MemoryChange | None:
         now, both = peak, None
         for name in names:
-            both = known[name](now)
-            if both is None:
+            if (both := known[name](now)) is None:
                 return None
             now = now.after(both[1])
         return None if both is None else _change(names, *both, peak, capacity, error)
@@ -132,8 +131,7 @@ def fewest(
     """The first of the `known` together that are enough, without those that are not needed; None where none are."""
     for count in range(2, len(known) + 1):
         chosen = joined(known[:count])
-        change = enough(chosen)
-        if change is None:
+        if (change := enough(chosen)) is None:
             continue
         for one in reversed(chosen[:-1]):  # the most expensive first
             rest = [other for other in chosen if other is not one]

@@ -185,8 +185,7 @@ def _bandwidth(checkup: Checkup) -> Iterator[Block]:
     """The largest message of each operation in a line, and the matrix of pairs."""
     hosts = {one.host for one in checkup.measured}
     for host in sorted(hosts, key=str):
-        rows = [one for one in largest(checkup.measured) if one.host == host]
-        if rows:
+        if rows := [one for one in largest(checkup.measured) if one.host == host]:
             where = f" on {host}" if len(hosts) > 1 and host else ""
             measured = say(
                 "bandwidth", devices=measured_devices(checkup, rows[0]), measured=list(map(bandwidth_text, rows))
