@@ -38,8 +38,7 @@ class _Scores(Struct, frozen=True):
 
     def touched_by(self, one: Judged) -> bool:
         """Whether it reads or makes the scores."""
-        product = one.work.product
-        if product is None:
+        if (product := one.work.product) is None:
             return any(t.numel == self.numel and t.dims[-1:] in ((self.key,), (self.query,)) for t in one.tensors)
         made = product.batch * product.rows * product.columns
         sides = {self.query, self.key} & {product.rows, product.columns, product.inner}
@@ -427,8 +426,7 @@ def find_at_limit(kernels: Kernels) -> None:
         and one.attainable_ns is not None
         and one.attainable_ns > _AT_LIMIT * one.ns
     ]
-    total = time_of(few)
-    if total < _MOST_OF_ALL * kernels.busy_ns:
+    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
         return
     for one in few:
         one.cause = "bandwidth_bound_at_limit"
