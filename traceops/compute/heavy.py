@@ -8,7 +8,15 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Gpu, attention_ns, expected_ns, is_strided, moved_ns, product_ns
+from traceops.compute.attainable import (
+    HALF_OF_STRIDED,
+    Gpu,
+    attention_ns,
+    expected_ns,
+    is_strided,
+    moved_ns,
+    product_ns,
+)
 from traceops.compute.judged import Judged, Kernels, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
 from traceops.compute.named import converts_layout
@@ -78,7 +86,7 @@ def find_unfused_attention(kernels: Kernels) -> None:
     """Products whose result, rows of scores, passes a softmax and is multiplied again."""
     for scores in _scores(kernels):
         uses = [one for one in kernels.free(scores.touched_by) if one.kind in _SCORES]
-        softmax = [one for one in uses if "softmax" in one.use.name]
+        softmax = [one for one in uses if _is_softmax(one)]
         products = [one for one in uses if one.work.product is not None]
         if not softmax or not products:
             continue
@@ -97,6 +105,11 @@ def find_unfused_attention(kernels: Kernels) -> None:
         kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
 
 
+def _is_softmax(one: Judged) -> bool:
+    """Whether it is a softmax, or the part of one by hand that only a softmax has."""
+    return "softmax" in one.use.name or one.use.name in ("aten::exp", "aten::exp_")
+
+
 def _masks(one: Judged) -> bool:
     return "mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu")
 
@@ -105,7 +118,7 @@ def _scores(kernels: Kernels) -> list[_Scores]:
     """Those that a softmax takes and a product made."""
     rows = {
         (tensor.numel, tensor.dims[-2], tensor.dims[-1])
-        for one in kernels.free(lambda one: "softmax" in one.use.name)
+        for one in kernels.free(_is_softmax)
         for tensor in one.tensors
         if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel
     }
@@ -211,7 +224,6 @@ _OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
-_HALF_OF_STRIDED = 0.1
 _HALF_UNDER_AUTOCAST = {"elementwise": 0.25, "copy": 0.4, "cat": 0.4, "fill": 0.4, "reduction": 0.3}  # of the bytes go
 _BY_BYTES = frozenset({"elementwise", "copy", "cat", "fill", "reduction", "norm", "softmax"})
 _CAST_AROUND = 6.0  # bytes for each element that autocast brings to 16 bits, half of what products read
@@ -364,7 +376,7 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
     if is_strided(one.use.main_kernel):
-        return _HALF_OF_STRIDED * one.ns
+        return HALF_OF_STRIDED * one.ns
     share = _HALF_UNDER_AUTOCAST.get(one.kind, 0.0) if kernels.training else 0.5 * (one.kind in _BY_BYTES)
     return min(one.calls * share * moved_ns(one.work.bytes, one.kind, kernels.gpu), share * one.ns)
 

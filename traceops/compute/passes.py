@@ -10,14 +10,13 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.compute.attainable import expected_ns, is_strided, moved_ns
+from traceops.compute.attainable import HALF_OF_STRIDED, expected_ns, is_strided, moved_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
 from traceops.compute.named import fused_names
 from traceops.compute.uses import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4
-_HALF_OF_STRIDED = 0.1
 _ISLAND = 8  # operators in float32 between a cast and the cast back
 _BROADCAST = 8  # times as large as all that goes in, is a result that need not be written
 _LEAST_BYTES = 2e6  # of a tensor: smaller ones cost the host, not the device
@@ -122,7 +121,7 @@ def _island(order: list[Judged], at: int) -> list[Judged]:
 def _in_half_ns(one: Judged) -> float:
     """What 16 bits spare of work between two casts, which go."""
     call = one.ns / one.calls
-    return call if one.kind == "cast" else call * (_HALF_OF_STRIDED if is_strided(one.use.main_kernel) else 0.5)
+    return call if one.kind == "cast" else call * (HALF_OF_STRIDED if is_strided(one.use.main_kernel) else 0.5)
 
 
 def _cast(one: Judged, way: Literal["up", "down"]) -> bool:
@@ -391,13 +390,18 @@ def find_one_hot(kernels: Kernels) -> None:
         for t in one.tensors
         if len(t.dims) > 1 and t.dims[-1] >= _HOT
     }
+    compared = [one for one in kernels.all if one.use.name == "aten::eq" and not one.use.node]
+    for one in compared:  # numbers with all classes
+        classes = max((t.dims[-1] for t in one.tensors if t.dims), default=0)
+        if classes >= _HOT and _broadcast(one) > one.numel:
+            hot.add((_broadcast(one), classes))
     uses = []
     least = 0.0
     for one in kernels.free(lambda one: one.work.product is not None):
         product = one.work.product
         assert product is not None
         left, right = product.left, product.right
-        if hot & {(left.numel, left.dims[-1]), (left.numel, left.dims[0]), (right.numel, right.dims[-1])}:
+        if any((t.numel, dim) in hot for t in (left, right) for dim in t.dims):
             uses.append(one)
             small = min(product.rows * product.columns, right.numel)
             least += one.calls * moved_ns(4.0 * small * right.size, "embedding", kernels.gpu)
