@@ -254,9 +254,7 @@ def _alike(ranks: Sequence[RankEvidence]) -> float:
     return sum(_Fit.of(one, inf, part).more for one in ranks) - _NAMED
 
 
-def _causes_by_kind(
-    ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]], bar: float
-) -> list[Cause]:
+def _causes_by_kind(ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]], bar: float) -> list[Cause]:
     """One for each kind of work that grew by so much, on the ranks where it did; the largest first.
 
     Also where it grew by less, but by a good part of a step more than on other ranks: a slower one hides it.
@@ -343,7 +341,7 @@ class _Fit(Struct, frozen=True):
         was = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
         grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
         seen = {why: max(was[why] + grew[why], 0.0) for why in _GROUPS}
-        before = {why: ms + (known or {}).get(why, 0.0) for why, ms in was.items()} if known else was
+        before = {why: ms + (known or {}).get(why or Why.UNKNOWN, 0.0) for why, ms in was.items()}
         excess = max(one.now_ms - sum(before.values()), 0.0) if known else one.now_ms - one.before_ms
         looks = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
         whole = sum(seen.values())

@@ -145,7 +145,8 @@ class RankState:
         if step.recorded:
             return
         self.pace.feed(step.number, ms, step.compile_us / 1000)
-        if len(self.recent) >= _FIRST and ms > _LONG * max(median(list(self.recent)[-_FIRST:]), self.pace.usual_ms):
+        is_long = len(self.recent) >= _FIRST and ms > _LONG * self.pace.usual_ms
+        if is_long and ms > _LONG * median(islice(reversed(self.recent), _FIRST)):
             self.long.append(step.number)
         self.recent.append(ms)
         self.history.append((step.number, ms, step.gc_us / 1000))
@@ -373,7 +374,8 @@ class Job:
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
             looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries,
             held=held_now / held_then if held_then and held_now else 1.0,
-            garbage_ms=state.garbage_grew_ms(change.since, first), on_gpu=bool(state.pulse and state.pulse.total), **host,
+            garbage_ms=state.garbage_grew_ms(change.since, first),
+            on_gpu=bool(state.pulse and state.pulse.total), **host,
         )  # fmt: skip
 
     def _lines_of(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
