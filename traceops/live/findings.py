@@ -251,7 +251,12 @@ def _alike(ranks: Sequence[RankEvidence]) -> float:
     part = fmean(grew) / max(fmean(one.now_ms - one.before_ms for one in ranks), 1e-9)
     if not _BOTH < part < 1 - _BOTH:
         return -inf
-    return sum(_Fit.of(one, inf, part).more for one in ranks) - _NAMED
+    more = (
+        _Looks.of(one).grown({Why.HOST: part * (one.now_ms - one.before_ms)})
+        + _of_core(one, one.now_ms / one.before_ms - 1)
+        for one in ranks
+    )
+    return sum(more) - _NAMED
 
 
 def _causes_by_kind(ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]], bar: float) -> list[Cause]:
@@ -321,10 +326,58 @@ def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
     return None
 
 
+class _Looks(Struct, frozen=True):
+    """Where one rank's host was seen, ms per step by kind of its own work (None: it waits), in so many looks.
+
+    excess: by how much steps became longer, beyond `before`.
+    """
+
+    before: dict[Why | None, float]
+    seen: dict[Why | None, float]
+    now_ms: float
+    excess: float
+    count: float
+
+    @classmethod
+    def of(cls, one: RankEvidence, known: Mapping[Why, float] | None = None) -> _Looks:
+        """Of what is known of a rank. known: ms that grew for reasons that were measured."""
+        was, grew = ({why: sum(side.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
+                     for side in (one.before_kinds_ms, one.grew_ms))  # fmt: skip
+        before = {why: ms + (known or {}).get(why or Why.UNKNOWN, 0.0) for why, ms in was.items()}
+        excess = max(one.now_ms - sum(before.values()), 0.0) if known else one.now_ms - one.before_ms
+        count = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
+        return cls(before, {why: max(was[why] + grew[why], 0.0) for why in _GROUPS}, one.now_ms, excess, count)
+
+    def likelihood(self, expected: Mapping[Why | None, float]) -> float:
+        """Its logarithm, of where a host was seen if this was expected, in ms."""
+        least = _LEAST_SHARE * self.now_ms
+        seen, whole = (sum(kinds.values()) + len(kinds) * least for kinds in (self.seen, expected))
+        parts = ((self.seen[why] + least) / seen * log((ms + least) / whole) for why, ms in expected.items())
+        return self.count * sum(parts)
+
+    def grown(self, kinds: Mapping[Why, float]) -> float:
+        """The log likelihood that these kinds grew by so much, and the rank waits for the rest."""
+        expected = {why: ms + kinds.get(why or Why.UNKNOWN, 0.0) for why, ms in self.before.items()}
+        return self.likelihood({**expected, None: self.before[None] + self.excess - sum(kinds.values())})
+
+    def chosen(self, least: float) -> tuple[dict[Why, float], float]:
+        """The kinds that grew, one after the other as long as that fits better by `least`; and how well kinds fit."""
+        found, fits, own = dict[Why, float](), self.grown({}), -inf
+        while left := [why for why in _OWN if why not in found]:
+            room = self.excess - sum(found.values())
+            tried = ({**found, why: min(max(self.seen[why] - self.before[why], 0.0), room)} for why in left)
+            better = max(tried, key=self.grown)
+            now = self.grown(better)
+            own = max(own, now - len(better) * _NAMED)
+            if now - fits < least:
+                break
+            found, fits = better, now
+        return found, own
+
+
 class _Fit(Struct, frozen=True):
     """How well explanations fit where one rank's host was seen: log likelihoods. grew: ms of the kinds of its own work
-    that grew beyond chance, or of the one that fits best; own: of that; wait: it waits longer; more: it does more of
-    everything."""
+    that grew beyond chance; own: of some that did; wait: it waits longer; more: it does more of everything."""
 
     grew: dict[Why, float]
     own: float
@@ -332,50 +385,14 @@ class _Fit(Struct, frozen=True):
     more: float
 
     @classmethod
-    def of(
-        cls, one: RankEvidence, least: float, part: float | None = None, known: Mapping[Why, float] | None = None
-    ) -> _Fit:
-        """Of what is known of a rank. least: by how much another kind has to fit better; part: of what its steps take
-        longer, its own work where all do more; None: in proportion. known: ms that grew for reasons that were measured.
-        """
-        was = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
-        grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
-        seen = {why: max(was[why] + grew[why], 0.0) for why in _GROUPS}
-        before = {why: ms + (known or {}).get(why or Why.UNKNOWN, 0.0) for why, ms in was.items()}
-        excess = max(one.now_ms - sum(before.values()), 0.0) if known else one.now_ms - one.before_ms
-        looks = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
-        whole = sum(seen.values())
-
-        def likelihood(expected: Mapping[Why | None, float]) -> float:
-            sums = {why: ms + _LEAST_SHARE * one.now_ms for why, ms in expected.items()}
-            total = sum(sums.values())
-            parts = ((seen[why] + _LEAST_SHARE * one.now_ms) / (whole + len(seen) * _LEAST_SHARE * one.now_ms)
-                     for why in sums)  # fmt: skip
-            return looks * sum(part * log(ms / total) for part, ms in zip(parts, sums.values(), strict=True))
-
-        def grown(kinds: Mapping[Why, float]) -> float:
-            expected = {why: ms + kinds.get(why, 0.0) if why else ms for why, ms in before.items()}
-            return likelihood({**expected, None: before[None] + excess - sum(kinds.values())})
-
-        if not whole:
+    def of(cls, one: RankEvidence, least: float) -> _Fit:
+        """Of what is known of a rank. least: by how much another kind has to fit better."""
+        looks = _Looks.of(one)
+        if not sum(looks.seen.values()):
             return cls({}, 0.0, 0.0, -1.0)
-        chosen: dict[Why, float] = {}
-        wait = fits = grown({})
-        own = -inf
-        while left := [why for why in _OWN if why not in chosen]:
-            room = excess - sum(chosen.values())
-            tried = [{**chosen, why: min(max(seen[why] - before[why], 0.0), room)} for why in left]
-            best = max(tried, key=grown)
-            own = max(own, grown(best) - len(best) * _NAMED)
-            if grown(best) - fits < least:
-                break
-            chosen, fits = best, grown(best)
-        if part is None:
-            more = likelihood({why: ms * one.now_ms / one.before_ms for why, ms in before.items()})
-        else:
-            own_ms, wait_ms = part * excess, (1 - part) * excess
-            more = likelihood({**before, Why.HOST: before[Why.HOST] + own_ms, None: before[None] + wait_ms})
-        return cls(chosen, own, wait + _of_core(one, 0.0), more + _of_core(one, excess / one.before_ms))
+        grew, own = looks.chosen(least)
+        more = looks.likelihood({why: ms * one.now_ms / one.before_ms for why, ms in looks.before.items()})
+        return cls(grew, own, looks.grown({}) + _of_core(one, 0.0), more + _of_core(one, looks.excess / one.before_ms))
 
 
 def _of_core(one: RankEvidence, part: float) -> float:
@@ -392,7 +409,7 @@ def _of_core(one: RankEvidence, part: float) -> float:
 
 def _of_rank(one: RankEvidence, ranks: Sequence[RankEvidence], excess: float, least: float) -> dict[Why, float]:
     """What of a rank's own grew, and by how much: what was measured, and where its host was seen beyond that."""
-    grew, least_ms = _Fit.of(one, least).grew, _PART * excess
+    grew, least_ms = _Looks.of(one).chosen(least)[0], _PART * excess
     measured, known = dict[Why, float](), dict.fromkeys(_OWN, 0.0)
     if one.garbage_ms >= least_ms:
         measured[Why.GARBAGE] = known[Why.HOST] = one.garbage_ms
@@ -406,7 +423,7 @@ def _of_rank(one: RankEvidence, ranks: Sequence[RankEvidence], excess: float, le
         if beyond < least_ms:
             return measured
         known = {why: ms + brought[why] for why, ms in known.items()}
-    return measured | _Fit.of(one, least, known=known).grew if measured else grew
+    return measured | _Looks.of(one, known).chosen(least)[0] if measured else grew
 
 
 def _where_it_waited(one: RankEvidence, ranks: Sequence[RankEvidence]) -> dict[Why, float]:

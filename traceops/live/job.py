@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import log, sqrt
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Protocol
 
 from traceops.core.live_pulses import KINDS, Pulse
 from traceops.live.findings import (
@@ -366,7 +366,7 @@ class Job:
         machine = self._sources.machine(state.rank)
         begun_ms = before[0].time_ns / 1e6 if before else 0.0
         times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
-        host = {} if machine is None else _of_machine(machine, state.rank, change, *times_ms)
+        host = {} if machine is None else machine.evidence(state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
         held_then, held_now = held_at_peaks(before[-_OF_HELD:]), held_at_peaks(since)
@@ -557,33 +557,6 @@ class Job:
             self.goodput.steps(whole, state.pace.usual_ms, len(first.steps), told, self.slow)
         elif self._stuck_since is not None:
             self.goodput.add("hang", (now_ns - before) / 1e9)
-
-
-def _of_machine(
-    machine: MachineReader, rank: int, change: Change, begun_ms: float, onset_ms: float, end_ms: float
-) -> dict[str, Any]:
-    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before, in
-    which it trained. begun_ms: when its first steps were over."""
-    known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
-    others, crowd = machine.busy_others(onset_ms, end_ms)
-    found: dict[str, Any] = {
-        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
-        "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
-    }  # fmt: skip
-    before, since = (
-        machine.between(rank, max(onset_ms - 120_000, begun_ms), onset_ms),
-        machine.between(rank, onset_ms, end_ms),
-    )
-    if before is None or since is None:
-        return found
-    for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
-        if x is not None and y is not None:
-            found[field] = (y * change.now_ms - x * change.before_ms) / 1000
-    if before.ran_ms is not None:
-        found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
-    if before.wait_ms is not None:
-        found["before_cores_ms"] = before.wait_ms * change.before_ms / 1000
-    return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:
