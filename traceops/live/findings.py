@@ -231,8 +231,7 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
     if more > max(own, wait) and not any(_has_own_cause(one, excess) for one in ranks):
         everyone = tuple(one.rank for one in ranks)
         return [Cause(Why.WORKLOAD, everyone, excess, sure=more - max(own, wait) > _SURE)]
-    most = max((ms for _, ms in found.values()), default=0.0)
-    if most >= _PART * excess:
+    if (most := max((ms for _, ms in found.values()), default=0.0)) >= _PART * excess:
         named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
         more_slow = [_indirect(ranks, excess, sure=False)] if _waits_too(named, excess) else []
         return _causes_by_kind(named, found) + more_slow
@@ -299,15 +298,12 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
 
 def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
     """What the machine itself reports: no sample is needed for it."""
-    strange = [one for one in ranks if one.strangers]
-    if strange:
+    if strange := [one for one in ranks if one.strangers]:
         pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
         return Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
-    held = [one for one in ranks if one.throttle is not None]
-    if held:
+    if held := [one for one in ranks if one.throttle is not None]:
         return Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
-    retrying = [one for one in ranks if one.retries >= 0.1]
-    if retrying:
+    if retrying := [one for one in ranks if one.retries >= 0.1]:
         return Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
     return None
 

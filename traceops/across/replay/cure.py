@@ -194,8 +194,7 @@ def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> 
     """
     program_of, spared = {}, {}
     for rank in ranks:
-        peer = median_peer(graph, rank, ranks)
-        if peer is not None:
+        if (peer := median_peer(graph, rank, ranks)) is not None:
             program_of[rank] = peer
         elif (places := late_places(graph, rank)) is not None:
             spared[rank] = places
