@@ -12,7 +12,8 @@ import numpy as np
 
 from traceops.compute.attainable import moved_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
-from traceops.compute.uses import FLOATS, fused_names
+from traceops.compute.named import fused_names
+from traceops.compute.uses import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4
@@ -32,8 +33,7 @@ _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states 
 def find_recomputation(kernels: Kernels) -> None:
     """Forward passes that backward runs again (activation checkpointing)."""
     again = kernels.free(lambda one: one.use.again)
-    total = time_of(again)
-    if total > 0.02 * kernels.busy_ns:
+    if (total := time_of(again)) > 0.02 * kernels.busy_ns:
         kernels.claim("recompute_with_free_memory", again, total, launches=launches_of(again))
 
 
@@ -46,8 +46,7 @@ def find_float_logits(kernels: Kernels) -> None:
             if large and one not in sizes[tensor.numel] and fused_names(one.use.name) is None:
                 sizes[tensor.numel].append(one)
     for numel, uses in sizes.items():
-        losses = [one for one in uses if _LOSS.search(one.use.name)]
-        if not losses:
+        if not (losses := [one for one in uses if _LOSS.search(one.use.name)]):
             continue
         calls = max(one.calls for one in losses)
         passes = _LOGITS_PASSES if any(one.use.node for one in uses) else 2
@@ -81,8 +80,7 @@ def find_optimizer_loop(kernels: Kernels) -> None:
 
 def _fused_update_ns(loops: list[Judged], plain: list[Judged], kernels: Kernels) -> float:
     """What one pass takes in place of updates one by one."""
-    numel = sum(one.numel * one.calls for one in loops)
-    if not numel:  # without shapes
+    if not (numel := sum(one.numel * one.calls for one in loops)):  # without shapes
         return (1 - _UNSIZED) * time_of(plain)
     adam = any("addcdiv" in one.use.name for one in loops)
     return moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
@@ -324,8 +322,7 @@ def find_dense_table(kernels: Kernels) -> None:
         if not one.tensors or not one.tensors[0].dims:
             continue
         touched, width = _touched(one), one.tensors[0].dims[-1]
-        table = _filled_rows(one, _FULL * touched * width, width, kernels, uses)
-        if table is None:
+        if (table := _filled_rows(one, _FULL * touched * width, width, kernels, uses)) is None:
             continue
         whole = [
             each

@@ -234,7 +234,7 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
         everyone = tuple(one.rank for one in ranks)
         return [Cause(Why.WORKLOAD, everyone, excess, sure=more - max(own, wait) > _SURE)]
     if max(sum(grew.values()) for grew in found.values()) >= _PART * excess:
-        most = max(ms for grew in found.values() for ms in grew.values())
+        most = max((ms for grew in found.values() for ms in grew.values()), default=0.0)
         causes = _causes_by_kind(ranks, found, min(max(_LIKE * most, _PART * excess), most))
         slowest = max(ranks, key=lambda one: sum(found[one.rank].values()))
         one_rank = all(cause.ranks == (slowest.rank,) for cause in causes)
@@ -313,15 +313,12 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
 
 def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
     """What the machine itself reports: no sample is needed for it."""
-    strange = [one for one in ranks if one.strangers]
-    if strange:
+    if strange := [one for one in ranks if one.strangers]:
         pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
         return Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
-    held = [one for one in ranks if one.throttle is not None]
-    if held:
+    if held := [one for one in ranks if one.throttle is not None]:
         return Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
-    retrying = [one for one in ranks if one.retries >= 0.1]
-    if retrying:
+    if retrying := [one for one in ranks if one.retries >= 0.1]:
         return Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
     return None
 

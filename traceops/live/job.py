@@ -314,8 +314,7 @@ class Job:
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
         """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""
-        looks = self._looks_since(episode.step)
-        if looks < _LOOKS:
+        if (looks := self._looks_since(episode.step)) < _LOOKS:
             self._sources.closer()
         if looks >= _LOOKS:
             return waited >= _SOON_S
@@ -379,8 +378,7 @@ class Job:
         )  # fmt: skip
 
     def _lines_of(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
-        lines = self._sources.lines(rank)
-        if lines is None:
+        if (lines := self._sources.lines(rank)) is None:
             return ()
         lines.read()
         before, _ = lines.shares(range(_FIRST, change.since))
@@ -440,8 +438,7 @@ class Job:
         return [Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
 
     def _latest_line(self, rank: int) -> LineTime | None:
-        lines = self._sources.lines(rank)
-        if lines is None:
+        if (lines := self._sources.lines(rank)) is None:
             return None
         lines.read()
         shares, _ = lines.shares(range(self.ranks[rank].steps, 1 << 62))
@@ -469,8 +466,7 @@ class Job:
         pulses = [one for one in state.latest(_KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * _FIRST]
         for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
             sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
-            grows = steady_growth(sizes)
-            if grows is None:
+            if (grows := steady_growth(sizes)) is None:
                 continue
             per_minute, horizon = grows
             left = max(limit - sizes[-1][1], 0) / per_minute
@@ -491,8 +487,7 @@ class Job:
                 continue
             seen = seen_ms(pulses[0], pulses[-1])
             shares[state.rank] = seen["input"] / max(sum(seen.values()), 1e-9)
-        hungry = {rank: share for rank, share in shares.items() if share >= _STARVED}
-        if not hungry:
+        if not (hungry := {rank: share for rank, share in shares.items() if share >= _STARVED}):
             return []
         claim = Starved(ranks=tuple(hungry), step=self._step(), percent=100 * max(hungry.values()))
         return self._once(claim, now_ns, ("starved", 0), page=False)
@@ -526,8 +521,7 @@ class Job:
         )  # fmt: skip
 
     def _top_line(self, rank: int) -> LineTime | None:
-        lines = self._sources.lines(rank)
-        if lines is None:
+        if (lines := self._sources.lines(rank)) is None:
             return None
         lines.read()
         shares, _ = lines.shares(range(_FIRST, 1 << 62))

@@ -87,8 +87,7 @@ class MachineReader:
                 continue
 
     def _take(self, line: list[Any]) -> None:
-        kind = line[0]
-        if kind == "r":
+        if (kind := line[0]) == "r":
             _, ms, rank, pid, _, wait, faults, core, ran = line
             self._pids[pid] = rank
             self.ranks.setdefault(rank, deque(maxlen=_KEPT)).append(RankOnHost(ms, ran, wait, faults, core))

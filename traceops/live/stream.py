@@ -64,8 +64,7 @@ class RankReader:
             return None
         skipped = self._skip()
         steps = self._new_steps()
-        pulses = read_pulses(self._pulses, self._pulse, _MOST_PULSES)
-        if pulses:
+        if pulses := read_pulses(self._pulses, self._pulse, _MOST_PULSES):
             self._pulse = pulses[-1].number
         return RankLook(self.rank, steps, pulses, self._started_ns, anew, skipped)
 
