@@ -378,10 +378,11 @@ def _cores_of(text: str) -> list[int]:
 
 
 def _jobs_of(text: str) -> list[int | str]:
-    """Numbers, in ranges too, and launchers' names; those that are held back first."""
-    words = text.split(",")
-    numbers = [number for word in words if word[0].isdigit() for number in _cores_of(word)]
-    return [*sorted(numbers, key=is_held, reverse=True), *(word for word in words if not word[0].isdigit())]
+    """Numbers, in ranges too, and launchers' names; of a range, those that are held back first."""
+    jobs: list[int | str] = []
+    for word in text.split(","):
+        jobs += sorted(_cores_of(word), key=is_held, reverse=True) if word[0].isdigit() else [word]
+    return jobs
 
 
 def main() -> None:
