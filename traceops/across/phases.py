@@ -159,8 +159,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
             left += float(np.abs(own - median(own)).sum()) * len(own) / (len(own) - 1)
         else:
             explained[period] = 1 - left / off if off else 0.0
-    best = max(explained.values(), default=0.0)
-    if best < _EXPLAINED / len(steps) ** 0.5:
+    if (best := max(explained.values(), default=0.0)) < _EXPLAINED / len(steps) ** 0.5:
         return None
     period = min(period for period, part in explained.items() if part >= _AS_GOOD * best)
     if any(part > _CHANCE * best for other, part in explained.items() if other % period and period % other):

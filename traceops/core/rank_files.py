@@ -185,8 +185,7 @@ RANKS_ENV = "TRACEOPS_FALLBACK_RANKS"
 
 def ranks_replaced(environ: Mapping[str, str] = os.environ) -> int | None:
     """Ranks that this one stands for; None where all are there. Raises UsageError for what is no count of ranks."""
-    value = environ.get(RANKS_ENV, "").strip()
-    if not value:
+    if not (value := environ.get(RANKS_ENV, "").strip()):
         return None
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise UsageError(f"{RANKS_ENV}={value}: give the number of ranks, 1 or more, or unset it where all ranks run")

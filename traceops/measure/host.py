@@ -377,8 +377,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
     rows = np.concatenate((host.operators, host.launches, host.compilations))
     tid = host.events.tid[rows]
-    seen = [_of_thread(host, rows[tid == thread]) for thread in threads]
-    if not seen:
+    if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()
     found = [*_named(host, seen, late, steps), _unseen(seen, late, steps)]
     found = [one for one in found if one.idle_ns.any()]

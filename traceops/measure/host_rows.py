@@ -39,8 +39,7 @@ def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
         key *= size
         key += column
         key += 1
-    cells = math.prod(sizes)
-    if cells <= _CELLS_A_ROW * len(key):
+    if (cells := math.prod(sizes)) <= _CELLS_A_ROW * len(key):
         number = (np.bincount(key, minlength=cells) > 0).cumsum()
         used, group = int(number[-1]), (number - 1)[key]
     else:

@@ -450,8 +450,7 @@ def _named(events: Events, rows: HtaRows, names: tuple[str, ...]) -> Bool:
 
 def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float | None]:
     """Count, mean, standard deviation, least, percentiles and most; None where there are too few values."""
-    count = len(values)
-    if not count:
+    if not (count := len(values)):
         names = ("mean", "std", "min", *(f"{percent}%" for percent in percents), "max")
         return {"count": 0.0, **dict.fromkeys(names)}
     mean = values.sum(dtype=np.float64) / count
@@ -554,8 +553,7 @@ def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
 
 def agreement_of_ranks(found: Iterable[HtaAgreement | None]) -> HtaAgreement | None:
     """The agreement on all ranks; None where no rank was compared."""
-    known = [one for one in found if one is not None]
-    if not known:
+    if not (known := [one for one in found if one is not None]):
         return None
     return HtaAgreement(
         by=", ".join(dict.fromkeys(one.by for one in known if one.by)),

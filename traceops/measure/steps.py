@@ -117,8 +117,7 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     ends with its annotation. Where a trace marks no steps they are found by what repeats. Else, and where all marked
     ones are empty, it is one window from first to last activity. Of a trace of ours only the `recorded` steps count.
     """
-    found = host_steps(events, activity, recorded)
-    if found is None:
+    if (found := host_steps(events, activity, recorded)) is None:
         return _one_window(activity, by="cut_off" if recorded == () else "window")
     return _bounds(events, activity, found)
 

@@ -93,8 +93,7 @@ class _Part(Struct, frozen=True):
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     """The finding with what holds the host for long, where that is much of the idle time."""
     rank = next((e.rank for e in found.evidence if e.rank is not None), None)
-    times = inputs.run.times_of(rank)
-    if times is None or not times.typical.any():
+    if (times := inputs.run.times_of(rank)) is None or not times.typical.any():
         return found
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
     whole = min(sum(part.ms for part in parts), idle_ms)  # two threads may each do one

@@ -102,8 +102,7 @@ class MachineLog(Struct, frozen=True):
 def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
     """What the rank's folder holds, None where nothing was observed; and what is wrong with it."""
     folder = f"{root.rstrip('/')}/rank_{rank}"
-    raw = _bytes(f"{folder}/{STEPS_FILE}")
-    if raw is None:
+    if (raw := _bytes(f"{folder}/{STEPS_FILE}")) is None:
         return None, None
     try:
         told, records = split_log(raw)
@@ -135,8 +134,7 @@ def read_machines(root: str) -> list[MachineLog]:
         return []
     found = []
     for path in sorted(Path(root).glob(f"{PREFIX}*{SUFFIX}"))[:4096]:
-        raw = _bytes(str(path))
-        if raw is not None:
+        if (raw := _bytes(str(path))) is not None:
             found.append(_machine(path.name[len(PREFIX) : -len(SUFFIX)], raw))
     return found
 

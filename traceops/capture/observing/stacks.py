@@ -156,8 +156,7 @@ class Stacks:
     def _has_just_begun(self, code: CodeType, instruction: int) -> bool:
         """See `is_begin`: then the time before is its caller's, or the collector's that told it."""
         where = (id(code), instruction)
-        begun = self._begun.get(where)
-        if begun is None:
+        if (begun := self._begun.get(where)) is None:
             self._codes[id(code)] = code
             begun = self._begun[where] = is_begin(code, instruction)
         return begun
@@ -173,8 +172,7 @@ class Stacks:
     def _look(self) -> list[int]:
         """Where the thread is now; nothing where it is gone."""
         frames = all_frames()
-        frame = frames.get(self._thread)
-        if frame is None:
+        if (frame := frames.get(self._thread)) is None:
             return []
         numbers = self._walk(frame)
         if frame.f_code.co_name == _ENGINE:
@@ -187,8 +185,7 @@ class Stacks:
     def _count(self, numbers: list[int], step: int, weight_us: int) -> bool:
         numbers.reverse()
         key = array("I", numbers).tobytes()
-        stack = self._stacks.get(key)
-        if stack is None:
+        if (stack := self._stacks.get(key)) is None:
             if len(self._stacks) >= _MOST_STACKS:
                 return False
             stack = self._stacks[key] = len(self._stacks)
@@ -226,8 +223,7 @@ class Stacks:
     def _place(self, code: CodeType, place: tuple[int, int], line: int | None) -> int:
         self._codes[id(code)] = code
         where = (id(code), line or 0)
-        number = self._frames.get(where)
-        if number is None:
+        if (number := self._frames.get(where)) is None:
             number = self._frames[where] = len(self._frames)
             name = getattr(code, "co_qualname", code.co_name)
             self._new.append(["f", name, code.co_filename, code.co_firstlineno, line or 0, None])
