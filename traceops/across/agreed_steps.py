@@ -50,8 +50,7 @@ def _agreed(ranks: list[RankSummary], world: int) -> list[RankSummary] | None:
     if len({(summary.steps_by, summary.step_mark) for summary in ranks}) > 1:
         return None
     if len({frozenset(_numbers(summary)) for summary in ranks}) > 1:
-        apart = _apart(ranks, world)
-        if apart is None:
+        if (apart := _apart(ranks, world)) is None:
             return None
         ranks = [_renumbered(summary, apart[summary.rank]) for summary in ranks]
     numbers = [_numbers(summary) for summary in ranks]

@@ -447,8 +447,7 @@ def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
     Arrays have the shape (operations, members).
     """
     together = _until_came(op, _ALL, begins)
-    whole = _explained(waits, together)
-    if not whole:
+    if not (whole := _explained(waits, together)):
         return None
     explained = np.zeros(begins.shape[1])
     for root in range(begins.shape[1]):

@@ -60,8 +60,7 @@ def exposed_copies(
     found = []
     for summary in ranks:
         for purpose in PURPOSES:
-            one = _of_rank(summary, purpose, typical[summary.rank], links)
-            if one is not None:
+            if (one := _of_rank(summary, purpose, typical[summary.rank], links)) is not None:
                 found.append(one)
     return tuple(found)
 

@@ -191,8 +191,7 @@ def _came_on_its_own(
         freed = int(nodes.end[before]) if before >= 0 else 0
         if before < 0 or freed <= int(nodes.standing[node]) or int(nodes.begin[node]) - freed > FOLLOWS_NS:
             break
-        earlier = last_of(number_of[rank, before], rank)
-        if earlier is None:
+        if (earlier := last_of(number_of[rank, before], rank)) is None:
             break
         rank, node = earlier
     return rank, node
@@ -312,8 +311,7 @@ def _own_work(graph: StepGraph, rank: int, node: int, start: int, moment: int) -
     earlier = [i for i in range(len(nodes.begin)) if nodes.standing[i] <= start]
     since = nodes.spent[max(earlier, key=lambda i: int(nodes.standing[i]))] if earlier else upto * 0
     spent = {name: int(ns) for name, ns in zip(WORK, upto - since, strict=True) if ns > 0}
-    total = sum(spent.values())
-    if total:  # nodes lie a little beside the ends of the piece
+    if total := sum(spent.values()):  # nodes lie a little beside the ends of the piece
         spent = {name: round(ns * (moment - start) / total) for name, ns in spent.items()}
     kind = max(spent, key=lambda name: spent[name]) if spent else "idle_gap"
     return PathSegment(rank, "idle_host" if kind == "masked" else kind, start, moment - start, None, spent)

@@ -176,8 +176,7 @@ class _Groups:
 
     def number(self, group: tuple[int, ...]) -> int | None:
         """The group's place in `ranks`, the same for equal groups; None where a member has no trace."""
-        seen = self._seen.get(id(group))
-        if seen is None:
+        if (seen := self._seen.get(id(group))) is None:
             if group not in self._number:
                 whole = self._present.issuperset(group)
                 self._number[group] = len(self.ranks) if whole else None

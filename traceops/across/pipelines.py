@@ -123,8 +123,7 @@ def _in_order(
         into[receiver].append(sender)
     if any(len(own) > 1 for own in (*onward.values(), *into.values())):
         return None
-    first = [rank for rank in onward if rank not in into]
-    if first:
+    if first := [rank for rank in onward if rank not in into]:
         return _walk(first[0], onward), 1
     # A loop: its last rank hands on to the first, but nothing of its last stage.
     whole, least = max(counts.values(), default=0), min(counts.values(), default=0)
@@ -232,8 +231,7 @@ def _schedule(
         every = {one.received for one in asked if one.step == step}
         if first is None or len(every) < 2:
             continue
-        before = sum(position < first for position in every)
-        if before == len(every):
+        if (before := sum(position < first for position in every)) == len(every):
             kinds["gpipe" if chunks == 1 else "looped_bfs"] += 1
         elif chunks > 1:
             kinds["interleaved"] += 1

@@ -339,8 +339,7 @@ def _received(collective: Collective, ranks: Mapping[int, RankSummary]) -> tuple
 
 def _gbs(side: Sequence[Collective], ranks: Mapping[int, RankSummary]) -> float | None:
     """Bytes that leave a rank, of n ranks (n - 1) / n of what it gets on average, over the transfer; in GB/s."""
-    spent = sum(c.transfer_ns for c in side)
-    if not spent:
+    if not (spent := sum(c.transfer_ns for c in side)):
         return None
     moved = sum(float(np.mean(_received(c, ranks) or (0,))) * (1 - 1 / len(c.group)) for c in side)
     return moved / spent

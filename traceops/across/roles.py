@@ -294,8 +294,7 @@ def find_roles(
             if comm.parts[position]:
                 own.append((MESSAGES, names.of(comm.parts[position][0], None)))
                 continue
-            group = group_of(args, default)
-            if group is None:
+            if (group := group_of(args, default)) is None:
                 own.append((MESSAGES, args.group_description) if args and args.group_description else None)
                 continue
             if args is None and role_of_kernel(comm.name[position]) != "unknown":
@@ -309,8 +308,7 @@ def find_roles(
             key = seen[described][1]
             own.append(key)
             of_rank = moved_of[id(key)]
-            known = of_rank.get(summary.rank)
-            if known is None:
+            if (known := of_rank.get(summary.rank)) is None:
                 known = of_rank[summary.rank] = Moved(max(len(summary.step_numbers), 1), computed)
             if args is None:
                 known.add(comm.name[position], phases[position], None, None)

@@ -93,8 +93,7 @@ def _pair_from_end(
         return None
     ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
     starts = {rank: summaries[rank].comm.start[positions[rank]] for rank in group}
-    shift = _shifts(starts, ends, only_in_rhythm=only_in_rhythm)
-    if shift is None:
+    if (shift := _shifts(starts, ends, only_in_rhythm=only_in_rhythm)) is None:
         return None
     first = max(shift.values())
     last = min(len(ends[rank]) + shift[rank] for rank in group)
@@ -138,8 +137,7 @@ def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
     def unlike(shift: int) -> float:
         a = reference[: len(reference) - shift] if shift >= 0 else reference
         b = own if shift >= 0 else own[: len(own) + shift]
-        count = min(len(a), len(b))
-        if count < least:
+        if (count := min(len(a), len(b))) < least:
             return float("inf")
         apart = a[len(a) - count :] - b[len(b) - count :]
         return float(np.mean(np.abs(apart - median(apart))))

@@ -158,8 +158,7 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
         best = max(more, key=lambda cause: more[cause])
         by_cause["host" if best == "gpu_compute" and rank in graph.on_cpu else best].append(rank)
         plain[rank] = best != "unknown" and more[best] >= _COVERS * sum(more.values())
-    groups = [ranks for ranks in by_cause.values() if len(ranks) >= LEAST_RANKS]
-    if not groups:
+    if not (groups := [ranks for ranks in by_cause.values() if len(ranks) >= LEAST_RANKS]):
         return [tuple(slow)]
     most = max(groups, key=len)
     for ranks in [ranks for ranks in by_cause.values() if len(ranks) < LEAST_RANKS]:

@@ -172,8 +172,7 @@ def _waits(lights: Mapping[int, LightActivity], summaries: Sequence[RankSummary]
     world = tuple(sorted(lights))
     members: dict[Ranks, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for summary in summaries:
-        light = lights.get(summary.rank)
-        if light is None:
+        if (light := lights.get(summary.rank)) is None:
             continue
         for at, group in enumerate(groups_of(light, summary, world)):
             if group is not None:
@@ -290,8 +289,7 @@ def undisturbed(
     copies_ms: by rank, in a recorded step. later: more windows of the same ranks; one that is not of the same steps on
     all of them does not count. No window does whose step is far from that without recording.
     """
-    own = {light.rank: light for light in lights}
-    if not own:
+    if not (own := {light.rank: light for light in lights}):
         return None, None
     if plain is None or plain.ms <= 0:
         return None, reason("validity", "no_plain_step")

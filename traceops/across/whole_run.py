@@ -52,8 +52,7 @@ def in_rhythm(step_ms: Floats, timed: Mask, functions: Iterable[Seen]) -> Mask:
     """The timed steps that hold such a function. `step_ms` and `timed` are of each step of the run."""
     found = np.zeros(len(step_ms), dtype=bool)
     for seen in functions:
-        rhythm = _rhythm(seen, timed)
-        if rhythm is not None and _felt(step_ms, timed, rhythm, seen):
+        if (rhythm := _rhythm(seen, timed)) is not None and _felt(step_ms, timed, rhythm, seen):
             found |= rhythm
     return found
 
@@ -63,8 +62,7 @@ def _rhythm(seen: Seen, timed: Mask) -> Mask | None:
     at = sorted(step for step in seen if timed[step])
     if len(at) < _LEAST_SEEN:
         return None
-    apart = gcd(*(b - a for a, b in pairwise(at)))
-    if apart < _LEAST_APART:
+    if (apart := gcd(*(b - a for a, b in pairwise(at)))) < _LEAST_APART:
         return None
     rhythm = timed & (np.arange(len(timed)) % apart == at[0] % apart)
     return rhythm if len(at) >= (1 - _MOST_MISSED) * rhythm.sum() else None
@@ -192,8 +190,7 @@ class OwnTimes:
         seen: dict[_Key, float] = defaultdict(float)
         places: dict[_Key, dict[host_places.CodePlace, float]] = defaultdict(lambda: defaultdict(float))
         for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
-            key = self._keys[row][stack]
-            if key is None:
+            if (key := self._keys[row][stack]) is None:
                 continue
             what, place = key
             seen[what, place.unit] += us / 1e3
@@ -246,8 +243,7 @@ def _usual(
     total = sum(us for _, us in chosen)
     found: dict[_Key, float] = defaultdict(float)
     for stack, us in chosen:
-        key = keys[stack]
-        if key is not None:
+        if (key := keys[stack]) is not None:
             what, place = key
             found[what, place.unit] += us / total * typical_ms
     return found
@@ -292,8 +288,7 @@ def _worth_telling(little: Sequence[_CauseTime], others: Sequence[_CauseTime], t
     """What is little of its step: as much as where it is most of one, or in several steps a part of the run."""
     if others:
         usual = median([one.ms for one in others])
-        alike = [one for one in little if one.ms >= _ALSO * usual]
-        if alike:
+        if alike := [one for one in little if one.ms >= _ALSO * usual]:
             return alike
     several = len(little) >= _OFTEN and sum(one.ms for one in little) >= _OF_RUN_PCT / 100 * total_ms
     return little if several else ()
@@ -318,8 +313,7 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
         longest = 2 if len(steps) > len(numbers) else 1
         if len(numbers) < (_RHYTHM if cause != "host" else _RHYTHM_HOST):
             continue
-        apart = gcd(*(b - a for a, b in pairwise(numbers)))
-        if apart < _RHYTHM_LEAST:
+        if (apart := gcd(*(b - a for a, b in pairwise(numbers)))) < _RHYTHM_LEAST:
             continue
         place, ranks = shown[0].place, shown[0].ranks
         kept = []

@@ -122,8 +122,7 @@ def _sort_key(value: Any) -> tuple[bool, float]:
 
 def meant_rule(wanted: str) -> str:
     """The rules of the family that an id names, else the rule that it is most like."""
-    family = family_of(wanted)
-    if family is None:
+    if (family := family_of(wanted)) is None:
         return meant(wanted, BY_ID)
     return f"; rules of {family.about}: {listed(rule.id for rule in family.rules)}"
 
@@ -303,8 +302,7 @@ def _roles(found: Opened, asked: Asked) -> RolesAnswer:
 
 
 def _hang(found: Opened, asked: Asked) -> HangAnswer:
-    hang = diagnosis(found)
-    if hang is None:
+    if (hang := diagnosis(found)) is None:
         return HangAnswer(run=asked_run(found), level=None, sentence=None, roots=(), waits=(), rows=())
     rows = tuple(row for row in hang.ranks if not asked.ranks or row.rank in asked.ranks)
     waits = tuple(wait for wait in hang.waits if not asked.ranks or set(wait.ranks) & set(asked.ranks))

@@ -71,8 +71,7 @@ def open_run(
     """
     asked = os.fspath(path)
     shown = redact_text(asked)
-    file = _report_or_hang(asked)
-    if file is not None and file.endswith(_HANG):
+    if (file := _report_or_hang(asked)) is not None and file.endswith(_HANG):
         return _opened_hang(shown, file)
     if file is None:
         from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
@@ -205,8 +204,7 @@ class Recent:
 
     def open(self, path: str) -> Opened:
         """As `open_run`. Raises InputError."""
-        state = _state(path)
-        if state in self._kept:
+        if (state := _state(path)) in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
         found = open_run(path) if is_written(path) else self._analysed(path)

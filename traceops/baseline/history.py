@@ -225,23 +225,19 @@ class KeyHistory(Struct, frozen=True):
         return tuple(sorted(all_of, key=lambda sample: (sample.entry.time_ns, sample.entry.url)))
 
 
-def sample_of(stored: StoredReport) -> Sample:
-    """The values of one capture. Raises InputError for a report that is none."""
-    capture = stored.capture()
-    enough = capture.info.unprofiled_steps >= MIN_STEPS
-    values: dict[str, float | None] = {}
-    for name in SHOWN:
-        metric = BY_NAME[name]
-        series = metric.series(capture) if enough or name not in UNPROFILED else np.empty(0)
-        values[name] = round(float(metric.location(series)), 6) if len(series) else None
-    return Sample(stored.entry, values)
-
-
 def samples_of(scanned: Iterable[StoredReport], problems: list[Problem]) -> Iterator[Sample]:
     """The values of each of what `store.scan` yields; entries whose report is none join the problems."""
     for stored in scanned:
         try:
-            yield sample_of(stored)
+            # The values of one capture. Raises InputError for a report that is none.
+            capture = stored.capture()
+            enough = capture.info.unprofiled_steps >= MIN_STEPS
+            values: dict[str, float | None] = {}
+            for name in SHOWN:
+                metric = BY_NAME[name]
+                series = metric.series(capture) if enough or name not in UNPROFILED else np.empty(0)
+                values[name] = round(float(metric.location(series)), 6) if len(series) else None
+            yield Sample(stored.entry, values)
         except InputError as error:
             problems.append(Problem(stored.entry.url, problem_of(error)))
 

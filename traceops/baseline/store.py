@@ -133,8 +133,7 @@ def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -
     place = open_place(store_url)
     newest = {slug: _newest(place, slug, 1) for slug in _slugs(place, [])}
     known = {slug: found[0].key for slug, found in newest.items() if found}
-    matching = {slug: key for slug, key in known.items() if key.matches(pattern)}
-    if not matching:
+    if not (matching := {slug: key for slug, key in known.items() if key.matches(pattern)}):
         held = f"it holds {_listed(known)}" if known else "it is empty"
         raise InputError(
             f"no baseline in {place.url} matches {pattern!r}: {held}. "
@@ -261,8 +260,7 @@ def _most_alike(keys: Mapping[str, Key], own: Key) -> dict[str, Key]:
     """The keys that are `own` but for model and branch, and among them those of main or else master; at least one."""
     alike = {slug: key for slug, key in keys.items() if replace(key, model=own.model, branch=own.branch) == own}
     for branch in DEFAULT_BRANCHES:
-        of_branch = {slug: key for slug, key in alike.items() if key.branch == branch}
-        if of_branch:
+        if of_branch := {slug: key for slug, key in alike.items() if key.branch == branch}:
             return of_branch
     return alike or dict(keys)
 

@@ -57,8 +57,7 @@ class Detaching:
         if not _has_cuda(torch):
             yield
             return
-        in_the_way = self.in_the_way()
-        if in_the_way is not None:
+        if (in_the_way := self.in_the_way()) is not None:
             yield
             self.ended(in_the_way)
             return

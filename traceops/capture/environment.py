@@ -64,12 +64,10 @@ def git_state(folder: Path, environ: Mapping[str, str] = os.environ) -> GitState
 
     branch: None where HEAD is detached and no CI says in `environ` which one it checked out.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+    if (commit := _git(folder, "rev-parse", "HEAD")) is None:
         return None
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
-    if branch == "HEAD":
+    if (branch := _git(folder, "rev-parse", "--abbrev-ref", "HEAD")) == "HEAD":
         branch = next((environ[name] for name in _CI_BRANCH if environ.get(name)), None)
     return {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes)}
 
@@ -90,8 +88,7 @@ def device_of_this_process() -> DeviceRecord:
 
     Wakes up no GPU and loads no torch: before the training has done so the answer is the CPU.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return {
             "type": "cpu", "index": None, "name": platform.processor() or platform.machine(),
             "uuid": None, "memory_bytes": None,
@@ -107,16 +104,14 @@ def device_of_this_process() -> DeviceRecord:
 
 def peak_memory() -> tuple[int | None, int | None]:
     """Most bytes that tensors held on the current GPU so far, and that the allocator held; None without one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return None, None
     return int(torch.cuda.max_memory_allocated()), int(torch.cuda.max_memory_reserved())
 
 
 def torch_facts() -> dict[str, Any]:
     """CUDA, NCCL and driver versions and the backend in use, as far as this process knows them by now."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if (torch := sys.modules.get("torch")) is None:
         return {}
     dist = sys.modules.get("torch.distributed")
     grouped = dist is not None and dist.is_available()

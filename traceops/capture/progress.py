@@ -203,8 +203,7 @@ def _memory_of(pid: int, number: int, name: str, *, anew: bool) -> int | None:
 
     The one that is open stays where there is no other: the rank may be gone.
     """
-    known = _memories.get((pid, number))
-    if known is not None and not anew:
+    if (known := _memories.get((pid, number))) is not None and not anew:
         return known
     theirs = Path(f"/proc/{pid}/fd/{number}")
     try:

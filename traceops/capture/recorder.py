@@ -242,8 +242,7 @@ class Recorder:
 
         In another thread than the one that opened nothing can be stopped or written.
         """
-        session = self._stopped()
-        if session is not None and keep:
+        if (session := self._stopped()) is not None and keep:
             self._write(session)
 
     def hold(self) -> None:

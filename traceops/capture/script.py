@@ -95,8 +95,7 @@ def _end(code: int, error: BaseException | None) -> NoReturn:
 
 
 def _print_to_launcher() -> None:
-    progress = from_environment(CaptureSettings()).progress
-    if progress is not None:
+    if (progress := from_environment(CaptureSettings()).progress) is not None:
         print_to_launcher(Path(progress), os.environ)
 
 

@@ -92,8 +92,7 @@ def from_environment(settings: CaptureSettings) -> CaptureSettings:
 
     Raises UsageError if the variable holds anything else.
     """
-    text = os.environ.get(ENV)
-    if not text:
+    if not (text := os.environ.get(ENV)):
         return settings
     try:
         overrides = json.loads(text)

@@ -55,8 +55,7 @@ def close_connections() -> None:
 
     Gloo has no abort that frees who waits in it. Nothing can be sent afterwards.
     """
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available():
+    if (dist := sys.modules.get("torch.distributed")) is None or not dist.is_available():
         return
     for path in Path("/dev/fd").iterdir():
         # What is no socket, or only listens for connections, raises an OSError.
@@ -219,6 +218,5 @@ def _default_again(saver: Saver) -> None:
 
 def _silence(own: int) -> None:
     """Stop Python writing signals to `own`, which a forked child shares though its signals are its own."""
-    before = signal.set_wakeup_fd(-1)
-    if before not in (-1, own):
+    if (before := signal.set_wakeup_fd(-1)) not in (-1, own):
         signal.set_wakeup_fd(before)

@@ -171,11 +171,9 @@ class TraceFolder:
         disk = os.statvfs(self._folder)
         if disk.f_files and disk.f_favail < ranks * _FILES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        free = shutil.disk_usage(self._folder).free
-        if free >= _PLENTY * ranks:
+        if (free := shutil.disk_usage(self._folder).free) >= _PLENTY * ranks:
             return
-        plain = self.last_bytes
-        if plain is None:
+        if (plain := self.last_bytes) is None:
             results = session.profiler.kineto_results if session.profiler is not None else None
             plain = _EVENT_BYTES * len(results.events()) if results is not None else 0
         needed = int(plain * (1 + _PACKED)) * ranks + _LEAVE_FREE
@@ -343,8 +341,7 @@ def with_steps(source: Path, steps: list[tuple[int, int, int]], thread: int) -> 
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _HEAD_BYTES))
         tail = file.read()
-        rows = _ROWS.search(head)
-        if rows is None:
+        if (rows := _ROWS.search(head)) is None:
             raise ValueError(f"{source}: no traceEvents in its first {_HEAD_BYTES} bytes")
         base = _BASE.search(head) or _BASE.search(tail)
         base_ns = 0 if base is None else int(base[1])

@@ -72,8 +72,7 @@ class Watchers:
         """Keep what the memory holds at the end of this step, the last of a window."""
         if self.memory is None:
             return
-        held = self.memory.held()
-        if held is not None:
+        if (held := self.memory.held()) is not None:
             told = cast(MemoryRecord, {"step": step, **held})
             self._record.manifest = replace(self._record.manifest, memory=told)
         later = getattr(schedule, "later", ())
@@ -87,8 +86,7 @@ class Watchers:
 
     def end_observing(self) -> None:
         """Close the observer; what it saw is kept."""
-        observer = self.observer
-        if observer is None:
+        if (observer := self.observer) is None:
             return
         if contained(observer.close) is None:
             contained(observer.close)  # what failed in the middle

@@ -174,8 +174,7 @@ def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
 
 def _root_of(places: FoundRuns) -> Path:
     """Where the reports of several runs go: reports for those in profile, else as for a run of the folder's name."""
-    base = places.base
-    if base is None:
+    if (base := places.base) is None:
         return Path("reports")
     if base.name == "profile":
         return base.parent / "reports" if base.parent != Path.cwd() else Path("reports")

@@ -112,8 +112,7 @@ def _prune(args: argparse.Namespace, store: str) -> int:
 
 def _history(args: argparse.Namespace, store: str) -> int:
     problems: list[Problem] = []
-    found = histories(_samples(store, args.key, problems))
-    if not found:
+    if not (found := histories(_samples(store, args.key, problems))):
         raise _nothing(store, args.key)
     from traceops.render.history.html import write_history
 

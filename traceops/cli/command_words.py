@@ -78,8 +78,7 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
-    first = words[0]
-    if first == "-m":
+    if (first := words[0]) == "-m":
         module = words[1] if len(words) > 1 else ""
         return _of_module([sys.executable, *words], module, words[2:], nproc) or Command(tuple(words))
     if first.endswith(".py"):
@@ -91,8 +90,7 @@ def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
         return _of_python(words, nproc, ours)
     if Path(first).name == "torchrun":
         return _of_torchrun(words, words[1:], nproc)
-    program = python_program(words)
-    if program != list(words):
+    if (program := python_program(words)) != list(words):
         return Command(tuple(program))
     if Path(first).is_file() and not _starts(first):
         return Command(tuple(words))  # a script without a suffix
@@ -104,12 +102,10 @@ def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
 def _of_python(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
     """`python [OPTIONS] SCRIPT`, `-m MODULE` or `-c CODE`: one process as it stands, ranks where --nproc asks."""
     at, environment, plain = _python_options(words)
-    rest = list(words[at:])
-    if not rest:
+    if not (rest := list(words[at:])):
         raise UsageError(f"{shlex.join(words)}: name the script after {words[0]}: traceops run -- {words[0]} train.py")
     if rest[0] == "-m" and len(rest) > 1:
-        launching = _of_module(words, rest[1], rest[2:], nproc)
-        if launching is not None:
+        if (launching := _of_module(words, rest[1], rest[2:], nproc)) is not None:
             return launching
         if rest[1].endswith(".py") and Path(rest[1]).exists():
             raise UsageError(
@@ -199,8 +195,7 @@ def _torchrun_options(asked: argparse.Namespace) -> tuple[dict[str, Any], tuple[
         raise _Unclear("PET_")
     options: dict[str, Any] = {"nproc": _ranks(asked.nproc_per_node or "1")}
     for name in ("nnodes", "node_rank", "master_port"):
-        text = getattr(asked, name)
-        if text is not None:
+        if (text := getattr(asked, name)) is not None:
             if not text.isdecimal():
                 raise _Unclear(name)
             options[name] = int(text)

@@ -107,8 +107,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._allowed():
             return
-        query = urlsplit(self.path).query
-        if query in ("perfetto", "live"):
+        if (query := urlsplit(self.path).query) in ("perfetto", "live"):
             from traceops.render.writers.html import environment
 
             name = unquote(urlsplit(self.path).path).rpartition("/")[2]

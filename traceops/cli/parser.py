@@ -63,8 +63,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return super()._metavar_formatter(action, default_metavar)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        told = super()._get_help_string(action)
-        if told is None or not _many_choices(action):
+        if (told := super()._get_help_string(action)) is None or not _many_choices(action):
             return told
         return f"{told}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
 
@@ -161,8 +160,7 @@ class Parser(argparse.ArgumentParser):
         from traceops.core.redaction import redact_text
         from traceops.core.text import printable
 
-        wrong = _CHOICE.match(message)
-        if wrong is not None:
+        if (wrong := _CHOICE.match(message)) is not None:
             message += meant(wrong["given"], _choices(self, wrong["what"]))
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)

@@ -20,6 +20,7 @@ from traceops.core.files import read_regular
 from traceops.core.run_lock import held
 from traceops.core.text import printable
 from traceops.launch.folder import short_path
+from traceops.memory.gpus import instance_of
 from traceops.pipeline.analyze import find_traces, own_kernels, run_pipeline
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.run_info import samples_per_step
@@ -40,8 +41,7 @@ def main(args: argparse.Namespace) -> int:
     Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
     """
     price = None if args.price is None else price_of(args.price)
-    table = _table(args)
-    if table is not None:
+    if (table := _table(args)) is not None:
         rows, name = table
         return _show(args, scale.table_document(rows, name, price, args.predict))
     if args.nproc is None:
@@ -83,13 +83,19 @@ def _show(args: argparse.Namespace, document: scale.ScaleDocument) -> int:
 
 
 def price_of(text: str) -> float:
-    """Raises UsageError for what is no price."""
+    """Of a GPU and hour: a number, or an instance's. Raises UsageError for what is neither."""
     try:
         price = float(text)
     except ValueError:
-        price = math.nan
+        instance = instance_of(text)
+        if instance is not None and instance.price is None:
+            raise UsageError(f"--price {text}: its price is not known here; give that of one GPU and hour") from None
+        price = math.nan if instance is None else (instance.price or 0.0) / (instance.count or 1)
     if not 0 <= price < math.inf:
-        raise UsageError(f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50")
+        raise UsageError(
+            f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50, or a cloud instance "
+            "such as p4d.24xlarge"
+        )
     return price
 
 

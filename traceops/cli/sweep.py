@@ -88,8 +88,7 @@ class Trainings(Struct):
         Raises UsageError where the folder holds another sweep.
         """
         file = self.folder / TRIALS
-        before = _read(file)
-        if before is not None and overwrite:
+        if (before := _read(file)) is not None and overwrite:
             for trial in before.trials:
                 shutil.rmtree(self.folder / Path(trial.folder).name, ignore_errors=True)
             before = None
@@ -110,8 +109,7 @@ class Trainings(Struct):
         plan = replace(decided.plan, out=self.folder / folder, name=f"{self.folder.name}-{folder}")
         Screen().say(f"sweep: {label}" + (f", training {repeat}" if repeat > 1 else ""))
         began = time.monotonic()
-        code = self.train(replace(decided, plan=plan))
-        if code in _BY_USER:
+        if (code := self.train(replace(decided, plan=plan))) in _BY_USER:
             self.ended = code
             Screen().say(_text("stopped", n=len(self.trials)))
             return None
@@ -128,8 +126,7 @@ def report_all(folder: Path, trials: Sequence[SweepTrial]) -> tuple[Path, list[R
     """A report of each training that finished; the folder that they lie in, and a row of each."""
     reports = Path(short_path(output_folder(str(folder), folder.name)))
     places = [FoundRun(str(folder / t.folder), t.folder) for t in trials if t.status == "finished"]
-    rows = report_each(places, reports)
-    if rows:
+    if rows := report_each(places, reports):
         write_runs(rows, reports, folder.name)
     return reports, rows
 
@@ -274,8 +271,7 @@ def _decided(args: argparse.Namespace, point: Point, script: Sequence[str], fold
 
 def _set(args: argparse.Namespace, key: str, value: str) -> None:
     """One option of `traceops run` as if it stood on the command line. Raises UsageError."""
-    action = _actions().get(key.lstrip("-").replace("_", "-"))
-    if action is None:
+    if (action := _actions().get(key.lstrip("-").replace("_", "-"))) is None:
         raise UsageError(f"--vary {key}: traceops run has no option of that name")
     if action.nargs == 0:
         if value not in ("true", "false"):

@@ -53,8 +53,7 @@ def read_capture(path: str, *, jobs: int | None = None) -> ComparedCapture:
 
 def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
     """The object that report.json holds, and where it is from; as `read_capture`, but nobody has checked it."""
-    file = report_file(path)
-    if file is not None:
+    if (file := report_file(path)) is not None:
         return load_object(file), file
     from traceops.pipeline.analyze import analyze
     from traceops.report.document import to_json_object

@@ -51,8 +51,7 @@ def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: s
     """The ledger's change, None where a side has no profiled steps."""
     rows = {row.metric: row for row in metrics}
     known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
-    step = rows["profiled_step_time"].base
-    if step is None or not known:
+    if (step := rows["profiled_step_time"].base) is None or not known:
         return None
     return LedgerChange(
         {b: rows[b].change or 0.0 for b in known},

@@ -89,8 +89,7 @@ def _parse(table: dict[str, Any], source: str) -> CompareConfig:
     if not isinstance(waivers, list) or not all(isinstance(w, dict) for w in waivers):
         raise UsageError(f"{source}: waivers are written as [[compare.waivers]] tables")
     noise = compare.get("launch_noise_pct")
-    baselines = table.get("baselines")
-    if baselines is not None and not isinstance(baselines, str):
+    if (baselines := table.get("baselines")) is not None and not isinstance(baselines, str):
         raise UsageError(f"{source}: baselines must be a folder or URL, in quotes")
     return CompareConfig(
         thresholds={name: _percent(v, f"{where}.thresholds.{name}") for name, v in thresholds.items()},

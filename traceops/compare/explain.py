@@ -190,8 +190,7 @@ def _totals(side: Sequence[ComparedCapture]) -> _Totals | None:
 
     None where no capture says what runs in a step.
     """
-    known = inventories(side)
-    if not known:
+    if not (known := inventories(side)):
         return None
     counts: dict[str, float] = defaultdict(float)
     nbytes: dict[str, float | None] = {}

@@ -243,8 +243,7 @@ def _deciding(rows: Sequence[MetricChange], config: CompareConfig, unlike: Mappi
     Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold
     that the user has set for a count holds whatever the time says.
     """
-    step = metric_of(rows, "step_time")
-    if step is None:
+    if (step := metric_of(rows, "step_time")) is None:
         return list(rows)
     known = step.outcome in ("regression", "improvement", "unchanged", "waived")
     better = "step_time" not in unlike and step.change_pct is not None and step.change_pct < 0

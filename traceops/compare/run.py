@@ -140,8 +140,7 @@ def _noise(
     on_cpu: bool,
 ) -> _Noise:
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
-    pct = config.launch_noise_pct
-    if pct is None:
+    if (pct := config.launch_noise_pct) is None:
         pct = judge.launch_noise_pct(step_time, base, head, "cpu" if on_cpu else "cuda")
     # Captures that were not taken in turn may have met different sessions of the machine.
     floor_pct = 0.0 if in_turn else pct or 0.0
@@ -159,8 +158,7 @@ def _bound(
     on_cpu: bool,
 ) -> judge.StepBound | None:
     """What is certain of the step time whatever noise, and the profiler where that is all that is unlike, may add."""
-    open_ = [one for one in unlike if step_time.name in one.metrics]
-    if open_:
+    if open_ := [one for one in unlike if step_time.name in one.metrics]:
         return judge.step_bound(base, head) if all(one.of_profiler for one in open_) else None
     timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
     return judge.apart(*timed, on_gpus=not on_cpu, waited=judge.waited_pct((*base, *head)) if on_cpu else 0.0)

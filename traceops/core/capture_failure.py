@@ -198,8 +198,7 @@ def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
 
 def steps_needed(schedule: Any) -> int | None:
     """After how many steps the last window of a `schedule` as run.json has it is complete; None where it is none."""
-    phases = _phases(schedule)
-    if phases is None:
+    if (phases := _phases(schedule)) is None:
         return None
     repeat = schedule.get("repeat", 1)
     windows = repeat if isinstance(repeat, int) and 1 <= repeat < _MOST else 1
@@ -227,8 +226,7 @@ def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
 
 def any_before_window(schedule: Any, steps: Any) -> bool:
     """Whether one of these numbers of steps lies before the first window of a `schedule` as run.json has it."""
-    phases = _phases(schedule)
-    if phases is None or not isinstance(steps, Collection):
+    if (phases := _phases(schedule)) is None or not isinstance(steps, Collection):
         return False
     begin = sum(n for name, n in phases.items() if name != "active")
     return any(isinstance(step, int) and 0 <= step < begin for step in steps)

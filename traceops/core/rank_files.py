@@ -7,7 +7,8 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
     ["f", function, file, first line, line, text of that line or null]   a frame; they are numbered from 0
     ["s", [frame, …]]                                                    a stack, outermost first; numbered from 0
     ["n", [frame, …]]                                                    frames with a line in a block without gradients
-    ["t", [step, stack, µs, step, stack, µs, …]]                         samples: each stands for so many µs
+    ["t", [step, stack, µs, step, stack, µs, …], [µs, …]]                samples: each is of so many µs, and was made so
+                                                                         long after its step began
     ["m", step, allocations, retries, frees]                             the CUDA allocator's counters until then
     ["b", step, tensors, reserved, pieces, most tensors, most reserved]  bytes of the GPU at this step's end: pieces
                                                                          lie free between blocks in use
@@ -15,8 +16,8 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
     ["e", reason]                                                        why no more was observed
 
 ``rank_<r>/loader.<worker>.<pid>.jsonl``: frames, stacks and samples of a worker of one of its data loaders, in the same
-form; their step is 0, because a worker does not know it. The times that they stand for follow each other without a
-gap, from here on:
+form; their step is 0 and the second list empty, because a worker does not know its step. The times that they stand for
+follow each other without a gap, from here on:
 
     ["w", ns]                                                            Unix time at which the looks begin"""
 
@@ -184,8 +185,7 @@ RANKS_ENV = "TRACEOPS_FALLBACK_RANKS"
 
 def ranks_replaced(environ: Mapping[str, str] = os.environ) -> int | None:
     """Ranks that this one stands for; None where all are there. Raises UsageError for what is no count of ranks."""
-    value = environ.get(RANKS_ENV, "").strip()
-    if not value:
+    if not (value := environ.get(RANKS_ENV, "").strip()):
         return None
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise UsageError(f"{RANKS_ENV}={value}: give the number of ranks, 1 or more, or unset it where all ranks run")

@@ -260,8 +260,7 @@ def near_path(path: str, *, run: bool = True) -> str:
         return f"; what this rule means: traceops explain {path}"
     given = Path(path)
     whole = [*reversed(given.parents), given]
-    at = next((at for at, part in enumerate(whole) if not part.exists()), None)
-    if not at:
+    if not (at := next((at for at, part in enumerate(whole) if not part.exists()), None)):
         return ""
     parent, wrong = whole[at].parent, whole[at].name
     try:
@@ -269,8 +268,7 @@ def near_path(path: str, *, run: bool = True) -> str:
     except OSError:
         return ""
     by_case = {name.casefold(): name for name in names}
-    close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)
-    if not close:
+    if not (close := _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)):
         newest = (newest_run(parent) or newest_run()) if run else None
         return "" if newest is None else f"; did you mean {newest}, the newest run there?"
     found = parent / by_case[close[0]]

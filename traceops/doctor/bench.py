@@ -107,8 +107,7 @@ class WorkerContext(Struct):
             got = got.clone()
             got[-1] += 1
         differs = got != expected
-        wrong = int(differs.sum())
-        if wrong:
+        if wrong := int(differs.sum()):
             first = int(differs.to(torch.int32).argmax())
             values = {"got": got[first].item(), "expected": expected[first].item()}
             what = reason("doctor", key, **facts)
@@ -179,8 +178,7 @@ def all_reduce(context: WorkerContext) -> None:
 
 def pairs(context: WorkerContext) -> None:
     """Send and receive both ways, and an all-reduce, with each partner; the pairs of a round run side by side."""
-    order = pair_order(context.world_size)
-    if not order:
+    if not (order := pair_order(context.world_size)):
         context.report("skipped", "pairs_need_two")
         return
     groups = {}
@@ -288,8 +286,7 @@ def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None
         context.report("skipped", "bandwidth_needs_two")
         return
     room = -int(context.most([-context.free_bytes()])[0]) // _MEMORY
-    fitting = [size for size in sizes if size <= room]
-    if not fitting:
+    if not (fitting := [size for size in sizes if size <= room]):
         raise MemoryError(f"no room for buffers of {min(sizes)} bytes: {room * _MEMORY} bytes are free")
     if len(fitting) < len(sizes):
         context.report("note", "sizes_left_out", bytes=fitting[-1], free=room * _MEMORY)
@@ -361,8 +358,7 @@ def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
     Over a slow link the message is smaller, so that its time is bearable.
     Who waits for its turn waits at the store, so that its GPU is idle.
     """
-    order = pair_order(context.world_size)
-    if not order:
+    if not (order := pair_order(context.world_size)):
         context.report("skipped", "pairs_need_two")
         return
     size = -int(context.most([-min(PAIR_BYTES[context.device.type], context.free_bytes() // _MEMORY)])[0])

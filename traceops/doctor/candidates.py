@@ -311,8 +311,7 @@ def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...
     MIG instances are no GPUs of their own to nvidia-smi: each counts as number of its place.
     """
     every = [gpu.index for gpu in machine.gpus]
-    named = environ.get(_VISIBLE)
-    if named is None:
+    if (named := environ.get(_VISIBLE)) is None:
         return tuple(every)
     seen: list[int] = []
     for place, text in enumerate(part.strip() for part in named.split(",")):

@@ -172,8 +172,7 @@ def _devices(options: Options, gpus: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(range(options.nproc or 2))
     if options.gpus is None:
         return tuple(range(min(options.nproc or len(gpus), len(gpus))))
-    missing = [gpu for gpu in options.gpus if gpu not in gpus]
-    if missing:
+    if missing := [gpu for gpu in options.gpus if gpu not in gpus]:
         raise UsageError(
             f"--gpus {','.join(map(str, options.gpus))}: GPU {missing[0]} is not visible; "
             f"those that are: {','.join(map(str, gpus))}"
@@ -204,8 +203,7 @@ def _with_search(checkup: Checkup, plan: CheckupPlan) -> Checkup:
 
 def _references(checkup: Checkup, plan: CheckupPlan) -> tuple[Reference, ...]:
     """What each node gave at its best. Each keeps its own, unless something holds it down."""
-    best = plan.best
-    if best is None or best.failed or _held_down(plan):
+    if (best := plan.best) is None or best.failed or _held_down(plan):
         return ()
     found = []
     own = plan.runner.nodes.identity.node

@@ -246,8 +246,7 @@ class CheckupPlan:
             nonlocal works, tried
             if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
                 self._stop_for_a_device(situation)
-            left = self._left()
-            if left < LEAST_S + self._for_later(situation, works):
+            if (left := self._left()) < LEAST_S + self._for_later(situation, works):
                 self.untested = reason("doctor", "time_used_up")
                 raise NoTime
             self.report(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))

@@ -87,8 +87,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:
 def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | None:
     if _number(environ, "SLURM_LOCALID"):
         return None
-    nodes = _number(environ, "SLURM_STEP_NUM_NODES")
-    if nodes <= 1:
+    if (nodes := _number(environ, "SLURM_STEP_NUM_NODES")) <= 1:
         return NodeIdentity()
     names = expand_nodes(environ.get("SLURM_STEP_NODELIST", ""))
     address = names[0] if names else environ.get("SLURM_LAUNCH_NODE_IPADDR")

@@ -56,8 +56,7 @@ class WorkerProcess(Struct):
 
     def refresh(self) -> None:
         """Learn whether it has ended, and what it has reported until then."""
-        ended = self.process.poll()
-        if ended is not None and self.exit is None:
+        if (ended := self.process.poll()) is not None and self.exit is None:
             _kill(self.process.pid)  # what it started; at once, as its number may soon be somebody else's
         self.exit = ended
         self.reports.refresh()

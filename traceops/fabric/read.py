@@ -45,8 +45,7 @@ def with_bus_ids(machines: Sequence[Machine], log: NcclLog | None) -> list[Machi
 
 
 def _named(machine: Machine, log: NcclLog | None) -> Machine:
-    host = _host_of_run(machine)
-    if host is None or any(gpu.bus_id for gpu in machine.gpus):
+    if (host := _host_of_run(machine)) is None or any(gpu.bus_id for gpu in machine.gpus):
         return machine
     told = {
         (place.nvml_device, place.bus_id)
@@ -158,8 +157,7 @@ def _same(
 ) -> Iterator[tuple[_Device, _Device]]:
     left = list(known)
     for device in told:
-        match = next((each for each in left if same(each, device)), None)
-        if match is not None:
+        if (match := next((each for each in left if same(each, device)), None)) is not None:
             left.remove(match)
             yield match, device
 
@@ -313,8 +311,7 @@ def _read(path: Path, found: _Found) -> bool:
     if head.lstrip("\ufeff \t\r\n").startswith("<"):
         from traceops.fabric.readers.nccl_xml import read_graph_xml, read_topology_xml, xml_kind
 
-        kind = xml_kind(head)
-        if kind is not None:
+        if (kind := xml_kind(head)) is not None:
             machines = read_topology_xml(str(path)) if kind == "topology" else ()
             graphs = read_graph_xml(str(path)) if kind == "graph" else ()
             found.machines += machines

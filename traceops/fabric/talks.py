@@ -244,8 +244,7 @@ def gpu_pairs(machine: Machine, used: Sequence[Gpu] | None = None) -> Iterator[t
     gpus = machine.gpus if used is None else used
     for number, one in enumerate(gpus):
         for other in gpus[number + 1 :]:
-            path = machine.path(one.label, other.label)
-            if path is not None:
+            if (path := machine.path(one.label, other.label)) is not None:
                 yield one, other, path
 
 

@@ -36,8 +36,7 @@ def says_not_finite(text: str) -> bool:
 
 def what_is_not_finite(text: str) -> tuple[Literal["not_finite", "loss", "norm", "gradients"], str | None]:
     """What is not finite, and 'NaN' or 'inf': no more than the message says."""
-    said = _SAID.search(text)
-    if said is None:
+    if (said := _SAID.search(text)) is None:
         return "not_finite", None
     value = _value(said[0]) or _value(text[said.start() : said.end() + _BEHIND])
     if (said["of"] or said["to"]).lower().startswith("loss"):
@@ -431,8 +430,7 @@ def _first_failures(
         if kind is None or (event.line > waited.get(event.path, event.line) and not by_machine(event, kind)):
             continue
         key = (event.path if event.rank is None else "", event.rank)
-        known = found.get(key)
-        if known is None or (known[0] in LATER and kind not in LATER):
+        if (known := found.get(key)) is None or (known[0] in LATER and kind not in LATER):
             found[key] = kind, event
         elif known[0] == kind and event.frames and not known[1].frames:
             found[key] = kind, event  # the same, with its traceback

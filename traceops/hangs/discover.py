@@ -283,8 +283,7 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
         found.files.append(str(path))
     elif is_ras(head):
         found.texts.append(path)
-        events = read_ras(str(path))
-        if events:
+        if events := read_ras(str(path)):
             found.log += events
             found.files.append(str(path))
         if head.lstrip()[:1] == b"{":
@@ -296,8 +295,7 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
         found.texts.append(path)
     elif packing is None and is_dump(head):
         # Note the dump and its rank: all are read together.
-        rank = rank_in_name(path)
-        if rank is None:
+        if (rank := rank_in_name(path)) is None:
             raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
         found.dump_files.append((path, rank))
     else:

@@ -86,8 +86,7 @@ class RankPosition:
 
     def finished(self, group: ProcessGroup, sequence: int) -> bool:
         """Whether the rank's call of this collective is complete; one that the recorder forgot is."""
-        call = self.calls.get((group, sequence))
-        if call is None and group in self.counted:
+        if (call := self.calls.get((group, sequence))) is None and group in self.counted:
             return sequence <= self.counted[group]
         return bool(self.entered(group, sequence)) and (call is None or call not in self.pending)
 
@@ -266,8 +265,7 @@ def by_signature(calls: Sequence[Call]) -> list[list[Call]]:
     """Calls that agree with each other, largest group first, then that of the lowest rank."""
     sides: list[list[Call]] = []
     for call in calls:
-        side = next((side for side in sides if agree(side[0].op, call.op)), None)
-        if side is None:
+        if (side := next((side for side in sides if agree(side[0].op, call.op)), None)) is None:
             sides.append([call])
         else:
             side.append(call)

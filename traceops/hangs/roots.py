@@ -358,8 +358,7 @@ VOCABULARIES = (
 
 def with_carried(root: Root, evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> Root:
     """The root with what its collective carries, where a rank told of it or its size suggests something."""
-    call = _call_of(root, ranks)
-    if call is None or call.op.is_p2p:
+    if (call := _call_of(root, ranks)) is None or call.op.is_p2p:
         return root
     models = evidence.models.get(call.rank, ())
     found = [told for model in models if (told := _of_model(model, call.op)) is not None]
@@ -406,8 +405,7 @@ def _of_bucket(model: Trained, op: Operation) -> Carried | None:
     sums = [0, *accumulate(size for _, size, _ in model.parameters)]
     place = {total: index for index, total in enumerate(sums)}
     runs = [(first, place[total + elements]) for first, total in enumerate(sums) if total + elements in place]
-    runs = [(first, end) for first, end in runs if _fills(model, first, end)]
-    if not runs:
+    if not (runs := [(first, end) for first, end in runs if _fills(model, first, end)]):
         return None
     first, end = runs[0]
     names = tuple(name for name, _, _ in model.parameters[first:end][:_MOST_NAMES])

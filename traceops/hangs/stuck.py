@@ -245,8 +245,7 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
     """
     if root.rule != NETWORK or fabric is None or len(root.ranks) < 2:
         return root
-    between = _between(root.ranks, fabric)
-    if not between:
+    if not (between := _between(root.ranks, fabric)):
         return root
     proof = [*root.evidence, ("NCCL goes by", ", ".join(sorted({talk.way for talk in between})))]
     proof += _quotes("NCCL", [talk.connection.quote for talk in between])

@@ -120,8 +120,7 @@ def _graph(edges: list[Wait]) -> Waits:
 
 
 def _edges(position: RankPosition, ranks: Mapping[int, RankPosition], dead: Collection[int]) -> list[Wait]:
-    head = position.head
-    if head is None:
+    if (head := position.head) is None:
         return []
     if head.op.is_p2p:
         return [wait for call in launch(position) for wait in _to_peer(call, position, ranks)]
@@ -157,8 +156,7 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
             return None
         alike = any(other.ranks == group.ranks for other in member.enqueued)
         return "not_called" if member.record.whole and not alike else "not_recorded"
-    entered = member.entered(group, sequence)
-    if not entered:
+    if not (entered := member.entered(group, sequence)):
         return "not_recorded" if entered is None else "not_called"
     if member.finished(group, sequence):
         return None
@@ -169,13 +167,11 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
 
 def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPosition]) -> list[Wait]:
     """A send waits for its receive and a receive for its send."""
-    peer = head.op.peer
-    if peer is None:
+    if (peer := head.op.peer) is None:
         return []
     if peer not in ranks:
         return [_wait(head, peer, "no_record")]
-    other = counterpart(head, position, ranks[peer])
-    if other is None:
+    if (other := counterpart(head, position, ranks[peer])) is None:
         finished = has_finished(head, position, ranks[peer])
         return [] if finished else [_wait(head, peer, "not_recorded" if finished is None else "not_called")]
     first = ranks[peer].head
@@ -269,8 +265,7 @@ def _components(nodes: Iterable[int], edges: Mapping[int, frozenset[int]]) -> li
         on_stack.add(start)
         while work:
             node, rest = work[-1]
-            following = next(rest, None)
-            if following is None:
+            if (following := next(rest, None)) is None:
                 work.pop()
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])

@@ -217,8 +217,7 @@ class LoadedRun:
     def figure(self, name: str) -> go.Figure:
         """A figure of the page as plotly's. Raises KeyError that lists those there are, ImportError without plotly."""
         there = self._described().charts
-        asked = name.replace("_", "-")
-        if asked not in there:
+        if (asked := name.replace("_", "-")) not in there:
             close = difflib.get_close_matches(asked, list(there), n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise _Unknown(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")

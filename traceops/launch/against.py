@@ -67,8 +67,7 @@ def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[s
             f"{label} imported {_some(copied)} as installed in {_root(copies[copied[0]], copied[0])}, so both "
             "sides ran the same; install the project with pip install -e, or put its source on PYTHONPATH"
         )
-    untracked = sorted(base.repository.untracked() & set(of_tree))
-    if not untracked:
+    if not (untracked := sorted(base.repository.untracked() & set(of_tree))):
         return []
     return [_text("untracked", label=label, files=_some(untracked))]
 
@@ -218,8 +217,7 @@ def editable_links(base: BaseCommit) -> dict[Path, Path]:
         parts = name.split(".")
         inside_another = any(".".join(parts[:n]) in packages for n in range(1, len(parts)))
         source = path if path.is_dir() else path.with_suffix(".py")
-        placed = base.place(source)
-        if placed is not None and not inside_another:
+        if (placed := base.place(source)) is not None and not inside_another:
             link = base.links.joinpath(*parts)
             found[link if path.is_dir() else link.with_suffix(".py")] = placed
     return found
@@ -354,8 +352,7 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
     folder = Path(tempfile.gettempdir()).resolve() / f"traceops-base-{short(commit)}"
     base = BaseCommit(repository, ref, commit, cwd, folder)
     check(base, plan.trains, environ)
-    head = git_state(cwd)
-    if head is None:
+    if (head := git_state(cwd)) is None:
         raise UsageError(f"--against {ref}: git does not say which commit {cwd} is on")
     return Series(plan, base, head, repeat)
 
@@ -384,8 +381,7 @@ def run_series(series: Series) -> int:
         _write_pairs(series, done)
         for number, label in enumerate(labels, start=1):
             screen.say(f"{number} of {len(labels)}: {label}, {series.named(label)}")
-            code = _train(series, label)
-            if code:
+            if code := _train(series, label):
                 screen.say(_text("stops", label=label, code_of=series.named(label), code=code))
                 screen.say(_text("complete", done=len(done), all=len(labels), out=where))
                 return code

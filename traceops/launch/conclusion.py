@@ -108,8 +108,7 @@ def report_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:
 
     with screen.paused():
         print_cause(found, sys.stderr)
-    crash = found.roots[0].crash
-    if crash is not None and crash.kind == "gpu_memory":
+    if (crash := found.roots[0].crash) is not None and crash.kind == "gpu_memory":
         from traceops.launch.out_of_memory import report_out_of_memory
 
         report_out_of_memory(plan, crash, screen)

@@ -102,8 +102,7 @@ def python_program(trains: Sequence[str]) -> list[str]:
     """
     if not trains or trains[0].startswith("-") or Path(trains[0]).exists() or trains[0] in PROGRAMS:
         return list(trains)
-    found = shutil.which(trains[0])
-    if found is None:
+    if (found := shutil.which(trains[0])) is None:
         return list(trains)
     try:
         with Path(found).open("rb") as file:

@@ -105,8 +105,7 @@ class MachineWatch:
         lines: list[list[Any]] = []
         self._pressed = False
         for record in ranks:
-            used = process_time(record.pid)
-            if used is None:
+            if (used := process_time(record.pid)) is None:
                 continue
             if used.wait_ms is not None:
                 then, waited = self._waited.get(record.pid, (now_ms, used.wait_ms))

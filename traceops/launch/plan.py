@@ -310,8 +310,7 @@ class Plan(Struct, frozen=True):
             values["OMP_NUM_THREADS"] = "1"  # as torchrun does, without its warning
         if self.rank_logs is not None:
             values["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = LOG_PREFIX
-        path = python_path(environ)
-        if path is not None:
+        if (path := python_path(environ)) is not None:
             values["PYTHONPATH"] = path
         if self.fallback is not None:
             values |= fabric.SET

@@ -144,8 +144,7 @@ def _grown(files: Mapping[int, Path], before: Mapping[int, int]) -> set[int]:
 
 def state(pid: int) -> str:
     """The process's state as a letter (R, S, D, T, Z, …), or 'gone'."""
-    fields = stat_fields(pid)
-    if fields:
+    if fields := stat_fields(pid):
         return fields[0]
     return "gone" if _HAS_PROC else _state_elsewhere(pid)
 

@@ -90,8 +90,7 @@ class Trigger:
         if now_s - asked_s > _PATIENCE_S or not in_use(self._out):
             self._waiting = None
             return []
-        number = _window(self._out)
-        if number is None:
+        if (number := _window(self._out)) is None:
             return []
         seen = recorded(self._out, number)
         if not seen.ranks or len(seen.steps) < seen.ranks:
@@ -119,8 +118,7 @@ class Trigger:
             return []
         self._analyzing = None
         text = process.stdout.read() if process.stdout is not None else ""
-        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-        if not lines:
+        if not (lines := [line.rstrip() for line in text.splitlines() if line.strip()]):
             return []
         (report.parent / "card.txt").write_text("\n".join(lines[:_CARD_LINES]) + "\n", encoding="utf-8")
         return lines[:_CARD_LINES]
@@ -159,8 +157,7 @@ def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Seq
         if path.name.startswith("flame."):
             path.unlink()
     lines = []
-    healthy = healthy_window(out, since, numbers)
-    if healthy in recorded_ones:
+    if (healthy := healthy_window(out, since, numbers)) in recorded_ones:
         lines = what_changed(analyze_window(found, recorded_ones[healthy], MapOptions(jobs=1)), now)
     text = io.StringIO()
     print_report(now, text, written[0])

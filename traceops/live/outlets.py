@@ -268,8 +268,7 @@ def screen(state: dict[str, Any], *, sort: str, card: str, rows: int, now_s: flo
     parts: list[RenderableType] = [_head(state, now), _goodput(state), _ranks(state, sort, rows)]
     if state.get("gpus"):
         parts.append(_gpus(state))
-    events = state.get("events", [])
-    if events:
+    if events := state.get("events", []):
         parts.append(Panel(_events(events, now), title="detections", title_align="left"))
     if card:
         parts.append(Panel(Text(card), title="latest window", title_align="left"))

@@ -128,15 +128,13 @@ _NOT_BY_ITSELF = ("docker", "lo", "virbr")  # NCCL takes these only where nothin
 def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     """Those NCCL takes where nothing tells it: IP over InfiniBand, else all but docker's, loopback and virbr."""
     usable = [interface for interface in interfaces if interface.usable]
-    infiniband = [interface for interface in usable if interface.name.startswith("ib")]
-    if infiniband:
+    if infiniband := [interface for interface in usable if interface.name.startswith("ib")]:
         return tuple(infiniband)
     others = [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]
     if others:
         return tuple(others)
     for start in ("docker", "lo", "virbr"):
-        last = [interface for interface in usable if interface.name.startswith(start)]
-        if last:
+        if last := [interface for interface in usable if interface.name.startswith(start)]:
             return tuple(last)
     return ()
 

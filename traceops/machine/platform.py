@@ -47,8 +47,7 @@ def parse_nvlink_status(text: str) -> dict[int, Links]:
             gpu = int(head[1])
             speeds.setdefault(gpu, [])
         elif gpu is not None and (link := _LINK.match(line)):
-            speed = _SPEED.match(link[2])
-            if speed:
+            if speed := _SPEED.match(link[2]):
                 speeds[gpu].append(float(speed[1]))
             elif "inactive" in link[2].lower():
                 down[gpu] += 1
@@ -309,8 +308,7 @@ def _needed() -> str | None:
 def library_version(path: Path) -> str | None:
     """The version of a libnccl: from the name it links to, else from the text it prints."""
     try:
-        name = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)", path.resolve().name)
-        if name:
+        if name := re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)", path.resolve().name):
             return name[1]
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             match = _SAYS_ITSELF.search(content)

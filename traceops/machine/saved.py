@@ -82,8 +82,7 @@ def _by_speaker(text: str) -> list[tuple[str | None, str]]:
         return []
     said: dict[str | None, list[str]] = {}
     for line in lines:
-        match = _SPEAKER.match(line)
-        if match is not None and len(said) < _MOST_SPEAKERS:
+        if (match := _SPEAKER.match(line)) is not None and len(said) < _MOST_SPEAKERS:
             said.setdefault(match[1], []).append(line[match.end() :])
     return [(None if host is None or host.isdigit() else host, "\n".join(words)) for host, words in said.items()]
 
@@ -339,8 +338,7 @@ def _groups(parts: Sequence[_Part], name: str | None) -> list[SavedOutputs]:
 
 def _together(name: str, parts: Sequence[_Part]) -> list[SavedOutputs]:
     """Parts of different programs as one host; each by itself where their GPUs are not those of one."""
-    apart = _apart(parts)
-    if apart is None:
+    if (apart := _apart(parts)) is None:
         return [_saved(name, parts)]
     hosts = [_saved(_name_of(part, parts), [part]) for part in parts]
     return [replace(one, apart=apart) if apart.file in one.files else one for one in hosts]

@@ -64,8 +64,7 @@ def read_stat(pid: int, proc: Path) -> Stat | None:
 
 def process_time(pid: int, proc: Path = Path("/proc")) -> ProcessTime | None:
     """None where the process is gone."""
-    stat = read_stat(pid, proc)
-    if stat is None:
+    if (stat := read_stat(pid, proc)) is None:
         return None
     words = (text(proc / str(pid) / "schedstat") or "").split()
     known = len(words) == 3 and words[0].isdigit() and words[1].isdigit()

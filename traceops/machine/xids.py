@@ -140,8 +140,7 @@ def parse_xids(log: str) -> tuple[Xid, ...]:
     last: dict[tuple[str | None, int], str] = {}
     lines = _driver_lines(log)
     for line in lines:
-        match = _XID.match(line)
-        if match:
+        if match := _XID.match(line):
             key = (normal_bus_id(match[1]), int(match[2]))
             counts[key] += 1
             last[key] = match[3].strip()[:_SHOWN]

@@ -253,8 +253,7 @@ def _runs_on_gpu(events: Events) -> bool:
 
 def _with_host_collectives(events: Events, device: Activity) -> Activity:
     """The device's activity with the collectives that the host runs for it, where there are such."""
-    ran = find_host_collectives(events, device.host)
-    if ran is None:
+    if (ran := find_host_collectives(events, device.host)) is None:
         return device
     return replace(
         device,

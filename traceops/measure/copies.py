@@ -302,8 +302,7 @@ def _copies(events: Events, activity: Activity, steps: StepBounds) -> tuple[Int,
 @cache
 def _kind_of(name: str) -> int:
     """Twice the memory's place in _MEMORIES, and one more to the device; -1 for what is no such copy."""
-    found = _NAME.search(name)
-    if found is None:
+    if (found := _NAME.search(name)) is None:
         return -1
     memory = _MEMORY.search(name)
     of_host = "" if memory is None else memory[1 if found["to"] else 2].lower()

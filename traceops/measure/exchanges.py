@@ -195,8 +195,7 @@ def _out(args: CommArgs) -> int | None:
 
 def _of_note(name: str) -> CommArgs | None:
     """What a backend's note such as `nccl:all_to_all` or `nccl:recv 1<-0` says."""
-    found = _BACKEND.match(name)
-    if found is None:
+    if (found := _BACKEND.match(name)) is None:
         return None
     other = None if found["other"] is None else int(found["other"])
     sends = found["way"] == "->"

@@ -180,8 +180,7 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     """
     lane = _busiest(events, activity)
     names = events.name[activity.row[lane]].astype(np.int64)
-    found = _period(names)
-    if found is None:
+    if (found := _period(names)) is None:
         return
     first, covered, period = found
     inside = names[first : first + covered]
@@ -262,8 +261,7 @@ def _beginning(texts: list[str]) -> int:
     The first by name of those that come once; where none does, the first of the least rotation [Booth 1980].
     """
     counts = Counter(texts)
-    once = [text for text in texts if counts[text] == 1]
-    if once:
+    if once := [text for text in texts if counts[text] == 1]:
         return texts.index(min(once))
     doubled, failure, least = texts + texts, [-1] * (2 * len(texts)), 0
     for j in range(1, len(doubled)):
@@ -383,8 +381,7 @@ def _together(counts: Int, closing: bool) -> tuple[int, int]:
 
     Of micro-batches only the last has the optimizer's kernels behind it: few, but as many each time.
     """
-    exactly = _fewest(counts, 0.0)
-    if exactly is not None:
+    if (exactly := _fewest(counts, 0.0)) is not None:
         usual = median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
         if np.ptp(usual) < _APART * median(usual):
             exactly = None  # a copy more in every second step makes no step of two

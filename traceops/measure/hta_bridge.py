@@ -268,8 +268,7 @@ def _launches(trace: Any, rank: int) -> dict[str, Any]:
 def _queue_length(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.trace_counters import TraceCounters
 
-    table = TraceCounters.get_queue_length_summary(trace, ranks=[rank])
-    if table is None:
+    if (table := TraceCounters.get_queue_length_summary(trace, ranks=[rank])) is None:
         return {}
     table.columns = [statistic for _, statistic in table.columns]
     return {"queue_length": table.reset_index()}

@@ -460,8 +460,7 @@ def _among(own: tuple[str, ...], wanted: tuple[str, ...]) -> Bool:
 
 def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float | None]:
     """Count, mean, standard deviation, least, percentiles and most; None where there are too few values."""
-    count = len(values)
-    if not count:
+    if not (count := len(values)):
         names = ("mean", "std", "min", *(f"{percent}%" for percent in percents), "max")
         return {"count": 0.0, **dict.fromkeys(names)}
     mean = values.sum(dtype=np.float64) / count
@@ -565,8 +564,7 @@ def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
 
 def agreement_of_ranks(found: Iterable[HtaAgreement | None]) -> HtaAgreement | None:
     """The agreement on all ranks; None where no rank was compared."""
-    known = [one for one in found if one is not None]
-    if not known:
+    if not (known := [one for one in found if one is not None]):
         return None
     return HtaAgreement(
         by=", ".join(dict.fromkeys(one.by for one in known if one.by)),

@@ -296,8 +296,7 @@ def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]
 
 def _told(name: str) -> tuple[PassKind, int | None, int | None] | None:
     """Kind, requests and tokens of a pass by its annotation; None for one that is no pass."""
-    found = _PASS.match(name)
-    if found is None:
+    if (found := _PASS.match(name)) is None:
         return None
     if found["context"] is not None or found["new"] is not None:
         fresh, going = int(found["context"] or found["new"]), int(found["generation"] or found["cached"] or 0)
@@ -308,8 +307,7 @@ def _told(name: str) -> tuple[PassKind, int | None, int | None] | None:
         return kind, fresh + going, tokens
     if found["plain"] is not None:
         return ("prefill" if found["plain"].lower() == "prefill" else "decode"), None, None
-    mode = _MODES.get(found["mode"].lower())
-    if mode is None:
+    if (mode := _MODES.get(found["mode"].lower())) is None:
         return None
     batch = None if found["batch"] is None else int(found["batch"])
     tokens = None if found["tokens"] is None else int(found["tokens"])

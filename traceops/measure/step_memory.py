@@ -68,8 +68,7 @@ def measure_step_memory(memory: MemoryEvents, events: Events, recorded: Sequence
 
     recorded: numbers of the steps that count, None: all. A trace without steps is one.
     """
-    blocks = _blocks(memory)
-    if blocks is None:
+    if (blocks := _blocks(memory)) is None:
         return None
     made, freed = blocks
     kinds = _kinds(made, freed, memory.ts, *_spans(events))

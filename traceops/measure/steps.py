@@ -118,8 +118,7 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     ends with its annotation. Where a trace marks no steps they are found by what repeats. Else, and where all marked
     ones are empty, it is one window from first to last activity. Of a trace of ours only the `recorded` steps count.
     """
-    found = host_steps(events, activity, recorded)
-    if found is None:
+    if (found := host_steps(events, activity, recorded)) is None:
         return _one_window(activity, by="cut_off" if recorded == () else "window")
     return _bounds(events, activity, found)
 
@@ -130,6 +129,8 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     if recorded is not None and not _of_another_run(numbers, recorded):
         own = _own_steps(events, rows, numbers, recorded)
         rows, numbers = rows[own], numbers[own]
+    elif len(rows) > 1 and not activity.on_gpu and not (activity.launched >= events.ts[rows[-1]]).any():
+        rows, numbers = rows[:-1], numbers[:-1]  # cut off by the profiler's end before anything ran in it
     if len(rows):
         begin = events.ts[rows]
         return FoundSteps("profiler", "ProfilerStep", numbers, begin, begin + events.dur[rows])

@@ -158,8 +158,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.events.append((allocation, True))
 
     def _resized(self, storage: Any) -> None:
-        known = self._of.get(id(storage))
-        if known is None:
+        if (known := self._of.get(id(storage))) is None:
             return
         reference, before = known
         if before.size:
@@ -187,8 +186,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor is None:
                 continue
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            known = self._of.get(id(local.untyped_storage()))
-            if known is not None:
+            if (known := self._of.get(id(local.untyped_storage()))) is not None:
                 known[1].category = category
                 if category is Category.PARAMETERS:
                     self._parameters.add(id(local.untyped_storage()))

@@ -34,8 +34,7 @@ def own_kernels(start: Path | None = None) -> tuple[str, ...]:
 
     Raises UsageError naming the file and what is wrong in it.
     """
-    found = read_settings(start)
-    if found is None:
+    if (found := read_settings(start)) is None:
         return ()
     table, source = found
     own = table.get("analyze", {})

@@ -204,8 +204,7 @@ def _recording_ms(found: Discovery, run: CrossRank) -> float | None:
 
 
 def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
-    kinds = step_kinds(found.manifest)
-    if kinds is None:
+    if (kinds := step_kinds(found.manifest)) is None:
         return None
     return StepKindsRow(
         ends=kinds.ends,

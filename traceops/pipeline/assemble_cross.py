@@ -253,8 +253,7 @@ def _waited_for(collectives: Sequence[Collective]) -> tuple[int | None, float | 
     for collective in collectives:
         if collective.last_rank is not None:
             waited[collective.last_rank] += sum(collective.wait_ns)
-    total = sum(waited.values())
-    if not total:
+    if not (total := sum(waited.values())):
         return None, None
     rank, most = max(waited.items(), key=lambda item: (item[1], -item[0]))
     return rank, stored(100.0 * most / total)
@@ -454,9 +453,8 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     durations = measured_step_ns(run.replay.graph)
     typical = (~np.isin(run.replay.graph.steps, run.unlike)).nonzero()[0]
     chosen = typical if len(typical) else np.arange(len(durations))
-    middle = int(chosen[durations[chosen].argsort(kind="stable")[len(chosen) // 2]])
-    pieces = critical_path(run.replay.graph, middle)
-    if not pieces:
+    middle = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
+    if not (pieces := critical_path(run.replay.graph, middle)):
         return ()
     zero = pieces[0].start
     rows = []

@@ -290,8 +290,7 @@ _TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  
 
 def with_speed(summary: Summary, run: Run, ranks: CrossRank) -> Summary:
     """The summary with samples, tokens and operations a second, as far as they are known."""
-    step_ms = summary.own_step_ms
-    if not step_ms:
+    if not (step_ms := summary.own_step_ms):
         return summary
     counted = [times.summary.flops for times in ranks.ranks]
     devices = {times.summary.meta.device for times in ranks.ranks}
@@ -477,8 +476,7 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
     """Of the rank that stands for all; None where none is, or no trace has shapes and nothing is found."""
-    judged = _judged(run)
-    if judged is None or (not judged[1].has_shapes and not judged[1].losses):
+    if (judged := _judged(run)) is None or (not judged[1].has_shapes and not judged[1].losses):
         return None
     return _compute_rows(*judged)
 

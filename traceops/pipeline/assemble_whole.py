@@ -294,8 +294,7 @@ def _ended(seen: ObservedRun) -> EndedRow | None:
 
 def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]) -> WholeRunRows | None:
     """None where the run was not observed."""
-    run = seen.whole
-    if run is None:
+    if (run := seen.whole) is None:
         return None
     recorded = int((~np.isnan(run.step_ms) & ~run.timed).sum()) - 1  # the first step is not timed either
     longer = None if plain is None else plain.longer
@@ -345,8 +344,7 @@ def _rounds(rounds: Rounds | None) -> RoundsRow | None:
 
 def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow | None:
     """Of the first rank whose script profiled itself."""
-    told = next(iter(own_profilers(manifest)), None)
-    if told is None:
+    if (told := next(iter(own_profilers(manifest)), None)) is None:
         return None
     took = run.step_ms[(run.numbers >= told.first) & (run.numbers <= told.last) & ~run.timed]
     took = took[~np.isnan(took)]

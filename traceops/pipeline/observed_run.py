@@ -55,8 +55,7 @@ def recorded_memory_of(found: Discovery, uses: Sequence[MemoryUse]) -> tuple[int
     files = [file for window in found.windows[-1:] for file in window.files if not file.summarized]
     for file in sorted(files, key=lambda file: (-peaks.get(file.rank, 0), file.rank))[:_MOST_TRIED]:
         try:
-            memory = read_memory_events(file.path)
-            if memory is None:
+            if (memory := read_memory_events(file.path)) is None:
                 continue
             steps = measure_step_memory(memory, load_trace(file.path).events, file.steps)
         except InputError:
@@ -160,8 +159,7 @@ def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str
     steps, schedule = found.manifest.get("steps"), found.manifest.get("schedule")
     if not isinstance(steps, int) or not of_first_steps(found, ranks):
         return []
-    shorter = shorter_schedule(schedule, steps)
-    if shorter is None:
+    if (shorter := shorter_schedule(schedule, steps)) is None:
         return [f"{_FIRST_ONES}: recording ended before the schedule's window"]
     if profiled_itself_early(found.manifest) and {int(n) for own in ranks for n in own.step_numbers} == {1}:
         return [

@@ -105,8 +105,7 @@ def _without_other_processes(
     fit = {hosts.get(rank) for rank, how in off.items() if how == ""}
     left_out, doubts = [], []
     for summary in ranks if fit else ():
-        how = off[summary.rank]
-        if not how:
+        if not (how := off[summary.rank]):
             continue
         if hosts.get(summary.rank) in fit:
             left_out.append((summary.path, f"{how}: it is of another run. It is left out; copy the trace of rank "

@@ -296,8 +296,7 @@ def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, sig
         (f"{held.bytes / _SNAPSHOT_MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place)
         for held in rows[:most]
     ]
-    left = rows[most:]
-    if left:
+    if left := rows[most:]:
         size = sum(held.bytes for held in left) / _SNAPSHOT_MIB
         shown.append(
             (f"{size:{'+' if signed else ''},.1f}", str(sum(held.blocks for held in left)), f"{len(left)} others")
@@ -327,8 +326,7 @@ def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = F
     blocks: list[Block] = [text(" ".join(what), indent=(2, 2)), text(_why(found), indent=(2, 2))]
     if found.snapshot is not None:
         lines = [own for own in found.snapshot.held if own.place != NO_STACK]
-        lines = [own for own in lines if own.bytes >= _WORTH * found.allocated]
-        if lines:
+        if lines := [own for own in lines if own.bytes >= _WORTH * found.allocated]:
             blocks.append(TableBlock(places_table(say("ran_out", "places"), found.snapshot.held, _FEW_PLACES)))
         else:
             blocks.append(text(say("ran_out", "no_lines"), look="soft", indent=(2, 2)))

@@ -181,8 +181,7 @@ FABRIC_RULES = frozenset(rule.id for rule in _RULES)
 def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
     """Those of hangs and crashes, and where the evidence tells of the fabric its rules, weighed by the hang."""
     verdicts = [*judge_hang(diagnosis), *judge_crash(diagnosis)]
-    fabric = diagnosis.evidence.fabric
-    if fabric is not None:
+    if (fabric := diagnosis.evidence.fabric) is not None:
         hung = any(root.rule in OF_A_LINK for root in diagnosis.roots)
         verdicts += judge_fabric(fabric, Circumstances(hung=hung))
     return verdicts

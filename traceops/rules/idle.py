@@ -241,10 +241,8 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
     if severity is None:
         return _not_found(kind, inputs, judged, idle, behind, spared)
-    if kind.bucket == "idle_host":
-        severity = _beyond_recording(kind, inputs, worst, severity)
-        if severity is None:
-            return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
+    if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
+        return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
     if few is not None or (kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0])):
         severity = "info"
@@ -276,8 +274,7 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     waited = [use.waited_pct for use in inputs.machine if use.waited_pct is not None]
     spent = max(spent - max(waited, default=0.0) / 100 * step, 0.0)
     pct, words = 100 * spent / step, inputs.run.step_words
-    severity = severity_of(pct, *BOUNDS.outside_pct)
-    if severity is None:
+    if (severity := severity_of(pct, *BOUNDS.outside_pct)) is None:
         numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
         return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
     rank = times.summary.rank

@@ -106,8 +106,7 @@ def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> fl
     saved = max(part.saved_ms for part in hit)
     if replayed_ms is not None:
         return stored(max(min(saved, replayed_ms), 0.0))
-    host = worst.copies.host_ms
-    if host is not None:
+    if (host := worst.copies.host_ms) is not None:
         own = min(host, max(worst.step_ms - worst.copies.blocked_ms, 0.0))
         saved = min(saved, worst.step_ms - own)
     return stored(max(saved, 0.0))
@@ -213,8 +212,7 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
 def judge_copies(inputs: Inputs) -> Verdict:
     """What exposed copies cost of the step: a finding for each purpose that they have."""
     run = inputs.run
-    judged = [times for times in run.ranks if times.summary.on_gpu]
-    if not judged:
+    if not (judged := [times for times in run.ranks if times.summary.on_gpu]):
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "no_gpu_activity"))
     if any(times.summary.captures_graphs for times in judged):
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "captures_graphs"))
@@ -230,8 +228,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
         for purpose in PURPOSES
     }
     findings = [_judged(inputs, purpose, own) for purpose, own in parts.items() if own]
-    found = tuple(one for one in findings if one is not None)
-    if found:
+    if found := tuple(one for one in findings if one is not None):
         return EXPOSED_COPIES.verdict(*found)
     most = max((part.pct for own in parts.values() for part in own), default=0.0)
     return EXPOSED_COPIES.clear(
@@ -257,8 +254,7 @@ def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
 
 def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | None:
     worst = max(own, key=lambda part: part.pct)
-    severity = severity_of(worst.pct, *BOUNDS.exposed_pct)
-    if severity is None:
+    if (severity := severity_of(worst.pct, *BOUNDS.exposed_pct)) is None:
         return None
     cause = _cause(worst.copies)
     if purpose in _MOST and severity != "info":

@@ -475,8 +475,7 @@ def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
     if not has_workers(one.times.summary):
         return None
     rank = one.times.summary.rank
-    observed = next((own for own in inputs.observed if own.rank == rank), None)
-    if observed is None:
+    if (observed := next((own for own in inputs.observed if own.rank == rank), None)) is None:
         return NextBatch(rank, one.recorded_ms, 0.0, None)
     wait = recorded_waits([observed]).get(rank)
     work = loader_work(observed) if inputs.whole is None else inputs.whole.loaders.get(rank)

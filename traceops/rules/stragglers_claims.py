@@ -143,8 +143,7 @@ def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
     """Where ranks stand among those of their host, counted from 0, as LOCAL_RANK does."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(hosts):
-        host = hosts[rank]
-        if not host:
+        if not (host := hosts[rank]):
             return ""
         by_host[host].append(rank)
     places = {place for own in by_host.values() for place, rank in enumerate(own) if rank in chosen}

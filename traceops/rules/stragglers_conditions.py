@@ -114,8 +114,7 @@ def seen_waiting(run: ComparedRun) -> bool:
 
 def seen_in_its_steps(run: ComparedRun, straggler: Straggler) -> bool:
     """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
-    joint = run.replay.stragglers.joint_ns
-    if joint is None:
+    if (joint := run.replay.stragglers.joint_ns) is None:
         return False
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     near = felt | np.concatenate(([False], felt[:-1]))

@@ -45,8 +45,7 @@ from traceops.rules.stragglers_conditions import (
 def waited_for(straggler: Straggler, undisturbed: Undisturbed) -> bool:
     """Whether the others wait for it without the profiler as well, or nobody can tell."""
     others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
-    late = undisturbed.of(straggler.rank)
-    if late is None or not others:
+    if (late := undisturbed.of(straggler.rank)) is None or not others:
         return True
     bound = IMPACT_BOUNDS[0] / 100 * undisturbed.step_ms
     waits = float(np.mean([one.wait_ms for one in others]))
@@ -71,8 +70,7 @@ def without_profiler(
     if late.wait_ms >= waits or 100 * waits / plain < IMPACT_BOUNDS[0]:
         return "low", "info", light
     least = float(np.mean([one.least_wait_ms for one in others]))
-    seen = severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
-    if seen is None:
+    if (seen := severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)) is None:
         return "low", "info", Doubt(kind="light_cost", plain=plain, waiting=waits, cost=undisturbed.light_ms - plain)
     return "medium", "warning" if seen != "error" else severity, light
 
@@ -428,8 +426,7 @@ class _Waits(TypedDict, total=False):
 
 def _waits(run: ComparedRun, straggler: Straggler, sometimes: bool) -> _Waits:
     """Who waits for it, and how long."""
-    waiting = waiting_ms(run, straggler, sometimes=sometimes)
-    if waiting < 0.01:
+    if (waiting := waiting_ms(run, straggler, sometimes=sometimes)) < 0.01:
         return {"nobody_waits": True}
     others = len(run.ranks) - 1
     if (
@@ -463,8 +460,7 @@ def steps_text(steps: Sequence[int]) -> str:
 
 
 def clear_text(run: ComparedRun) -> str:
-    leader = run.replay.stragglers.leader
-    if leader is None:
+    if (leader := run.replay.stragglers.leader) is None:
         return reason("late", "nobody")
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)

@@ -142,8 +142,7 @@ _MUCH_LONGER = 1.5  # times the window: the recording, of which the rest is no p
 def judge_whole_steps(inputs: Inputs) -> Verdict:
     """TO-V010: whether there are whole steps."""
     ranks = inputs.ranks
-    cut = [summary.rank for summary in ranks if summary.steps_by == "cut_off"]
-    if cut:
+    if cut := [summary.rank for summary in ranks if summary.steps_by == "cut_off"]:
         return _cut_off(cut, len(ranks), inputs.manifest)
     without = [summary.rank for summary in ranks if summary.steps_by == "window"]
     if len(without) < len(ranks):
@@ -237,8 +236,7 @@ def judge_missing(
 
     unusable: files were left out, which TO-V002 names.
     """
-    missing = sorted(set(range(world)) - set(present))
-    if not missing:
+    if not (missing := sorted(set(range(world)) - set(present))):
         return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
     told = by_cause([failure for failure in failures if failure.rank in set(missing)])
     failed = " ".join(
@@ -355,8 +353,7 @@ _MOST_KERNELS = 5  # named where none is known as communication
 
 def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
     """TO-V008: operators of the host stand in for the device's work, so nothing is known of the device."""
-    lost = [summary.rank for summary in ranks if summary.kernels_lost]
-    if not lost:
+    if not (lost := [summary.rank for summary in ranks if summary.kernels_lost]):
         return KERNELS_MISSING.clear(reason("validity", "kernels_present"))
     evidence = [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)]
     claim = KernelsMissing(ranks=tuple(lost))
@@ -367,8 +364,7 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
     """TO-V009: communication that nobody recognises looks like compute. words: what to call the step."""
     if world < 2:
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "one_rank"))
-    on_gpu = [summary for summary in ranks if summary.on_gpu]
-    if not on_gpu:
+    if not (on_gpu := [summary for summary in ranks if summary.on_gpu]):
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "no_gpu_activity"))
     if any(len(summary.comm.start) for summary in ranks):
         return NO_COMMUNICATION_SEEN.clear(reason("validity", "communication"))

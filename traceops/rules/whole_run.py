@@ -131,8 +131,7 @@ _ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Steps of the whole run that are unlike the others."""
-    run = inputs.whole
-    if run is None:
+    if (run := inputs.whole) is None:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
     told = [

@@ -33,8 +33,7 @@ _NO_WAIT = 0.25  # of what a rank takes longer: another that waits less is the o
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Lines on which one host is longer."""
-    run = inputs.whole
-    if run is None:
+    if (run := inputs.whole) is None:
         return [HOST_LONGER.not_evaluated(reason("whole_run", "not_observed"))]
     if len(run.ranks) < 2:
         return [HOST_LONGER.not_evaluated(reason("whole_run", "one_rank"))]
@@ -46,8 +45,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
     for one in seen_longer(inputs)[:_MOST_LOOKED]:
         waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
-        left = _with_loaders(one, inputs)
-        if left is None:
+        if (left := _with_loaders(one, inputs)) is None:
             as_peers.append(one)
         elif waited >= _BY_CORES * one.more_ms:
             by_cores.append(left)
@@ -93,8 +91,7 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
         return []
     kept = []
     for one in found:
-        beyond = _beyond_peers(one.rank, ranks)
-        if beyond is None:
+        if (beyond := _beyond_peers(one.rank, ranks)) is None:
             continue
         idle, waits = beyond
         claimed = min(one.more_ms, idle)

@@ -161,8 +161,7 @@ def _clock(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
 
 
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
-    waited = use.waited_pct
-    if waited is None or waited < WAITS_PCT:
+    if (waited := use.waited_pct) is None or waited < WAITS_PCT:
         return None
     peers = crowded_peers_pct(use, uses)
     crowded = use.crowded_pct or 0.0

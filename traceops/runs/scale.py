@@ -166,7 +166,8 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
     of_batch = max(min(compute, step) - fixed_ms, 0.0)
     alone = step if waits else step - of_batch * (1.0 - work)
     backward = _BACKWARD * of_batch * work
-    count = math.ceil(size / _bucket_bytes(config))
+    mb = config.get("bucket_mb")
+    count = math.ceil(size / ((float(mb) if isinstance(mb, (int, float)) and mb > 0 else _BUCKET_MB) * 2**20))
     each = _LATENCY_MS + size / count * bus_factor("all_reduce", ranks) / (link.busbw_gbs * 1e9) * 1e3
     end = 0.0
     for number in range(1, count + 1):
@@ -177,11 +178,6 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
 def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> float | None:
     count, each = training.get("parameters"), _GRADIENT_BYTES.get(str(config.get("precision")))
     return float(count * each) if isinstance(count, int) and count > 0 and each is not None else None
-
-
-def _bucket_bytes(config: Mapping[str, object]) -> float:
-    mb = config.get("bucket_mb")
-    return (float(mb) if isinstance(mb, (int, float)) and mb > 0 else _BUCKET_MB) * 2**20
 
 
 # What sizes that were measured tell of one that was not, without traces.
@@ -552,8 +548,7 @@ def _rates(
         found.append(("replay", statistics.fmean(replayed)))
     elif last[0].ranks == 1 and samples is not None:
         made = [step_from_one(c.report, ranks, samples / ranks / c.samples, c.fixed_ms) for c in last]
-        steps = [ms for ms in made if ms is not None]
-        if steps:
+        if steps := [ms for ms in made if ms is not None]:
             found.append(("gradients", statistics.fmean(1e3 * samples / ms for ms in steps)))
     if len(known) > 1:
         points = [(own[0].ranks, statistics.fmean(c.rate for c in own)) for own in known]
@@ -582,8 +577,7 @@ def _parts(own: Sequence[MeasuredRun]) -> dict[tuple[str, Role | None], float] |
     for capture in own:
         for bucket in BUCKETS:
             known = [row.bucket_ms(bucket) for row in capture.report.ranks]
-            values = [ms for ms in known if ms is not None]
-            if not values:
+            if not (values := [ms for ms in known if ms is not None]):
                 return None
             ms = statistics.fmean(values) / len(own)
             for role, share in _shares(bucket, capture.report.roles).items():

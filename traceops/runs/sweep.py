@@ -70,13 +70,11 @@ def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis
 
 def points_of(axes: Sequence[SweepAxis]) -> tuple[Point, ...]:
     """All combinations, the last axis changing fastest. Raises UsageError for too many, or names that collide."""
-    count = prod(len(axis.values) for axis in axes)
-    if count > MOST_POINTS:
+    if (count := prod(len(axis.values) for axis in axes)) > MOST_POINTS:
         raise UsageError(f"{count} combinations, more than {MOST_POINTS}; vary fewer values at once")
     points = tuple(Point(tuple(zip(axes, values, strict=True))) for values in product(*(axis.values for axis in axes)))
     labels = [point.label for point in points]
-    same = [label for label in labels if labels.count(label) > 1]
-    if same:
+    if same := [label for label in labels if labels.count(label) > 1]:
         raise UsageError(f"two combinations would share the folder {same[0]}; use shorter values, or other ones")
     return points
 
@@ -219,8 +217,7 @@ def _attempt_all(order: Iterable[tuple[int, int]], attempt: Attempt, trials: lis
     for point, number in order:
         if _is_done(trials, point, number) or _failed(trials, point):
             continue
-        trial = attempt(point, number)
-        if trial is None:
+        if (trial := attempt(point, number)) is None:
             return False
         trials.append(trial)
     return True
@@ -257,8 +254,7 @@ def halve(
             expected = statistics.median(trial.seconds for trial in trials) if trials else 0.0
             if clock() - began + expected > budget_s:
                 return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
-            trial = attempt(point, number)
-            if trial is None:
+            if (trial := attempt(point, number)) is None:
                 return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
             trials.append(trial)
         left = [point for point in left if not _failed(trials, point)]

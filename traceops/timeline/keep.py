@@ -80,10 +80,7 @@ class StepFilter:
 
     def held(self) -> list[Timed]:
         """What of the events held back is to be written, once all have passed."""
-        return self._whole_pairs() + self._whole_flows()
-
-    def _whole_flows(self) -> list[Timed]:
-        """Flow events at slices that were kept, of flows that both begin and end among them."""
+        # Flow events at slices that were kept, of flows that both begin and end among them
         by_flow: dict[tuple[bytes, ...], list[Timed]] = defaultdict(list)
         for timed in self._flows:
             event, start, _ = timed
@@ -94,7 +91,7 @@ class StepFilter:
             phases = {bytes(event["ph"]) for event, _, _ in own}
             if b'"s"' in phases and len(phases) > 1:
                 kept += own
-        return kept
+        return self._whole_pairs() + kept
 
     def _whole_pairs(self) -> list[Timed]:
         """Begin and end events of spans that overlap a window."""

@@ -178,8 +178,7 @@ class Packets:
 
     def _number(self, kind: str, value: str) -> int:
         numbers = self._numbers[kind]
-        found = numbers.get(value)
-        if found is None:
+        if (found := numbers.get(value)) is None:
             found = numbers[value] = len(numbers) + 1
             self._new.append(data(_INTERNED[kind], number(1, found) + text(2, value)))
         return found
@@ -191,8 +190,7 @@ class Packets:
             parts = b"".join(data(11, self._entry(key, part)) for key, part in value.items())
             return data(4, number(1, self._number("annotation", name)) + parts)
         shared = name, type(value), value
-        found = self._shared.get(shared)
-        if found is None:
+        if (found := self._shared.get(shared)) is None:
             found = data(4, number(1, self._number("annotation", name)) + self._value(value))
             if len(self._shared) < _LONGEST_SHARED:
                 self._shared[shared] = found
@@ -276,8 +274,7 @@ class RankPackets:
     def take(self, events: Sequence[dict[str, Any]]) -> None:
         """Keep the events, whose times are µs since the timeline's zero."""
         for event in events:
-            phase = event.get("ph")
-            if phase == "M":
+            if (phase := event.get("ph")) == "M":
                 self._describe(event)
                 continue
             start = round(float(event.get("ts", 0)) * 1000)

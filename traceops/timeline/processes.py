@@ -117,8 +117,7 @@ class Processes:
     def number(self, event: WholeEvent) -> msgspec.Raw:
         """The new process id of an event of the file."""
         source = bytes(event.get("pid", _ABSENT))
-        number = self._numbers.get(source)
-        if number is None:
+        if (number := self._numbers.get(source)) is None:
             number = self._numbers[source] = msgspec.Raw(b"%d" % self._next())
         if "cat" in event and bytes(event["cat"]) in _GPU_CATS:
             self._gpu.add(source)

@@ -135,8 +135,7 @@ def rank_tracks(run: CrossRank, shown: Mapping[int, ShownRank]) -> Iterator[list
     members = members_of(run.matching, shown)
     drawn: dict[tuple[int, int], Drawn] = {}  # (number of the collective, rank)
     for own in run.ranks:
-        rank = own.summary.rank
-        if rank not in shown:
+        if (rank := own.summary.rank) not in shown:
             continue
         pid = overview_pid(shown[rank].slot)
         events = title_events(pid, rank_title(rank, "overview"), pid)
@@ -381,8 +380,7 @@ class _Rewriter:
         base, chosen = self._placement.base_ns, self._filter
         kept: list[Timed] = []
         for event in batch:
-            phase = bytes(event.get("ph", _ABSENT))
-            if phase == b'"M"':
+            if (phase := bytes(event.get("ph", _ABSENT))) == b'"M"':
                 self.processes.describe(event)
                 continue
             ns = parse_us(bytes(event.get("ts", _ABSENT)))
@@ -403,8 +401,7 @@ class _Rewriter:
         written = self._place(self._filter.held() if self._filter is not None else [])
         written += self._place(self._notes_within())
         for event in self.processes.metadata():
-            ns = parse_us(bytes(event.get("ts", _ABSENT)))
-            if ns is not None:
+            if (ns := parse_us(bytes(event.get("ts", _ABSENT)))) is not None:
                 moment = self._placement.place_one(ns + self._placement.base_ns)
                 event["ts"] = msgspec.Raw(format_us(moment))
             written.append(event)
@@ -454,8 +451,7 @@ class _Rewriter:
 
 def _duration(event: WholeEvent) -> int | None:
     """A slice's duration in ns, 0 where the file has none, None where it is no possible one."""
-    text = bytes(event.get("dur", _ABSENT))
-    if text == b"null":
+    if (text := bytes(event.get("dur", _ABSENT))) == b"null":
         return 0
     ns = parse_us(text)
     return ns if ns is not None and 0 <= ns < LONGEST_NS else None

@@ -105,8 +105,7 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
     """The files of each job, the newest last, and whether it is sure which belong together."""
     by_process: dict[tuple[int, Process], list[TraceFile]] = defaultdict(list)
     for file in files:
-        process = processes.get(file.path)
-        if process is None:
+        if (process := processes.get(file.path)) is None:
             return [list(files)], True
         by_process[file.rank, process].append(file)
     of_rank: dict[int, list[_Own]] = defaultdict(list)
@@ -200,8 +199,7 @@ def _in_turn(own: Sequence[Candidate]) -> bool:
     """Whether each begins behind the end of the one before."""
     ordered = sorted(own, key=lambda one: one.started_ns)
     for one, following in pairwise(ordered):
-        span = _span_ns(one.path)
-        if span is None or one.started_ns + span > following.started_ns:
+        if (span := _span_ns(one.path)) is None or one.started_ns + span > following.started_ns:
             return False
     return True
 
@@ -391,8 +389,7 @@ def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candida
 
 def _why_none(manifest: dict[str, Any]) -> str:
     """What run.json says of why a run has no trace, as the end of a sentence; else what is a trace."""
-    early = by_cause(capture_failures(manifest))
-    if early:
+    if early := by_cause(capture_failures(manifest)):
         told = "; ".join(
             f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)} "
             f"({advice_text(failure)})"

@@ -52,8 +52,7 @@ def texts_to_ns(values: list[Any]) -> Times:
 def digits_to_ns(digits: bytes) -> int | None:
     """Decimal µs, as written in the file, to ns without passing through a float; None if no number."""
     text = digits.decode("ascii", "replace").strip('" ')
-    match = re.fullmatch(r"(-?)(\d{1,16})(?:\.(\d*))?", text)
-    if match is None:
+    if (match := re.fullmatch(r"(-?)(\d{1,16})(?:\.(\d*))?", text)) is None:
         try:
             value = float(text) * 1000.0
         except ValueError:
@@ -228,8 +227,7 @@ def decode_events(decode: Callable[[bytes], list[Event]], text: bytes, ended: bo
 
 def _last_separator(text: bytes) -> int | None:
     """Offset of the last comma that seems to stand between two events."""
-    at = text.rfind(_KINETO_SEPARATOR)
-    if at >= 0:
+    if (at := text.rfind(_KINETO_SEPARATOR)) >= 0:
         return at + 1
     match = _last_match(_SEPARATOR, text)
     return None if match is None else text.index(b",", match.start())

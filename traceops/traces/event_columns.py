@@ -173,8 +173,7 @@ class EventColumns:
 
     def add(self, value: Any, text: str) -> bool:
         """As Sink says."""
-        event = decode_event(value, text, self._event_type)
-        if event is not None:
+        if (event := decode_event(value, text, self._event_type)) is not None:
             self._pending.append(event)
             if len(self._pending) >= _MOST_PENDING:
                 self._flush()

@@ -57,8 +57,7 @@ def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) 
     A thread that the profiler does not follow, such as one that writes a checkpoint, leaves no events of its calls.
     """
     called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=_created)
-    found = _last_ones(rows, starts, called)
-    if found is None:
+    if (found := _last_ones(rows, starts, called)) is None:
         without = [
             fit
             for group in sorted({one.args.group_name or "" for one in called})
@@ -75,8 +74,7 @@ class _Fit(Struct, frozen=True):
 
 def _last_ones(rows: Sequence[int], starts: Sequence[int], called: list[_Recorded]) -> _Fit | None:
     """The last of both paired; None where there is none, or where one event would begin before its call."""
-    most = min(len(rows), len(called))
-    if not most:
+    if not (most := min(len(rows), len(called))):
         return None
     late = [start - one.created_ns for start, one in zip(starts[-most:], called[-most:], strict=True)]
     if min(late) < -_SOONER_NS:

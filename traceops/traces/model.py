@@ -194,8 +194,7 @@ _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 
 def collective_of(event: RawEvent) -> CommArgs | None:
     """What an event with a "Collective name" says; None for others."""
-    args = event.args
-    if args is None or args.op is None:
+    if (args := event.args) is None or args.op is None:
         return None
     ranks = args.group_ranks
     return CommArgs(

@@ -336,8 +336,7 @@ def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
     first = file.read(CHUNK_BYTES)
     while 0 < len(first) < LONGEST_MAGIC and (more := file.read(CHUNK_BYTES)):
         first += more
-    packing = packing_of(first[:LONGEST_MAGIC], name)
-    if packing is not None:
+    if (packing := packing_of(first[:LONGEST_MAGIC], name)) is not None:
         yield from unpacked(file, packing, first)
         return
     while first:

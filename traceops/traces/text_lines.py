@@ -271,8 +271,7 @@ def word_search(words: tuple[bytes, ...]) -> WordSearch:
 
 @lru_cache(maxsize=256)
 def _frequency(byte: int) -> int:
-    char = chr(byte)
-    if char == " ":
+    if (char := chr(byte)) == " ":
         return _SPACE
     if char.isascii() and char.islower():
         return _COMMON

@@ -1,8 +1,8 @@
-"""The further pairs on two GPUs in one visit: python further.py WORK TO.tar [--budget SECONDS] [--only NAME ...]
+"""The further pairs on one GPU in one visit: python further.py WORK TO.tar [--budget SECONDS] [--only NAME ...]
 
-A worker per GPU claims one program after the other, in an order drawn once, and measures its sick and fixed variant in
-one process. TO.tar gets truth.jsonl, failures.jsonl, run.log and the traces packed by columns, sick ones first.
-The second worker starts late, when others are done with its GPU.
+A worker takes one program after the other, in an order drawn once, and measures its sick and fixed variant in one
+process; another follows where it dies. Both halves alternate, with tuned programs in between, so that a cut hits all
+alike. TO.tar gets truth.jsonl, failures.jsonl, run.log and the traces packed by columns, sick ones first.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from typing import Any
 from pairs import DEVICE_LOST, TooLong, append, say
 
 HERE = Path(__file__).resolve()
-MODULES = ("zoo", "answering", "loops")
+MODULES = ("zoo", "answering", "loops", "lean")
 LIMIT, LIMIT_COMPILED = 30, 75  # seconds per program
 PACKED_MOST = 14_000_000  # bytes
 KEPT_FOR_PACKING = 25.0
 
 
 def order(cases: dict[str, Any]) -> list[str]:
-    """Pairs as drawn, with a tuned program after every fifth of them."""
-    pairs = [name for name, case in cases.items() if not case.clean]
-    clean = [name for name, case in cases.items() if case.clean]
-    random.Random("further").shuffle(pairs)
+    """The half set aside, the half worked on and the tuned programs, each spread evenly over the whole."""
+    from case import set_aside
+
+    kinds: dict[tuple[bool, bool], list[str]] = {}
+    for name, case in cases.items():
+        kinds.setdefault((case.clean, set_aside(name)), []).append(name)
     drawn = []
-    for i, name in enumerate(pairs, 1):
-        drawn.append(name)
-        if i % 5 == 0 and clean:
-            drawn.append(clean.pop(0))
-    return drawn + clean
+    for kind, names in sorted(kinds.items()):
+        random.Random("further").shuffle(names)
+        drawn += [((i + 0.5) / len(names), kind, name) for i, name in enumerate(names)]
+    return [name for _, _, name in sorted(drawn)]
 
 
 def claimed(out: Path, name: str) -> bool:
-    """Claims the program, unless another worker has it."""
+    """Claims the program, unless a worker that died had it."""
     try:
         os.close(os.open(out / "claims" / name, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -87,7 +88,7 @@ def work(out: Path, until: float, only: list[str]) -> None:
     signal.signal(signal.SIGALRM, _stop)
     chosen = {name: case for name, case in cases.CASES.items() if case.module in MODULES}
     packers: list[subprocess.Popen[bytes]] = []
-    say(f"worker {os.environ.get('CUDA_VISIBLE_DEVICES')}: imported")
+    say("imported")
     for name in only or order(chosen):
         case = chosen[name]
         if until - time.time() < (35 if case.compiled else 14) or not claimed(out, name):
@@ -122,17 +123,14 @@ def work(out: Path, until: float, only: list[str]) -> None:
         process.wait()
 
 
-def started(out: Path, until: float, gpu: int, cores: list[int], only: list[str]) -> subprocess.Popen[bytes]:
+def started(out: Path, until: float, cores: int, only: list[str]) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), "TORCHINDUCTOR_COMPILE_THREADS": str(len(cores)),
-        "OMP_NUM_THREADS": str(len(cores)), "TORCHINDUCTOR_CACHE_DIR": str(out / f"inductor{gpu}"),
-        "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false",
+        **os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(cores), "OMP_NUM_THREADS": str(cores),
+        "TORCHINDUCTOR_CACHE_DIR": str(out / "inductor"), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
+        "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, str(HERE), str(out), "--work", str(until), *(["--only", *only] if only else [])],
-        env=environment,
-        preexec_fn=lambda: os.sched_setaffinity(0, set(cores) & os.sched_getaffinity(0) or os.sched_getaffinity(0)),
-    )
+    command = [sys.executable, str(HERE), str(out), "--work", str(until), *(["--only", *only] if only else [])]
+    return subprocess.Popen(command, env=environment)
 
 
 def pack(out: Path, to: Path, until: float) -> None:
@@ -162,7 +160,6 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="WORK")
     parser.add_argument("to", type=Path, nargs="?", metavar="TO.tar")
     parser.add_argument("--budget", type=float, default=560)
-    parser.add_argument("--second", type=float, default=150, help="when the worker of GPU 0 starts; -1: never")
     parser.add_argument("--work", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
@@ -173,28 +170,17 @@ def main() -> None:
     (out / "claims").mkdir(parents=True, exist_ok=True)
     began = time.time()
     until = began + args.budget - KEPT_FOR_PACKING
-    lanes = [(1, 0.0, [*range(4, 8), *range(20, 24)]), (0, args.second, [*range(4), *range(16, 20)])]
-    running: dict[int, subprocess.Popen[bytes]] = {}
-    deaths, ended = 0, set()
-    while len(ended) < len(lanes) and time.time() < until:
-        for gpu, start, cores in lanes:
-            process = running.get(gpu)
-            if start < 0:
-                ended.add(gpu)
-            elif process is None:
-                if time.time() - began >= start:
-                    running[gpu] = started(out, until, gpu, cores, args.only)
-            elif process.poll() is not None and gpu not in ended:
-                say(f"worker {gpu} ended with {process.returncode}")
-                deaths += process.returncode != 0
-                if process.returncode == 0 or deaths > 6:
-                    ended.add(gpu)
-                else:
-                    running[gpu] = started(out, until, gpu, cores, args.only)
-        time.sleep(0.2)
-    for process in running.values():
-        if process.poll() is None:
+    cores = len(os.sched_getaffinity(0))
+    for _ in range(6):
+        process = started(out, until, cores, args.only)
+        try:
+            ended = process.wait(until - time.time())
+        except subprocess.TimeoutExpired:
             process.kill()
+            break
+        say(f"worker ended with {ended}")
+        if ended == 0:
+            break
     pack(out, args.to or out / "pairs.tar", began + args.budget - 6)
 
 

@@ -296,8 +296,7 @@ def batch_ns(graph: StepGraph, program_of: Mapping[int, int], in_time: Sequence[
     program_of: whose program a rank runs. It keeps its own loader unless that is why it is late. in_time: ranks whose
     input is taken to be there.
     """
-    known = graph.loading_ns
-    if not known:
+    if not (known := graph.loading_ns):
         return 0.0
     left = [rank for rank in graph.ranks if rank not in in_time]
     taken = [known.get(_loader_of(graph, rank, program_of.get(rank, rank)), 0.0) for rank in left]

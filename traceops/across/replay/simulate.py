@@ -96,8 +96,7 @@ def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     least = least_loss(float(replayed.step_ns().mean()), len(graph.steps))
     if any(gained.values()) and _longer_at_first(replayed.step_ns(), least):
         replayed, lost, _ = _replay(graph, change, {}, gained)
-    later = {rank: ns for rank, ns in lost.items() if ns > least}
-    if later:
+    if later := {rank: ns for rank, ns in lost.items() if ns > least}:
         again = _replay(graph, change, later, gained)[0]
         if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()):
             return again
@@ -129,8 +128,7 @@ def _replay(
     """
     programs = [_program(graph, rank, change, later, kept or {}) for rank in graph.ranks]
     transfer = graph.transfer if change.transfer is None else change.transfer
-    compiled = _compiled()
-    if compiled is None:
+    if (compiled := _compiled()) is None:
         edges, waited_for, lost, gained = replay_plainly(programs, graph.collectives, transfer)
     else:
         found, waited_for, lost, gained = compiled.replay(programs, graph.collectives, transfer)

@@ -177,18 +177,15 @@ class Replays:
         """With these ranks running as their peers do; None where one has no peer outside the set."""
         if not ranks:
             return self.base
-        key = tuple(sorted(ranks))
-        if key not in self._made:
+        if (key := tuple(sorted(ranks))) not in self._made:
             change = self.cure(key)
             self._made[key] = None if change is None else simulate(self.graph, change)
         return self._made[key]
 
     def cure(self, ranks: Sequence[int]) -> Scenario | None:
         """These ranks run as their peers do; kernels beside communication are slowed as much less as less is waited."""
-        key = tuple(sorted(ranks))
-        if key not in self._changes:
-            change = cure(self.graph, key, self.typical)
-            if change is not None and self.without:
+        if (key := tuple(sorted(ranks))) not in self._changes:
+            if (change := cure(self.graph, key, self.typical)) is not None and self.without:
                 change = replace(change, without=self.without)
             if change is not None and key and self._are_slowed:
                 waited = sum(self.base.waited_for.values())
@@ -241,8 +238,7 @@ def measure_what_if(
         changes[ALL_EQUAL] = Scenario(program_of=medians)
     made += [_predicted(graph, name, change) for name, change in changes.items()]
     for ranks in rank_sets:
-        replay = replays.cured(ranks)
-        if replay is not None:
+        if (replay := replays.cured(ranks)) is not None:
             made.append(Prediction(rank_change(ranks), tuple(ranks), replay.step_ns()))
     made.sort(key=lambda prediction: (float(prediction.step_ns.mean()), prediction.change))
     typical = np.ones(len(graph.steps), dtype=bool) if typical is None else typical

@@ -401,8 +401,7 @@ class LightWindow:
             "rank": self._rank, "source": source.name, "steps": steps, "step_ms": durations, "mark_bytes": marks,
             "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
         }  # fmt: skip
-        file = self._file()
-        if file == LIGHT_FILE:
+        if (file := self._file()) == LIGHT_FILE:
             for later in LATER_LIGHT_FILES:  # of an earlier beginning
                 (self._folder / later).unlink(missing_ok=True)
         write_whole(self._folder / file, _packed(header, found))

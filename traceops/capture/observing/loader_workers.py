@@ -69,8 +69,7 @@ class StartedAnew:
         return process.__reduce_ex__(4) if found is None else found
 
     def _with_lines(self, process: Any) -> Any:
-        folder = self._folder()
-        if folder is None or not self._is_loaders(process):
+        if (folder := self._folder()) is None or not self._is_loaders(process):
             return None
         make, arguments, state = process.__reduce_ex__(4)[:3]
         # The name comes last, when all that the worker needs is loaded.

@@ -191,8 +191,7 @@ class Observer:
         if self.trouble is not None or self._under_profiler or self._after_window or self._way.count < FIRST:
             return
         due_ns = min(due_ns, self._clock.due_ns())
-        times = self._compilations.times()
-        if times is None or isinstance(times, dict):
+        if (times := self._compilations.times()) is None or isinstance(times, dict):
             self._way.arm(until, due_ns, filed_ns, sys.modules, times, COMPILED, self._compilations.seen)
 
     def close(self) -> bool:
@@ -260,7 +259,7 @@ class Observer:
             if self._looking and (slow or at >= due):
                 since = max(last, step_begun) if slow else last
                 weight_us = max(min(at - since, int(_MOST_WEIGHT * wait_ns)), 0) // 1000
-                self._stacks.sample(self._first + count, weight_us, look)
+                self._stacks.sample(self._first + count, weight_us, look, (at - step_begun) // 1000)
                 self._pace.looked(time.perf_counter_ns() - begin, early=at < due)
                 last = at
             elif self._looking:
@@ -302,8 +301,7 @@ class Observer:
     def _count(self) -> None:
         if self._device is None:
             return
-        counters = allocator_counters(self._device)
-        if counters is not None:
+        if (counters := allocator_counters(self._device)) is not None:
             self._compilations.notes.append(["m", self._step, *counters])
 
     def _weigh(self, step: int, now: int) -> None:
@@ -315,13 +313,11 @@ class Observer:
         if self._device is None:
             return
         self._weighed += 1
-        found = allocator_bytes(self._device)
-        if found is not None:
+        if (found := allocator_bytes(self._device)) is not None:
             self._compilations.notes.append(["b", step, *found])
 
     def _write(self) -> None:
-        ready = self._way.take()
-        if ready:
+        if ready := self._way.take():
             _append(self._steps, ready)
         notes, self._compilations.notes = self._compilations.notes, []
         lines: list[list[Any]] = [*self._stacks.take(), *notes]

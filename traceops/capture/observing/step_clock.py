@@ -228,8 +228,7 @@ class Compilations:
 
     def take(self, step: int) -> tuple[int, int]:
         """Nanoseconds and number of the compilations since it was asked last."""
-        times = self.times()
-        if not times:
+        if not (times := self.times()):
             self.seen = 0  # torch._dynamo.reset() empties it
             return 0, 0
         took = next((times[name] for name in COMPILED if name in times), ())
@@ -266,8 +265,7 @@ class Compilations:
 def allocator_counters(device: int) -> tuple[int, int, int] | None:
     """cudaMalloc calls, retries after memory ran out, and cudaFree calls so far; None where torch does not tell."""
     torch = sys.modules.get("torch")
-    read = getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)
-    if read is None:
+    if (read := getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)) is None:
         return None
     stats = read(device)
     return (
@@ -283,8 +281,7 @@ def allocator_bytes(device: int) -> tuple[int, int, int, int, int] | None:
     None where torch does not tell.
     """
     torch = sys.modules.get("torch")
-    read = getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)
-    if read is None:
+    if (read := getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)) is None:
         return None
     stats = read(device)
     held, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]

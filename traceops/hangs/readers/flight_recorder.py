@@ -259,8 +259,7 @@ def _document(path: Path) -> tuple[Any, str]:
             parts = salvage_plain(data)
         except ForbiddenPickle as forbidden:
             raise FileError(path, f"is not a flight-recorder dump and was not opened: {forbidden}") from forbidden
-        document = _assembled(parts)
-        if not document:
+        if not (document := _assembled(parts)):
             raise FileError(path, f"is cut off or damaged ({error}); nothing could be read from it") from error
         return document, reason("hangs", "cut_dump", error=error, count=len(document.get("entries", [])))
 
@@ -312,8 +311,7 @@ def _status(
     config = config if isinstance(config, dict) else {}
     names = _names_by_id(list(map(str, config)), entries, groups)
     for key, value in config.items():
-        name = names.get(str(key))
-        if name is not None and isinstance(value, dict):
+        if (name := names.get(str(key))) is not None and isinstance(value, dict):
             enqueued = _sequence(value.get("last_enqueued_collective"))
             result[name] = GroupStatus(enqueued, _sequence(value.get("last_completed_collective")), latest=enqueued)
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -163,8 +163,7 @@ class Attempts:
 
     def take(self, number: int, body: str) -> bool:
         """Whether the line tells that a process ended."""
-        ended = self._exits.take(number, body)
-        if ended is None:
+        if (ended := self._exits.take(number, body)) is None:
             return False
         if ended.pid is not None and ended.sure:
             if ended.pid not in self._pids and ended.ranks[0] in self._pids.values():
@@ -451,8 +450,7 @@ class _LogReader:
         self._unexplained.look_for_step(body)
         if self._events.says_nothing:
             self._unexplained.take(number, rank, body)
-        bare = bare_exception(body)
-        if bare is not None and not bare.startswith(NOT_THE_CAUSE):
+        if (bare := bare_exception(body)) is not None and not bare.startswith(NOT_THE_CAUSE):
             before = self._bare.get(rank)
             if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
                 self._bare[rank] = (number, bare)
@@ -481,8 +479,7 @@ class _LogReader:
             late = completed is None or event.sequence is None or event.sequence > completed
             return event.group is None and late
 
-        open_event = self._events.recent("timeout", rank, nameless)
-        if open_event is not None:
+        if (open_event := self._events.recent("timeout", rank, nameless)) is not None:
             open_event.amend(group=group["group"], group_description=group["description"] or None)
 
     def _is_echo(self, kind: LogKind, rank: int | None, fields: ToldFields) -> bool:
@@ -558,8 +555,7 @@ class _LogReader:
                 self._events.drop(before)  # what replaced it says more
             else:  # it was raised below, and says where that was called
                 before.amend(frames=before.event.frames + raised.frames)
-        open_event = self._told(raised.line, rank, raised.text, raised.frames)
-        if open_event is None:
+        if (open_event := self._told(raised.line, rank, raised.text, raised.frames)) is None:
             text = raised.text
             if raised.link == "cause" and before is not None and before.event.kind == "error":
                 self._events.drop(before)

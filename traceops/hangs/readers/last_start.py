@@ -272,8 +272,7 @@ def last_lines(path: str) -> tuple[LogEvent, ...]:
             continue
         block, line, at = piece.data(), piece.number, 0
         for match in _LINE.finditer(block):
-            rank = int(match[1])
-            if rank in last:
+            if (rank := int(match[1])) in last:
                 line, at = line + block.count(b"\n", at, match.start(1)), match.start(1)
                 text = match[2].decode(errors="replace").strip()
                 found[rank] = LogEvent("said", rank, path, line, text, clock=clock_of(match[0]))

@@ -311,8 +311,7 @@ def _exit(number: int, emitter: _Emitter, match: re.Match[str]) -> Exit | None:
 def _code_in(said: dict[str, str | None], *, by_shell: bool) -> int:
     """The exit code as Python has it; 0 where a line tells of none."""
     if words := said.get("words"):
-        exited = _SRUN_CODE.match(words)
-        if exited is None:
+        if (exited := _SRUN_CODE.match(words)) is None:
             return next((-number for name, number in _SIGNALS.items() if words.startswith(name)), 0)
         said = {"code": exited[1]}
     if name := said.get("name"):

@@ -137,8 +137,7 @@ def read_stacks(path: str, rank: int | None = None) -> RankStacks:
 
     The main thread is the one that the file's first line or the dump names so; faulthandler lists it last.
     """
-    threads = _json_threads(path)
-    if threads is None:
+    if (threads := _json_threads(path)) is None:
         threads = _last_dump(path)
     if not threads:
         raise FileError(path, "holds no stacks; dump them with py-spy dump --pid PID, or faulthandler")

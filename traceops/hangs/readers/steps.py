@@ -298,8 +298,7 @@ def clock_of(line: bytes) -> str | None:
 
 def _spent_s(event: LogEvent) -> int | None:
     """How long it had waited, in whole seconds: its limit, within the watchdog's round."""
-    told = _SPENT.search(event.text)
-    if told is None:
+    if (told := _SPENT.search(event.text)) is None:
         return None
     spent = int(told[1]) // 1000
     return spent if 0 < spent <= _LONGEST_WAIT else None
@@ -325,6 +324,5 @@ def _said_at(path: str, clock: bytes, before: int) -> Iterator[tuple[int, str]]:
         for at, line in lines(piece.data(), piece.number):
             if at < before and clock.decode() in line[:_CLOCK_HEAD]:
                 body = without_prefixes(line)
-                said = _LEVELS.sub("", body).strip()
-                if said:
+                if said := _LEVELS.sub("", body).strip():
                     yield at, first_words(said, _MOST_TEXT)

@@ -458,8 +458,7 @@ def _says_so(body: str) -> bool:
         return False
     if (signal := _SIGNAL.search(body, 0, _SEARCHED)) is not None:
         return _ONLY_SAID.search(body, 0, signal.start()) is None
-    told = _NAME.search(body, 0, _SEARCHED)
-    if told is None:
+    if (told := _NAME.search(body, 0, _SEARCHED)) is None:
         return False
     before = body[: told.start()]
     if _CAME.search(before) is not None or _DID_COME.match(body, told.end()) is not None:

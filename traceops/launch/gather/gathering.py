@@ -419,8 +419,7 @@ class Gathering:
         self._collector: Collector | None = None
         self._sender: Sender | None = None
         secret = os.environ.get(SECRET_ENV, "")
-        first = self._meeting.first
-        if first is not False:
+        if (first := self._meeting.first) is not False:
             try:
                 self._collector = Collector(
                     plan.out,

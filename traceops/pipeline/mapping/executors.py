@@ -144,8 +144,7 @@ def open_workers(chosen: str | Executor, jobs: int | None) -> Iterator[WorkerPoo
         slots = getattr(chosen, "_max_workers", None) or cores()
         yield WorkerPool(chosen, min(jobs or slots, slots))
         return
-    address = _dask_address(chosen)
-    if address is not None:
+    if (address := _dask_address(chosen)) is not None:
         opened = _dask(chosen, address)
     elif chosen == "mpi":
         opened = _mpi()
@@ -337,8 +336,7 @@ class _Run(Generic[Given]):
                 if meanwhile is not None:
                     meanwhile()
                     meanwhile = None
-                done = wait(running, _TICK_S, FIRST_COMPLETED).done
-                if not done:
+                if not (done := wait(running, _TICK_S, FIRST_COMPLETED).done):
                     self._workers.end_if_one_died()
                 for future in done:
                     file = running.pop(future)

@@ -186,8 +186,7 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
         return same
     for name in _field_names(kind):
         item = getattr(value, name)
-        own = type(item)
-        if own not in _LEAVES:
+        if (own := type(item)) not in _LEAVES:
             msgspec.structs.force_setattr(
                 value, name, known(item, item) if own is str else _replace(item, known, shared)
             )
@@ -483,11 +482,9 @@ def cache_folder() -> Path | None:
 
 def most_bytes() -> int:
     """How large the cache may grow: $TRACEOPS_CACHE_SIZE such as 500M or 4G, else 2 GiB. Raises UsageError."""
-    text = os.environ.get(SIZE)
-    if not text:
+    if not (text := os.environ.get(SIZE)):
         return _MOST_BYTES
-    match = re.fullmatch(r"(\d{1,15})([KMGT]?)B?", text.strip().upper())
-    if match is None:
+    if (match := re.fullmatch(r"(\d{1,15})([KMGT]?)B?", text.strip().upper())) is None:
         raise UsageError(f"{SIZE} is a size such as 500M or 4G, not {text!r}")
     return int(match[1]) * _UNITS[match[2]]
 
@@ -516,8 +513,7 @@ def load(folder: Path, header: SummaryHeader) -> bytes | None:
     path = _place(folder, header)
     try:
         with open_own(path, folder) as file:
-            data = _if_same(unzipped(file, str(path)), header)
-            if data is not None:
+            if (data := _if_same(unzipped(file, str(path)), header)) is not None:
                 touch_own(file)  # the least recently used go first
             return data
     except (OSError, InputError):

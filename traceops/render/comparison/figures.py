@@ -152,8 +152,7 @@ def interval_figure(comparison: Comparison) -> Figure | None:
 
 def _limits(shown: Sequence[MetricChange]) -> list[dict[str, Any]]:
     """A mark for each gated metric, from where a change for the worse fails."""
-    gated = [metric for metric in shown if metric.threshold_pct is not None]
-    if not gated:
+    if not (gated := [metric for metric in shown if metric.threshold_pct is not None]):
         return []
     marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
     limits = [rounded(_limit(metric)) for metric in gated]

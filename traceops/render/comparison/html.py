@@ -160,8 +160,7 @@ def _commit(commit: str | None, dirty: bool | None) -> Cell:
 
 
 def _value(evidence: Evidence) -> str:
-    value = evidence.value
-    if value is None:
+    if (value := evidence.value) is None:
         return UNKNOWN
     return value[:200] if isinstance(value, str) else f"{value:g}"
 

@@ -71,8 +71,7 @@ def _overview(comparison: Comparison) -> list[str]:
     gated = text.known(comparison.gated)
     if len(gated) > _MOST_METRICS:
         gated = sorted(gated, key=lambda metric: OUTCOMES.index(metric.outcome))[:_MOST_METRICS]
-    shown = gated + text.movers(comparison)
-    if shown:
+    if shown := gated + text.movers(comparison):
         header = ("metric", "base", "head", "change", "interval", "verdict")
         lines += [*table(header, [_overview_row(metric) for metric in shown], right=(1, 2, 3, 4)), ""]
     items = [
@@ -230,8 +229,7 @@ def announce(comparison: Comparison, environ: Mapping[str, str], stdout: TextIO,
         return
     for line in workflow_commands(comparison):
         print(line, file=stdout)
-    path = environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
+    if not (path := environ.get("GITHUB_STEP_SUMMARY")):
         return
     try:
         problem = _append(Path(path), render_markdown(comparison, name=name))

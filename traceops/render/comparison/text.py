@@ -92,8 +92,7 @@ def effect_text(metric: MetricChange) -> str:
     if metric.change_pct is None and bound is not None:
         return f"at least {percent_changes([bound])[0]} %"  # nothing else is certain
     if metric.family == "exact" or pct is None:
-        absolute = finite(metric.change)
-        if absolute is None:
+        if (absolute := finite(metric.change)) is None:
             return UNKNOWN if pct is None else percent_changes([pct])[0] + " %"
         text = signed(absolute, metric.unit)
         return text if pct is None or not absolute else f"{text} ({percent_changes([pct])[0]} %)"

@@ -90,8 +90,7 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
 
     Lines need two sizes at least; None without any.
     """
-    lines = _lines(measured)
-    if not lines:
+    if not (lines := _lines(measured)):
         return None
     whose = list(dict.fromkeys((gpus, host) for _, gpus, host in lines))
     many = len(whose) > 1
@@ -230,8 +229,7 @@ def attempts_table(checkup: Checkup) -> Table | None:
 
 def bandwidth_table(checkup: Checkup) -> Table | None:
     """The largest message of each operation; None where nothing was measured."""
-    rows = largest(checkup.measured)
-    if not rows:
+    if not (rows := largest(checkup.measured)):
         return None
     cells: dict[str, Callable[[Measured], Cell]] = {
         "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
@@ -265,8 +263,7 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
             f"{matrix.name(one)} and {matrix.name(other)}: {matrix.outcomes[pair]}",
             "status fired",
         )
-    gbs = matrix.gbs.get(pair)
-    if gbs is None:
+    if (gbs := matrix.gbs.get(pair)) is None:
         return number(None)
     title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
     if pair in matrix.slow:

@@ -327,8 +327,7 @@ def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
         blocks.append(soft(WORDS["arrows"]))
     for graph, css in zip(graphs, ("wide", "tall"), strict=False):
         blocks.append(Drawing("hang_graph", (graph, css, _BOX)))
-    table = waits_table(diagnosis)
-    if table is not None:
+    if (table := waits_table(diagnosis)) is not None:
         return (*blocks, fold(WORDS["arrows_table"], TableBlock(table), open=not graphs))
     none = WORDS["none_missing" if diagnosis.roots else "none_waits"]
     return (*blocks, text(none, _unknown(diagnosis)))

@@ -123,8 +123,7 @@ def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
     edges = [0, *(change.position for change in trend.changes), commits]
     found = []
     for start, end in pairwise(edges):
-        known = [value for value in trend.values[start:end] if value is not None]
-        if known:
+        if known := [value for value in trend.values[start:end] if value is not None]:
             found.append(((start, end - 1), float(np.median(known))))
     return found
 

@@ -83,8 +83,7 @@ def path_table(report: Report) -> Table | None:
     def blank_or_ms(bucket: str) -> Any:
         return lambda row: blank_or(row.spent_ms.get(bucket) or None, 3)
 
-    rows = report.tables.critical_path
-    if not rows:
+    if not (rows := report.tables.critical_path):
         return None
     kept = sorted(range(len(rows)), key=lambda i: -rows[i].duration_ms)[:MOST_PIECES]
     shown = [rows[i] for i in sorted(kept)]
@@ -223,8 +222,7 @@ def clocks_sentence(report: Report) -> str:
     clocks = report.summary.clocks
     if len(report.ranks) < 2 or clocks is None:
         return ""
-    residual = clocks.residual_p95_us
-    if residual is None:
+    if (residual := clocks.residual_p95_us) is None:
         return say("timeline", "clocks", unknown=True)
     unaligned = ranks_text(clocks.unaligned, 8) if clocks.unaligned else ""
     return say("timeline", "clocks", residual=us_text(residual), count=clocks.anchors, unaligned=unaligned)
@@ -284,8 +282,7 @@ def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
 
 
 def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
-    words = BUCKET_WORDS.get(bucket)
-    if words is None or not words.of_rank:
+    if (words := BUCKET_WORDS.get(bucket)) is None or not words.of_rank:
         return bucket if bucket == "transfer" else "other work"
     most = max(by_rank, key=lambda rank: by_rank[rank])
     if by_rank[most] >= _MOSTLY * ms:
@@ -339,8 +336,7 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
 
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     """What a change would save."""
-    table = what_if_table(report)
-    if table is None:
+    if (table := what_if_table(report)) is None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
         return section_of("what-if", (text(why_no_what_if(report, 0.0)),)) if no_replay else None
     replay, words = replay_sentence(report), report.summary.step_words
@@ -475,8 +471,7 @@ def _tied_sentence(report: Report) -> str:
 
 
 def _matching_sentence(report: Report) -> str:
-    matching = report.summary.matching
-    if matching is None or not matching.events:
+    if (matching := report.summary.matching) is None or not matching.events:
         return say("collectives", "matching", none=True)
     pct = matching.matched_pct
     left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())

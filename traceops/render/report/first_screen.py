@@ -174,8 +174,7 @@ def _blamed_lane(
 
 
 def _wait_marks(rows: Rows, end: float, when: str) -> tuple[Mark, ...]:
-    waits = _time(rows, _WAIT)
-    if waits < _WORTH * end:
+    if (waits := _time(rows, _WAIT)) < _WORTH * end:
         return ()
     return _marks(rows, _WAIT, f"waits {ms_text(waits)} ms {when}", end)
 

@@ -110,8 +110,7 @@ def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:
 def copies(report: Report, shown: Sequence[int]) -> Section | None:
     """Copies between host and device by rank and kind, the most exposed first."""
     every, words, named = report.tables.copies, report.summary.step_words, texts("page", "copies")
-    rows = [row for row in every if row.device_ms >= _LEAST_COPY_MS]
-    if not rows:
+    if not (rows := [row for row in every if row.device_ms >= _LEAST_COPY_MS]):
         return None
     cells = {
         "direction": lambda row: name(named.get(f"direction.{row.direction}", row.direction)),

@@ -53,8 +53,7 @@ def how_to_open(report: Report) -> Block:
     path = f"profile/{name}" if " " not in name else f"'profile/{name}'"
     rules = list(dict.fromkeys(finding.rule for finding in report.findings if finding.ranks))[:3]
     lines = [f"traceops view {path} --around {rule}" for rule in rules]
-    step = detail_step(report)
-    if step is not None:
+    if (step := detail_step(report)) is not None:
         lines.append(f"traceops view {path} --steps {step}")
     if not lines:
         lines.append(f"traceops view {path}")
@@ -72,8 +71,7 @@ def finding_place(finding: Finding, report: Report) -> Place | None:
 
     None too where it names steps of the run and none of them was recorded.
     """
-    detail = report.detail
-    if detail is None:
+    if (detail := report.detail) is None:
         return None
     drawn = {rank.rank for step in detail.steps for rank in step.ranks}
     lengths = {step.step: step.length_ns for step in detail.steps if step.step in finding.steps}

@@ -143,8 +143,7 @@ def _typical_of(step: StepTime) -> str:
 
 def _first_steps(report: Report) -> list[Block]:
     """That the recorded steps may not be like later ones, where they are a program's first, or steps settle later."""
-    rows = rows_of_run(report)
-    if rows is not None and rows.early_window is not None:
+    if (rows := rows_of_run(report)) is not None and rows.early_window is not None:
         note = rows.early_window.note
         return [text(f"{note[0].upper()}{note[1:]}.", indent=(0, 2))]
     if not report.summary.first_steps:

@@ -110,8 +110,7 @@ def _who_waits(rows: UndisturbedRows) -> dict[str, Any]:
 
 def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     """Where the undisturbed step goes on each rank."""
-    rows = undisturbed_of(report)
-    if rows is None:
+    if (rows := undisturbed_of(report)) is None:
         return None
     told = sentence(rows, typical_of(report))
     blocks = (
@@ -131,8 +130,7 @@ _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17
 
 def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
     """Every step of the training, recorded or not."""
-    rows = rows_of_run(report)
-    if rows is None:
+    if (rows := rows_of_run(report)) is None:
         return None
     blocks: list[Block] = [
         text(whole_run_sentence(rows, report)),
@@ -202,8 +200,7 @@ def _cause_text(cause: str) -> str:
 
 def unlike_run(report: Report) -> str:
     """That what holds of the recorded steps need not hold of the run; '' where they are like the others."""
-    rows = rows_of_run(report)
-    if rows is None or report.summary.steps_found_by == "window":
+    if (rows := rows_of_run(report)) is None or report.summary.steps_found_by == "window":
         return ""
     times = much_longer(rows.typical_ms, report.summary.step_time_ms.typical)
     facts = {"longer_times": times, "typical_ms": rows.typical_ms, "early": rows.early_window}

@@ -36,8 +36,7 @@ _ALIKE = 1.02  # runs that differ by less have no order: one capture each says n
 
 def runs_verdict(rows: Sequence[RunRow]) -> document.Headline:
     """The run with the worst finding, which run gets most done, and how many could not be analysed."""
-    usable = [row for row in rows if not row.problem]
-    if not usable:
+    if not (usable := [row for row in rows if not row.problem]):
         return document.Headline("error", phrases("runs", "runs", "verdict", none=True, count=len(rows))[0])
     ill = [row for row in sickest_first(usable) if _badness(row)]
     failed = len(rows) - len(usable)
@@ -217,8 +216,7 @@ def sections(rows: Sequence[RunRow], *, linked: bool) -> list[document.Section]:
         )
         words, ledgers = texts("runs", "runs"), document.TableBlock(ledger_table(rows, linked=linked))
         made.append(document.Section("ledger", words["steps"], (ledgers, document.soft(words["ledgers"]), terms)))
-    failed = [row for row in rows if row.problem]
-    if failed:
+    if failed := [row for row in rows if row.problem]:
         made.append(document.Section("problems", "Without a report", (problems(failed),)))
     return made
 

@@ -167,8 +167,7 @@ class Axis(msgspec.Struct, frozen=True):
 
     def share(self, value: Any) -> float | None:
         """Where a value lies, 0 at `low` and 1 at `high`; None where nothing is known."""
-        number = self.number(value)
-        if number is None:
+        if (number := self.number(value)) is None:
             return None
         if self.log:
             if number <= 0:

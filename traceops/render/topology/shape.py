@@ -210,8 +210,7 @@ class _Speaker:
         return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad), known)
 
     def _kind(self, pair: Pair) -> str:
-        path = self._machine.path(*pair)
-        if path is None:
+        if (path := self._machine.path(*pair)) is None:
             return NOT_KNOWN
         if path.kind != "NV":
             return path.kind

@@ -49,8 +49,7 @@ def prose(text: str, limit: int = 600) -> str:
 
 def code(text: str, limit: int = 72) -> str:
     """A name in a code span, shortened; one with a pipe, backtick or backslash keeps them inside a table, too."""
-    said = one_line(short_name(one_line(text, 8192), limit), limit + 8)
-    if not said:
+    if not (said := one_line(short_name(one_line(text, 8192), limit), limit + 8)):
         return "–"
     if any(char in said for char in "`|\\"):  # a span cannot hold them in a table: as an element with entities
         return f"<code>{_ANY_MARK.sub(lambda found: f'&#{ord(found[0])};', said)}</code>"

@@ -176,8 +176,7 @@ def is_socket(talk: Talk) -> bool:
 
 
 def _clear(log: NcclLog, talked: Sequence[Talk]) -> str:
-    used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
-    if used:
+    if used := sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE}):
         return reason("fabric", "networks_used", ways=used)
     if log.communicators:
         return reason("fabric", "no_network_used")
@@ -207,8 +206,7 @@ class _Far(Struct, frozen=True):
 
 def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
-    log = fabric.log
-    if log is None:
+    if (log := fabric.log) is None:
         return FAR_NIC.not_evaluated(reason("fabric", "no_log"))
     names = {setting.name for setting in log.settings}
     count: Counter[str] = Counter()

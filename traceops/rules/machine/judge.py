@@ -145,8 +145,7 @@ def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool
     own = [look for look in looks if look.rule == rule.id]
     ran = tested and area == "tests"
     told = own or [look for look in looks if look.area == area and not ran]
-    fine = [look for look in told if look.level != "not_evaluated"]
-    if fine:
+    if fine := [look for look in told if look.level != "not_evaluated"]:
         return rule.clear(fine[0].found if own else "")
     if told:
         return rule.not_evaluated(told[0].why)
