@@ -13,6 +13,8 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
     ["b", step, tensors, reserved, pieces, most tensors, most reserved]  bytes of the GPU at this step's end: pieces
                                                                          lie free between blocks in use
     ["c", step, µs, function, file, line, reason]                        a compilation of torch.compile
+    ["d", [number, …]]                                                   checksums of what the data loaders gave to the
+                                                                         first steps, where ranks do not share a model
     ["e", reason]                                                        why no more was observed
 
 ``rank_<r>/loader.<worker>.<pid>.jsonl``: frames, stacks and samples of a worker of one of its data loaders, in the same
