@@ -108,6 +108,9 @@ LIGHT_LOG_FIELDS = (
 #     ["r", ms, rank, pid, CPU ms, ms its main thread waited for a core, major faults, core, ms it ran]
 #     ["h", ms, stolen CPU ms, CPU ms that its quota refused the cgroup, CPU ms in which its cores were wanted, CPU ms
 #      that the cgroup used]
+#     ["n", ms, bytes received, bytes sent]    by all network devices and InfiniBand ports
+#     ["d", ms, rank, bytes read from storage, bytes read in all]    with the workers of its data loaders
+#     ["m", rank, mount, file system]    of the largest file that a rank or a worker has open to read
 #     ["p", ms, pid, name, percent of a core since the last such look, core]    processes that are not of the run
 #
 # Times are Unix ms; CPU, waiting, faults, stolen, refused, wanted and used time count up, over all cores of the
