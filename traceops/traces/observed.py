@@ -274,7 +274,8 @@ def _machine(host: str, raw: bytes) -> MachineLog:
             rest = [*rest, *[None] * (_LENGTHS["h"] - len(rest))]
         if kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
             rows[kind].append(tuple(rest))
-    return MachineLog(host, gpus, *(tuple(rows[kind]) for kind in ("G", "r", "h", "p", "n", "d")), storage)
+    devices, ranks, hosts, others, network, reads = (tuple(rows[kind]) for kind in ("G", "r", "h", "p", "n", "d"))
+    return MachineLog(host, gpus, devices, ranks, hosts, others, network, reads, storage)
 
 
 def _storage(rest: list[Any]) -> tuple[int, str, str]:
