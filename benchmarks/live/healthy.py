@@ -97,7 +97,7 @@ class HealthyJob:
         share = np.zeros((self.ranks, len(KINDS)))
         share[:, : self.parts.size] = self.parts * self.rank_parts
         if kind is not None:
-            part = 0.0 if where >= 0 else 0.7
+            part = 0.0 if where >= 0 else 3.0
             share[:, KINDS.index(kind)] += part * share.sum(1)
             if where >= 0:
                 share[:, KINDS.index("backward")] += 0.7 * share.sum(1)
