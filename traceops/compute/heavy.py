@@ -350,14 +350,9 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    fused = [one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one)]
-    if fused:  # what attention takes once it is fused, which 16 bits shorten too
-        taken = time_of(fused) - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
-        saved += max(taken, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
-    if kernels.training:  # autocast casts weights, and their gradients back
-        forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
-        cast = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
-        saved -= moved_ns(_CAST_AROUND * cast, "cast", kernels.gpu)
+    saved += _gain_of_fused_attention(kernels)
+    if kernels.training:
+        saved -= _cast_ns(uses, kernels)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
@@ -365,6 +360,20 @@ def _find_float32_training(kernels: Kernels) -> None:
     if any(before):  # where TF32 is the other fix, all of them stay free for other causes
         for one, cause in zip(uses, before, strict=True):
             one.cause = cause
+
+
+def _gain_of_fused_attention(kernels: Kernels) -> float:
+    """What 16 bits save of attention in float32 once it is fused."""
+    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
+    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
+    return max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
+
+
+def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
+    """What autocast takes to cast what products multiply, and their gradients back."""
+    forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
+    numel = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
+    return moved_ns(_CAST_AROUND * numel, "cast", kernels.gpu)
 
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
@@ -477,27 +486,31 @@ def find_channels_first(kernels: Kernels) -> None:
         return
     saved, uses = 0.0, []
     for one in convolutions:
-        gain = one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
-        if _is_grouped(one):  # whose kernels for channels last take about twice as long
-            saved -= one.ns
-        elif _depthwise(one) and one.work.bytes:
-            gain = max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * kernels.gpu.memory) / 1e3, 0.0)
-        if gain > 0:
+        gain = _gain_of_channels_last(one, kernels.gpu)
+        saved += gain
+        if gain:
             uses.append(one)
-            saved += 0.0 if _is_grouped(one) else gain
     for one in kernels.free(lambda one: "batch_norm" in one.use.name and "layer" not in one.use.name):
         tensor = next((t for t in one.tensors if len(t.dims) in (4, 5)), None)
         if tensor is None or not _first(tensor) or one.work.bytes is None:
             continue
-        least = (
-            one.calls * one.work.bytes / (_NORM_LAST[len(tensor.dims)][bool(one.use.node)] * kernels.gpu.memory) / 1e3
-        )
+        rate = _NORM_LAST[len(tensor.dims)][bool(one.use.node)] * kernels.gpu.memory
+        least = one.calls * one.work.bytes / rate / 1e3
         if one.ns > least:
             uses.append(one)
             saved += one.ns - least
     if sum(one.ns for one in uses if one.kind == "convolution"):
         first = max(uses, key=lambda one: one.ns).use.inputs.tensors[0].dims
         kernels.claim("channels_first_layout", uses, saved, sizes=tuple(first))
+
+
+def _gain_of_channels_last(one: Judged, gpu: Gpu) -> float:
+    """What a convolution saves with channels last: conversions, or the slow kernel of a depthwise one."""
+    if _is_grouped(one):  # whose kernels for channels last take about twice as long
+        return -one.ns
+    if _depthwise(one) and one.work.bytes:
+        return max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * gpu.memory) / 1e3, 0.0)
+    return one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
 
 
 def _channels_first(one: Judged) -> bool:

@@ -383,18 +383,7 @@ def _share(one: Judged, table: int) -> float:
 
 def find_one_hot(kernels: Kernels) -> None:
     """Products with rows that hold a single one: a look-up does the same."""
-    hot = {
-        (t.numel, t.dims[-1])
-        for one in kernels.all
-        if one.use.within("aten::one_hot") or _puts_ones(one)
-        for t in one.tensors
-        if len(t.dims) > 1 and t.dims[-1] >= _HOT
-    }
-    compared = [one for one in kernels.all if one.use.name == "aten::eq" and not one.use.node]
-    for one in compared:  # numbers with all classes
-        classes = max((t.dims[-1] for t in one.tensors if t.dims), default=0)
-        if classes >= _HOT and _broadcast(one) > one.numel:
-            hot.add((_broadcast(one), classes))
+    hot = _one_hot_rows(kernels)
     uses = []
     least = 0.0
     for one in kernels.free(lambda one: one.work.product is not None):
@@ -410,6 +399,22 @@ def find_one_hot(kernels: Kernels) -> None:
     made = kernels.free(lambda one: any((t.numel, t.dims[-1]) in hot for t in one.tensors if len(t.dims) > 1))
     together = list({id(one): one for one in (*uses, *made)}.values())
     kernels.claim("one_hot_product", together, time_of(together) - least)
+
+
+def _one_hot_rows(kernels: Kernels) -> set[tuple[int, int]]:
+    """Elements and classes of what holds one-hot rows, or is made to."""
+    hot = {
+        (t.numel, t.dims[-1])
+        for one in kernels.all
+        if one.use.within("aten::one_hot") or _puts_ones(one)
+        for t in one.tensors
+        if len(t.dims) > 1 and t.dims[-1] >= _HOT
+    }
+    for one in kernels.all:  # numbers that are compared with all classes
+        classes = max((t.dims[-1] for t in one.tensors if t.dims), default=0) if one.use.name == "aten::eq" else 0
+        if classes >= _HOT and not one.use.node and _broadcast(one) > one.numel:
+            hot.add((_broadcast(one), classes))
+    return hot
 
 
 def _puts_ones(one: Judged) -> bool:
