@@ -62,12 +62,6 @@ class RankProgram(Struct, frozen=True):
     spell_end: Int
     spell_comm: Int
 
-    def own_before(self, t: Int) -> Int:
-        """Time in each of OWN_BUCKETS before each of the moments in `times`, shape (len(t), buckets)."""
-        at = self.times.searchsorted(np.minimum(np.maximum(t, self.times[0]), self.times[-1]))
-        before: Int = self.own[at]
-        return before
-
     def joined_before(self, t: Int) -> Int:
         """Time spent waiting in joins before each moment."""
         return union(self.join_start, self.join_end).covered_before(t)

@@ -346,9 +346,6 @@ _MOST_ROLES = 64  # beyond so many different programs only equal ones are one ro
 _MATCHED = 0.5  # of a rank's collectives in a step: with fewer the step shows too little
 
 
-_LONG_AGO = np.iinfo(np.int64).min
-
-
 def build_graph(
     ranks: Sequence[RankSummary],
     matching: MatchedCollectives,
@@ -592,7 +589,7 @@ def _followed(start: Int, end: Int, stream: Int, ready: Int) -> tuple[Int, Int]:
     for value in uniques(stream):
         same = (stream == value).nonzero()[0]
         after[same[1:]] = same[:-1]
-    ended = np.where(after >= 0, end[after], _LONG_AGO) if len(start) else start
+    ended = np.where(after >= 0, end[after], NEVER) if len(start) else start
     by_end = end.argsort(kind="stable")
     closest = end[by_end].searchsorted(start, side="right") - 1
     other = by_end[np.maximum(closest, 0)] if len(start) else closest
