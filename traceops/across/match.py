@@ -89,10 +89,6 @@ class MatchedCollectives(Struct, frozen=True):
         return round(100.0 * (1.0 - (sum(self.unmatched.values()) + inside - self.events) / inside), 2)
 
 
-def _sizes_differ(args: Sequence[CommArgs | None]) -> bool:
-    return len({(one.elements_in, one.dtype) for one in args if one is not None}) > 1
-
-
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
@@ -118,7 +114,9 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         unmatched[send_receive.NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
         for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
-            if _sizes_differ(args_of) and not _uneven_by_design(op):
+            if (
+                len({(one.elements_in, one.dtype) for one in args_of if one is not None}) > 1
+            ) and not _uneven_by_design(op):
                 unmatched[send_receive.OTHER_SIZE] += len(members)
                 continue
             spent = [durations[rank][position] for rank, position in members]
@@ -148,7 +146,11 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
             group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
         sends = calls_known and _SENDS_IN_KERNEL.search(kernel)
         if args is None and (others_known or sends) and not own:
-            yield position, _why_unknown(summary, position)
+            if not summary.on_gpu:
+                why_unknown = NO_CALL
+            else:
+                why_unknown = NO_METADATA if summary.program.host[position] > NEVER else BEFORE_WINDOW
+            yield position, why_unknown
         elif _is_point_to_point(op):
             yield position, send_receive.NO_END
         elif group is None:
@@ -157,12 +159,6 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
             yield position, send_receive.NO_TRACE
         else:
             yield position, (number, (args.group_description if args else None) or "", op)
-
-
-def _why_unknown(summary: RankSummary, position: int) -> str:
-    if not summary.on_gpu:
-        return NO_CALL
-    return NO_METADATA if summary.program.host[position] > NEVER else BEFORE_WINDOW
 
 
 class _Groups:

@@ -34,7 +34,13 @@ def main(args: argparse.Namespace) -> int:
     """Returns 0, or what --fail-on asks for. Raises UsageError and InputError before anything is tested."""
     formats = report_formats(args.format)
     if args.saved:
-        _refuse_tests(args)
+        given = {
+            "--gpus": args.gpus, "--nproc": args.nproc, "--budget": args.budget, "--nnodes": args.nnodes,
+            "--compute": args.compute or None, "--quick": args.quick or None,
+            "--device": None if args.device == "auto" else args.device,
+        }  # fmt: skip
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"{wrong[0]}: --from only reads files and tests nothing; leave one of the two out")
         return _judge_files(args, formats)
     if args.compute:
         require_torch("doctor --compute")
@@ -150,13 +156,3 @@ def _exit_code(checkup: Checkup, fail_on: Severity | None) -> int:
     found += [names[look.level] for look in checkup.looks if look.level in names]
     found += ["error" for trial in checkup.trials if trial.as_it_is and trial.outcome in BAD]
     return reach(found, fail_on)
-
-
-def _refuse_tests(args: argparse.Namespace) -> None:
-    given = {
-        "--gpus": args.gpus, "--nproc": args.nproc, "--budget": args.budget, "--nnodes": args.nnodes,
-        "--compute": args.compute or None, "--quick": args.quick or None,
-        "--device": None if args.device == "auto" else args.device,
-    }  # fmt: skip
-    if wrong := [name for name, value in given.items() if value is not None]:
-        raise UsageError(f"{wrong[0]}: --from only reads files and tests nothing; leave one of the two out")

@@ -128,54 +128,7 @@ def report_run(screen: Screen, plan: Plan, run: EndedRun, contain: Containment, 
     for numbers, early in capture_failure.by_cause(early_ends(run.ranks, run.early)):
         screen.say(_text("capture_ended", ranks=who(numbers), cause=capture_failure.cause_text(early)))
         screen.say(_text("next_time", advice=capture_failure.advice_text(early)))
-    _report_traces(screen, plan, run, advise)
-
-
-def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment) -> None:
-    """How the training ended, where it did not by itself."""
-    ended = run.ended
-    if run.failure is not None:
-        _report_failure(screen, plan, run, run.failure, contain)
-    elif ended.hung:
-        screen.say(_text("hung", folder=short_path(plan.evidence)))
-        screen.say(_text("next_diagnose", out=short_path(plan.out)))
-    elif run.code and not ended.signal:
-        if plan.launcher == "none":  # it has said itself what it had to say
-            screen.say(_text("command_failed", code=run.code))
-        else:
-            screen.say(_text("torchrun_failed", code=ended.returncode))
-            tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
-            screen.output("".join(tail).encode(), LineSource(error=True))
-            with contain("find_cause"):
-                if (found := find_cause(plan)) is not None:
-                    report_cause(plan, screen, found)
-    elif ended.saved and (saved := saved_evidence(plan.evidence)):
-        screen.say(_text("saved", folder=short_path(plan.evidence), what=saved))
-        screen.say(_text("next_diagnose", out=short_path(plan.out)))
-
-
-def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, contain: Containment) -> None:
-    """Which rank failed first and with what, where its output is, and the cause."""
-    found, repeated = None, False
-    with contain("find_cause"):
-        found = find_cause(plan)
-        repeated = says(found, failure)
-    host = next((rank.host for rank in run.ranks if rank.rank == failure.rank), None)
-    reason = None if failure.reason == f"exit code {failure.exit_code}" or repeated else failure.reason
-    kind = "failed_first" if failure.exit_code else "ended_first"
-    screen.say(_text(kind, rank=failure.rank, host=host, code=failure.exit_code, reason=reason))
-    logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
-    if (log := next((path for path in logs if path.is_file()), None)) is not None:
-        if not plan.shown.shows(failure.rank, failure.rank):
-            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        screen.say(_text("output", log=short_path(log)))
-    with contain("report_cause"):
-        if found is not None:
-            report_cause(plan, screen, found)
-
-
-def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
-    """What was recorded, and what to do next."""
+    # what was recorded, and what to do next
     ranks = run.ranks
     for line in step_lines(ranks):
         screen.say(line)
@@ -194,6 +147,44 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
     if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
         screen.say(_text("elsewhere", ranks=elsewhere))
     _report_next(screen, plan, run, advise, traced)
+
+
+def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment) -> None:
+    """How the training ended, where it did not by itself."""
+    ended = run.ended
+    if run.failure is not None:
+        found, repeated = None, False
+        with contain("find_cause"):
+            found = find_cause(plan)
+            repeated = says(found, run.failure)
+        host = next((rank.host for rank in run.ranks if rank.rank == run.failure.rank), None)
+        reason = None if run.failure.reason == f"exit code {run.failure.exit_code}" or repeated else run.failure.reason
+        kind = "failed_first" if run.failure.exit_code else "ended_first"
+        screen.say(_text(kind, rank=run.failure.rank, host=host, code=run.failure.exit_code, reason=reason))
+        logs = (plan.out / "logs" / f"rank_{run.failure.rank}.{name}.log" for name in ("stderr", "output"))
+        if (log := next((path for path in logs if path.is_file()), None)) is not None:
+            if not plan.shown.shows(run.failure.rank, run.failure.rank):
+                show_end(screen, log, LineSource(plan.shown.mark(run.failure.rank, run.failure.rank), error=True))
+            screen.say(_text("output", log=short_path(log)))
+        with contain("report_cause"):
+            if found is not None:
+                report_cause(plan, screen, found)
+    elif ended.hung:
+        screen.say(_text("hung", folder=short_path(plan.evidence)))
+        screen.say(_text("next_diagnose", out=short_path(plan.out)))
+    elif run.code and not ended.signal:
+        if plan.launcher == "none":  # it has said itself what it had to say
+            screen.say(_text("command_failed", code=run.code))
+        else:
+            screen.say(_text("torchrun_failed", code=ended.returncode))
+            tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
+            screen.output("".join(tail).encode(), LineSource(error=True))
+            with contain("find_cause"):
+                if (found := find_cause(plan)) is not None:
+                    report_cause(plan, screen, found)
+    elif ended.saved and (saved := saved_evidence(plan.evidence)):
+        screen.say(_text("saved", folder=short_path(plan.evidence), what=saved))
+        screen.say(_text("next_diagnose", out=short_path(plan.out)))
 
 
 def _report_use(screen: Screen) -> None:

@@ -216,7 +216,16 @@ def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
     Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
     work and the others wait; all ranks do more of all; all wait longer, and no host does more.
     """
-    outer = _from_outside(ranks)
+    # what the machine itself reports: no sample is needed for it
+    if strange := [one for one in ranks if one.strangers]:
+        pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
+        outer: Cause | None = Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
+    elif held := [one for one in ranks if one.throttle is not None]:
+        outer = Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
+    elif retrying := [one for one in ranks if one.retries >= 0.1]:
+        outer = Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
+    else:
+        outer = None
     return [outer] if outer is not None else _by_likelihood(ranks)
 
 
@@ -234,7 +243,10 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
     if (most := max((ms for _, ms in found.values()), default=0.0)) >= _PART * excess:
         named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
         more_slow = [_indirect(ranks, excess, sure=False)] if _waits_too(named, excess) else []
-        return _causes_by_kind(named, found) + more_slow
+        # one for each kind of work that grew, on the ranks where it did; the largest first
+        named.sort(key=lambda one: -found[one.rank][1])
+        whys = list(dict.fromkeys(found[one.rank][0] for one in named))
+        return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys] + more_slow
     return [_indirect(ranks, excess, sure=wait - max(own, more) > _SURE)]
 
 
@@ -248,13 +260,6 @@ def _alike(ranks: Sequence[RankEvidence]) -> float:
     if not _BOTH < part < 1 - _BOTH:
         return -inf
     return sum(_Fit.of(one, part).more for one in ranks) - _NAMED
-
-
-def _causes_by_kind(named: list[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> list[Cause]:
-    """One for each kind of work that grew, on the ranks where it did; the largest first."""
-    named.sort(key=lambda one: -found[one.rank][1])
-    whys = list(dict.fromkeys(found[one.rank][0] for one in named))
-    return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
 
 
 def _waits_too(named: Sequence[RankEvidence], excess: float) -> bool:
@@ -294,18 +299,6 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
     if crowded:
         return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
     return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess, sure=sure)
-
-
-def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
-    """What the machine itself reports: no sample is needed for it."""
-    if strange := [one for one in ranks if one.strangers]:
-        pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
-        return Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
-    if held := [one for one in ranks if one.throttle is not None]:
-        return Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
-    if retrying := [one for one in ranks if one.retries >= 0.1]:
-        return Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
-    return None
 
 
 class _Fit(Struct, frozen=True):

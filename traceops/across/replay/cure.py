@@ -42,38 +42,6 @@ class _Gone(Struct, frozen=True):
         return found
 
 
-def usual_program(
-    graph: StepGraph, source: int, peers: Sequence[int], cured: Sequence[int], typical: NDArray[np.bool_]
-) -> RankNodes:
-    """The program of `source`, one of `peers`, with the times that these usually take from one node to the next.
-
-    From step to step a rank's time varies with that of all ranks of the role, and by chance. A cured rank has the first
-    and not the second: with one peer's own steps it would never be waited for where that peer is lucky. So each step
-    has the median over peers and `typical` steps, and what most ranks, the `cured` ones too, take longer or shorter in
-    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them.
-    """
-    nodes = graph.ranks[source]
-    chosen = _thinned(graph, peers)
-    programs = [graph.ranks[rank] for rank in (source, *chosen, *_thinned(graph, cured))]
-    own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
-    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
-    if own is None:
-        return nodes
-    work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
-    return replace(
-        nodes,
-        work=nodes.work - work,
-        standing=nodes.standing - work,
-        join_work=nodes.join_work - joins,
-        host=nodes.host if host is None else nodes.host - host.before(nodes.host),
-        waits=replace(
-            waits,
-            work=waits.work - own.at(waits.work),
-            host=waits.host if host is None else waits.host - host.at(waits.host),
-        ),
-    )
-
-
 def usual_moments(
     graph: StepGraph,
     source: int,
@@ -187,7 +155,9 @@ def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> 
     """
     program_of, spared = {}, {}
     for rank in ranks:
-        if (peer := median_peer(graph, rank, ranks)) is not None:
+        # the peer of `rank` outside `excluded` with the median own time; of two the slower one
+        peers = [peer for peer in graph.peers(rank) if peer not in ranks]
+        if (peer := (median_rank(graph, peers) if peers else None)) is not None:
             program_of[rank] = peer
         elif (places := late_places(graph, rank)) is not None:
             spared[rank] = places
@@ -211,7 +181,28 @@ def as_peers(
         if len(cured) > len(healthy):
             healthy += usually_alike(graph, healthy, cured, typical)
             cured = [rank for rank in cured if rank not in healthy]
-        usual[peer] = usual_program(graph, peer, healthy, cured, typical)
+        # the program of `source`, one of `peers`, with the times that these usually take from one node to the next
+        nodes = graph.ranks[peer]
+        chosen = _thinned(graph, healthy)
+        programs = [graph.ranks[rank] for rank in (peer, *chosen, *_thinned(graph, cured))]
+        own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
+        host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
+        if own is None:
+            usual[peer] = nodes
+        else:
+            work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
+            usual[peer] = replace(
+                nodes,
+                work=nodes.work - work,
+                standing=nodes.standing - work,
+                join_work=nodes.join_work - joins,
+                host=nodes.host if host is None else nodes.host - host.before(nodes.host),
+                waits=replace(
+                    waits,
+                    work=waits.work - own.at(waits.work),
+                    host=waits.host if host is None else waits.host - host.at(waits.host),
+                ),
+            )
     return Scenario(program_of=program_of, usual=usual, spared=spared or {})
 
 
@@ -226,12 +217,6 @@ def usually_alike(
     theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in peers])
     most = median(theirs) + float(np.std(theirs))
     return [rank for rank in ranks if float(median(own_steps(graph, rank)[chosen])) <= most]
-
-
-def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:
-    """The peer of `rank` outside `excluded` with the median own time; of two the slower one."""
-    peers = [peer for peer in graph.peers(rank) if peer not in excluded]
-    return median_rank(graph, peers) if peers else None
 
 
 def median_rank(graph: StepGraph, ranks: Sequence[int]) -> int:

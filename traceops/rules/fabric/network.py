@@ -68,7 +68,10 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     if not over_sockets and not log.plugin_failures:
         unknown = why_not_told(log)
         return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
-    if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and _only_devices(log):
+    # whether all that failed are single devices of a network, beside which others may work
+    if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and (
+        {event.kind for event in log.network_events if event.failed} == {"device_failed"}
+    ):
         return SOCKETS.not_evaluated(reason("fabric", "one_device"))
     return SOCKETS.verdict(_finding(fabric, seen, known))
 
@@ -131,7 +134,18 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     severity = at_least("warning", slow)
     if not seen.between:
         return severity, Sockets(case="inside")
-    if ways := _faster_beside(seen.talked, seen.between):
+    # Ways to other hosts, faster than sockets, that ranks of the same communicators take
+    mixed = {id(talk.communicator) for talk in seen.between}
+    if ways := sorted(
+        {
+            talk.way
+            for talk in seen.talked
+            if talk.connection.transport == "NET"
+            and not talk.inside
+            and not is_socket(talk)
+            and id(talk.communicator) in mixed
+        }
+    ):
         return severity, Sockets(case="mixed", remark="missing_there", ways=tuple(ways))
     if seen.fast:
         return severity, Sockets(case="beside_faster", faster=tuple(map(nic_name, seen.fast[:4])))
@@ -143,32 +157,12 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     return "info", Sockets(case="between_hosts", remark="unknown")
 
 
-def _only_devices(log: NcclLog) -> bool:
-    """Whether all that failed are single devices of a network, beside which others may work."""
-    return {event.kind for event in log.network_events if event.failed} == {"device_failed"}
-
-
 def _by_settings(log: NcclLog) -> tuple[str, ...]:
     """The settings that choose a network, where one was to be chosen and is not there."""
     chosen = {one.name: one for one in log.settings if one.name in _CHOOSING}
     if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
         return ()
     return set_to(list(chosen.values()))
-
-
-def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
-    """Ways to other hosts, faster than sockets, that ranks of the same communicators take."""
-    mixed = {id(talk.communicator) for talk in over_sockets}
-    return sorted(
-        {
-            talk.way
-            for talk in talked
-            if talk.connection.transport == "NET"
-            and not talk.inside
-            and not is_socket(talk)
-            and id(talk.communicator) in mixed
-        }
-    )
 
 
 def is_socket(talk: Talk) -> bool:
