@@ -27,6 +27,11 @@ def live_folder(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join("profile", f"live-{job[:16]}")  # noqa: PTH118 - a name that is shown as it was given
 
 
+def live_settings(folder: str) -> CaptureSettings:
+    """Those of a capture for a monitor, which replaces what an earlier job left in the folder."""
+    return CaptureSettings(out=folder, live=True, overwrite=True)
+
+
 def live(out: str | os.PathLike[str] | None = None) -> str:
     """Capture this process from its first training step on, for `traceops live` in another; returns the run folder.
 
@@ -37,8 +42,7 @@ def live(out: str | os.PathLike[str] | None = None) -> str:
             ...
     """
     folder = live_folder() if out is None else os.fspath(out)
-    # those of a capture for a monitor, which replaces what an earlier job left in the folder
-    join(CaptureSettings(out=folder, live=True, overwrite=True))
+    join(live_settings(folder))
     return folder
 
 

@@ -89,6 +89,10 @@ class MatchedCollectives(Struct, frozen=True):
         return round(100.0 * (1.0 - (sum(self.unmatched.values()) + inside - self.events) / inside), 2)
 
 
+def _sizes_differ(args: Sequence[CommArgs | None]) -> bool:
+    return len({(one.elements_in, one.dtype) for one in args if one is not None}) > 1
+
+
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
@@ -114,9 +118,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         unmatched[send_receive.NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
         for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
-            if (
-                len({(one.elements_in, one.dtype) for one in args_of if one is not None}) > 1
-            ) and not _uneven_by_design(op):
+            if _sizes_differ(args_of) and not _uneven_by_design(op):
                 unmatched[send_receive.OTHER_SIZE] += len(members)
                 continue
             spent = [durations[rank][position] for rank, position in members]

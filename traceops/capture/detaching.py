@@ -142,6 +142,10 @@ def _name(thread: str) -> str | None:
         return None  # it has ended
 
 
+def _pythons() -> set[str]:
+    return {str(thread.native_id) for thread in threading.enumerate()}
+
+
 def _end_of_threads(torch: Any, started: set[str]) -> str | None:
     """Wait until Kineto's thread is gone. Each call to CUDA is one at whose return it can do its work.
 
@@ -151,9 +155,7 @@ def _end_of_threads(torch: Any, started: set[str]) -> str | None:
     while True:
         torch.cuda.synchronize()
         passed = time.monotonic() - began
-        if passed > _LEAST_S and not (started & _threads()) - {
-            str(thread.native_id) for thread in threading.enumerate()
-        }:
+        if passed > _LEAST_S and not (started & _threads()) - _pythons():
             return None
         if passed > _MOST_S:
             return text("thread_lasts")

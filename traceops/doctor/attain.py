@@ -220,7 +220,8 @@ def keep_rates() -> tuple[KeptRates, str]:
     if not torch.cuda.is_available():
         raise InputError("doctor --compute: torch sees no GPU here")
     name = torch.cuda.get_device_name(torch.cuda.current_device())
-    # the table of the current device; what there is no time for, or what it cannot run, is an H200's, scaled
+    # The table of the current device; what there is no time for, or what it cannot run, is an H200's, scaled. Raises
+    # InputError where too little could be measured.
     until, found = time.monotonic() + SECONDS, defaultdict[str, list[tuple[float, float]]](list)
     waiting = trials()
     while group := list(itertools.islice(waiting, 8)):

@@ -378,7 +378,7 @@ def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> t
             ended = _watch(job, workers)
         finally:
             undead = workers.end()
-        # One Trial a stage of the job. undead: processes that were killed and did not die.
+        # one Trial a stage of the job
         launch, *stages = ended
         # A launch is no stage of its own: it is told of as part of the first one.
         first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)

@@ -253,11 +253,13 @@ def _first_difference(
         sides = by_signature(calls) if len(plain) > 1 else [calls]
         if len(sides) == 1:
             common += len(calls) > 1
-        elif sequence in pending or (
-            common >= _LEAST_COMMON and all(signature(side[0].op)[0] in _STRICT for side in sides)
-        ):
+        elif sequence in pending or (common >= _LEAST_COMMON and _never_correct(sides)):
             return _judged(group, sequence, sides, ranks, steps)
     return None
+
+
+def _never_correct(sides: Sequence[Sequence[Call]]) -> bool:
+    return all(signature(side[0].op)[0] in _STRICT for side in sides)
 
 
 def _judged(

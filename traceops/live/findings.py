@@ -216,16 +216,7 @@ def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
     Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
     work and the others wait; all ranks do more of all; all wait longer, and no host does more.
     """
-    # what the machine itself reports: no sample is needed for it
-    if strange := [one for one in ranks if one.strangers]:
-        pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
-        outer: Cause | None = Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
-    elif held := [one for one in ranks if one.throttle is not None]:
-        outer = Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
-    elif retrying := [one for one in ranks if one.retries >= 0.1]:
-        outer = Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
-    else:
-        outer = None
+    outer = _from_outside(ranks)
     return [outer] if outer is not None else _by_likelihood(ranks)
 
 
@@ -299,6 +290,18 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
     if crowded:
         return Cause(Why.CORES, tuple(one.rank for one in crowded), excess, others=crowded[0].others)
     return Cause(Why.EXCHANGE if len(ranks) > 1 else Why.UNKNOWN, everyone, excess, sure=sure)
+
+
+def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
+    """What the machine itself reports: no sample is needed for it."""
+    if strange := [one for one in ranks if one.strangers]:
+        pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
+        return Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
+    if held := [one for one in ranks if one.throttle is not None]:
+        return Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
+    if retrying := [one for one in ranks if one.retries >= 0.1]:
+        return Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
+    return None
 
 
 class _Fit(Struct, frozen=True):

@@ -42,22 +42,7 @@ def find_purposes(
     took = activity.end[which] - activity.start[which]
     found = np.where(to_device, _INPUT, _OUTPUT)
     small = ~to_device & np.where(size >= 0, size < SMALL_BYTES, took < _SMALL_NS)
-    # Copies of sizes that go both ways in a step: several of them, or to the host first
-    kept = np.zeros(len(which), dtype=bool)
-    known = size >= SMALL_BYTES
-    there = Counter(size[known & to_device].tolist())
-    back = Counter(size[known & ~to_device].tolist())
-    both = np.array(sorted(there.keys() & back.keys()), dtype=np.int64)
-    if not len(both):
-        kept_on_host = kept
-    else:
-        a_step = sum(min(there[one], back[one]) for one in both.tolist()) / max(len(steps), 1)
-        for one in both.tolist():
-            own = np.flatnonzero(size == one)
-            if a_step >= _SEVERAL or _leaves_first(activity, steps, which[own], to_device[own]):
-                kept[own] = True
-        kept_on_host = kept
-    found[kept_on_host & ~small] = _OFFLOAD
+    found[_kept_on_host(activity, steps, which, to_device, size) & ~small] = _OFFLOAD
     unsized = (size < 0) & (took >= _SMALL_NS)
     goes, each_way = _out_and_back(activity, steps, which[unsized], to_device[unsized])
     if each_way >= _SEVERAL:
@@ -99,6 +84,28 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
     ]
     found: NDArray[np.bool_] = _launched_in(events, activity, which, rows) | (own_stream & pinned)
     return found
+
+
+def _kept_on_host(
+    activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_], size: Int
+) -> NDArray[np.bool_]:
+    """Copies of sizes that go both ways in a step: several of them, or to the host first.
+
+    One tensor that comes before one of its size goes is an input and its output.
+    """
+    kept = np.zeros(len(which), dtype=bool)
+    known = size >= SMALL_BYTES
+    there = Counter(size[known & to_device].tolist())
+    back = Counter(size[known & ~to_device].tolist())
+    both = np.array(sorted(there.keys() & back.keys()), dtype=np.int64)
+    if not len(both):
+        return kept
+    a_step = sum(min(there[one], back[one]) for one in both.tolist()) / max(len(steps), 1)
+    for one in both.tolist():
+        own = np.flatnonzero(size == one)
+        if a_step >= _SEVERAL or _leaves_first(activity, steps, which[own], to_device[own]):
+            kept[own] = True
+    return kept
 
 
 def _out_and_back(

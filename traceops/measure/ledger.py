@@ -117,7 +117,8 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded
     queued = known & some & (until <= idle.start) & (idle.end - idle.start <= STARTS_NS)
     short[queued] |= _in_one_stream(events, activity, idle.start[queued], following[queued])
     judged = known & (until > idle.start) & ~short
-    # whether the launching thread was in a blocking call (`rows`) at the moment the device ran out of work
+    # Whether the launching thread was in a blocking call at the moment the device ran out of work. A
+    # synchronisation that begins later waits for nothing and is not the cause of the gap.
     blocked = np.zeros(len(idle.start), dtype=bool)
     for tid in uniques(events.tid[activity.host.waiting]):
         own = activity.host.waiting[events.tid[activity.host.waiting] == tid]
@@ -322,7 +323,9 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
         return found
     start, end = activity.start[kernels], activity.end[kernels]
     overlap = union(activity.start[comm], activity.end[comm]).within(start, end)
-    # what each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves
+    # What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves. Kernels
+    # vary: it counts only if those that are held take longer in the mean than three quarters of the others do, and what
+    # some of them take less is taken off what the rest take longer.
     alike = _alike(events, activity, kernels)
     took = end - start
     held = overlap > 0

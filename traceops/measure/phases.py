@@ -65,20 +65,7 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     phases[known & (now >= stop)] = AFTER
     behind = begun[np.clip(stop - 1, 0, len(begun) - 1)]
     phases[(phases == AFTER) & _updated(events, launched, behind, steps.host_end[at])] = UPDATED
-    # whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward
-    forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
-    rows = rows_named(events, OPTIMIZER_NAME)
-    ended = np.sort(events.ts[rows] + events.dur[rows], kind="stable")
-    if not len(forward) or not len(ended):
-        before_forward = np.zeros(len(launched), dtype=bool)
-    else:
-        updated = np.searchsorted(ended, launched, side="right") - 1
-        passed = np.searchsorted(begun, launched) - 1
-        none_begun = np.searchsorted(forward, steps.host_start[at]) == np.searchsorted(forward, launched)
-        later = (passed < 0) | (ended[np.maximum(updated, 0)] > begun[np.maximum(passed, 0)])
-        found: NDArray[np.bool_] = none_begun & (updated >= 0) & later
-        before_forward = found
-    begins = (phases == FORWARD) & before_forward
+    begins = (phases == FORWARD) & _before_forward(events, launched, steps.host_start[at], begun)
     phases[begins] = UPDATED
     phases[known & inside] = BACKWARD
     phases[known & (first >= stop)] = NOTHING
@@ -91,6 +78,25 @@ def _called(events: Events, rows: Int) -> Int:
     called = np.empty(len(rows), dtype=np.int64)
     called[order] = calls_of(events, rows[order])
     return called
+
+
+def _before_forward(events: Events, launched: Int, start: Int, backward: Int) -> NDArray[np.bool_]:
+    """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward.
+
+    A step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
+    autograd's functions began.
+    """
+    forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
+    rows = rows_named(events, OPTIMIZER_NAME)
+    ended = np.sort(events.ts[rows] + events.dur[rows], kind="stable")
+    if not len(forward) or not len(ended):
+        return np.zeros(len(launched), dtype=bool)
+    updated = np.searchsorted(ended, launched, side="right") - 1
+    passed = np.searchsorted(backward, launched) - 1
+    none_begun = np.searchsorted(forward, start) == np.searchsorted(forward, launched)
+    later = (passed < 0) | (ended[np.maximum(updated, 0)] > backward[np.maximum(passed, 0)])
+    found: NDArray[np.bool_] = none_begun & (updated >= 0) & later
+    return found
 
 
 def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray[np.bool_]:

@@ -231,7 +231,8 @@ def _host(
     done, end, allocating = waiting_calls(events, activity)
     held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
-        # From the last launch before each of these moments to it: the host waited for a collective that ended then
+        # From the last launch before each of these moments to it: the host waited for a collective that ended then.
+        # Such a wait is no call that torch records.
         launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
         launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
         begun = np.sort(events.ts[launches] + events.dur[launches], kind="stable")

@@ -133,7 +133,7 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
     if not inside.any():
         return ()
     gaps = _gaps(events, rows[inside], what[inside])
-    # how much of a gap of each kind counts, ns
+    # How much of a gap of each kind counts, ns. No less than the clock's tick: a coarse clock shows nothing shorter.
     longest = np.zeros(_KINDS, dtype=np.int64)
     quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
     count = np.bincount(gaps.kind, minlength=_KINDS)

@@ -164,20 +164,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
         if len(step) and not ((step >= 0) & (step < len(start))).any():
             return _one_window(activity, tuple(numbers.tolist()))
         return StepBounds(numbers, np.append(start, end[-1]), start, end, step, by=by, mark=mark)
-    # Activities without a launch record that no recorded launch precedes on their stream
-    missing = activity.launch < 0
-    # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
-    if missing.all() or not missing.any():
-        launched_before_window = np.zeros(len(missing), dtype=bool)
-    else:
-        streams, which = distinct(events.stream[activity.row[activity.by_start]])
-        recorded = np.flatnonzero(~missing[activity.by_start])
-        first = np.full(len(streams), len(missing))
-        np.minimum.at(first, which[recorded], recorded)
-        before = np.empty(len(missing), dtype=bool)
-        before[activity.by_start] = np.arange(len(missing)) < first[which]
-        launched_before_window = before
-    step[launched_before_window] = -1
+    step[_launched_before_window(events, activity)] = -1
     edges = np.full(len(start) + 1, np.iinfo(np.int64).min)
     inside = (step >= -1) & (step < len(start))
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
@@ -208,3 +195,22 @@ def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "
     edges = np.array([first, last], dtype=np.int64)
     of_activity = np.zeros(len(activity.start), dtype=np.int64)
     return StepBounds(np.array([NO_STEP]), edges, edges[:1], edges[1:], of_activity, empty, by)
+
+
+def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
+    """Activities without a launch record that no recorded launch precedes on their stream.
+
+    Streams run in order, so these were launched before the window; a record lost later in the window
+    does not count.
+    """
+    missing = activity.launch < 0
+    # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
+    if missing.all() or not missing.any():
+        return np.zeros(len(missing), dtype=bool)
+    streams, which = distinct(events.stream[activity.row[activity.by_start]])
+    recorded = np.flatnonzero(~missing[activity.by_start])
+    first = np.full(len(streams), len(missing))
+    np.minimum.at(first, which[recorded], recorded)
+    before = np.empty(len(missing), dtype=bool)
+    before[activity.by_start] = np.arange(len(missing)) < first[which]
+    return before

@@ -109,7 +109,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._see(tensor, func, args)
         if seen:
             self._libraries_of(func, args)
-        if func in _DOUBTS or (self._doubts and func in _OF_DOUBTS and (id(args[0].untyped_storage()) in self._doubts)):
+        if func in _DOUBTS or (self._doubts and func in _OF_DOUBTS and id(args[0].untyped_storage()) in self._doubts):
             self._doubts[id(result.untyped_storage())] = result  # nothing is NaN or infinite
         return result
 

@@ -272,8 +272,8 @@ def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: Ob
     if run.unit == "none":
         report = without_time(report)
     if all(times.summary.kernels_lost for times in run.ranks):
-        # the same of ranks that ran on GPUs of which nothing was recorded (TO-V008): no shares of a step, and that
-        # first
+        # The same of ranks that ran on GPUs of which nothing was recorded (TO-V008): no shares of a step, and that
+        # first. The host's operators are no compute of a GPU, nor the time between them its idle time.
         unknown = dict.fromkeys(_OF_DEVICE, None)
         of_steps = dict.fromkeys((f"{bucket}_ms" for bucket in BUCKETS), None)
         report = msgspec.structs.replace(

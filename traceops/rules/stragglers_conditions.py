@@ -158,8 +158,8 @@ def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
 
 def plainly_slow(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
-    # whether one region of its host takes so much longer than on its peers that neither recording, which all ranks do
-    # alike, nor a host that is a little slower in everything explains it
+    # Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks do
+    # alike, nor a host that is a little slower in everything explains it.
     in_part = any(
         one.peers_ms > 0  # names of compiled graphs differ from rank to rank
         and one.ms >= _TIMES * one.peers_ms

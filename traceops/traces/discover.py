@@ -118,27 +118,29 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
     anchors = sorted(of_rank.pop(first), key=lambda own: own.began_ns)
     jobs, sure = [list(own.files) for own in anchors], True
     for rest in of_rank.values():
-        # the job of each process of a rank, and whether that is sure
-        by_time, by_pid = _by_time(rest, anchors), _by_pid(rest, anchors)
-        apart = min(now.began_ns - before.began_ns for before, now in pairwise(anchors))
-        if by_time is not None and (by_pid in (None, by_time) or apart > _FAR_NS):
-            at, clear = by_time, True
-        elif by_pid is not None:
-            at, clear = by_pid, False
-        else:
-            order = sorted(range(len(rest)), key=lambda own: rest[own].began_ns)
-            at, clear = [order.index(own) for own in range(len(rest))], False
+        at, clear = _of_anchors(rest, anchors)
         sure &= clear
         for job, own in zip(at, rest, strict=True):
             jobs[job] += own.files
     return jobs, sure
 
 
-def _by_time(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:
-    """The nearest; None where that is not clear."""
+def _of_anchors(owns: list[_Own], anchors: list[_Own]) -> tuple[list[int], bool]:
+    """The job of each process of a rank, and whether that is sure.
+
+    Ranks of a job begin to record together, and a launcher starts them one after the other. Where the two say different
+    jobs, times tell if these are far apart, else pids.
+    """
     near = [sorted((abs(own.began_ns - one.began_ns), at) for at, one in enumerate(anchors)) for own in owns]
     clear = all(first[0] <= _CLEAR * second[0] for first, second, *_ in near)
-    return _distinct([first[1] for first, *_ in near]) if clear else None
+    by_time, by_pid = (_distinct([first[1] for first, *_ in near]) if clear else None), _by_pid(owns, anchors)
+    apart = min(now.began_ns - before.began_ns for before, now in pairwise(anchors))
+    if by_time is not None and (by_pid in (None, by_time) or apart > _FAR_NS):
+        return by_time, True
+    if by_pid is not None:
+        return by_pid, False
+    order = sorted(range(len(owns)), key=lambda own: owns[own].began_ns)
+    return [order.index(own) for own in range(len(owns))], False
 
 
 def _by_pid(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:

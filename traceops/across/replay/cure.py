@@ -42,6 +42,38 @@ class _Gone(Struct, frozen=True):
         return found
 
 
+def usual_program(
+    graph: StepGraph, source: int, peers: Sequence[int], cured: Sequence[int], typical: NDArray[np.bool_]
+) -> RankNodes:
+    """The program of `source`, one of `peers`, with the times that these usually take from one node to the next.
+
+    From step to step a rank's time varies with that of all ranks of the role, and by chance. A cured rank has the first
+    and not the second: with one peer's own steps it would never be waited for where that peer is lucky. So each step
+    has the median over peers and `typical` steps, and what most ranks, the `cured` ones too, take longer or shorter in
+    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them.
+    """
+    nodes = graph.ranks[source]
+    chosen = _thinned(graph, peers)
+    programs = [graph.ranks[rank] for rank in (source, *chosen, *_thinned(graph, cured))]
+    own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
+    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
+    if own is None:
+        return nodes
+    work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
+    return replace(
+        nodes,
+        work=nodes.work - work,
+        standing=nodes.standing - work,
+        join_work=nodes.join_work - joins,
+        host=nodes.host if host is None else nodes.host - host.before(nodes.host),
+        waits=replace(
+            waits,
+            work=waits.work - own.at(waits.work),
+            host=waits.host if host is None else waits.host - host.at(waits.host),
+        ),
+    )
+
+
 def usual_moments(
     graph: StepGraph,
     source: int,
@@ -155,7 +187,7 @@ def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> 
     """
     program_of, spared = {}, {}
     for rank in ranks:
-        # the peer of `rank` outside `excluded` with the median own time; of two the slower one
+        # the peer of `rank` outside `ranks` with the median own time; of two the slower one
         peers = [peer for peer in graph.peers(rank) if peer not in ranks]
         if (peer := (median_rank(graph, peers) if peers else None)) is not None:
             program_of[rank] = peer
@@ -179,44 +211,15 @@ def as_peers(
         healthy = [rank for rank in graph.roles[peer] if rank not in ranks]
         cured = [rank for rank in graph.roles[peer] if rank in ranks]
         if len(cured) > len(healthy):
-            healthy += usually_alike(graph, healthy, cured, typical)
+            # Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace
+            # too. Where more ranks are late by chance than are not, the others are the lucky ones.
+            chosen = typical if typical.any() else ~typical
+            theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in healthy])
+            most = median(theirs) + float(np.std(theirs))
+            healthy += [rank for rank in cured if float(median(own_steps(graph, rank)[chosen])) <= most]
             cured = [rank for rank in cured if rank not in healthy]
-        # the program of `source`, one of `peers`, with the times that these usually take from one node to the next
-        nodes = graph.ranks[peer]
-        chosen = _thinned(graph, healthy)
-        programs = [graph.ranks[rank] for rank in (peer, *chosen, *_thinned(graph, cured))]
-        own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
-        host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
-        if own is None:
-            usual[peer] = nodes
-        else:
-            work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
-            usual[peer] = replace(
-                nodes,
-                work=nodes.work - work,
-                standing=nodes.standing - work,
-                join_work=nodes.join_work - joins,
-                host=nodes.host if host is None else nodes.host - host.before(nodes.host),
-                waits=replace(
-                    waits,
-                    work=waits.work - own.at(waits.work),
-                    host=waits.host if host is None else waits.host - host.at(waits.host),
-                ),
-            )
+        usual[peer] = usual_program(graph, peer, healthy, cured, typical)
     return Scenario(program_of=program_of, usual=usual, spared=spared or {})
-
-
-def usually_alike(
-    graph: StepGraph, peers: Sequence[int], ranks: Sequence[int], typical: NDArray[np.bool_]
-) -> list[int]:
-    """Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace too.
-
-    Where more ranks are late by chance than are not, the others are the lucky ones.
-    """
-    chosen = typical if typical.any() else ~typical
-    theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in peers])
-    most = median(theirs) + float(np.std(theirs))
-    return [rank for rank in ranks if float(median(own_steps(graph, rank)[chosen])) <= most]
 
 
 def median_rank(graph: StepGraph, ranks: Sequence[int]) -> int:

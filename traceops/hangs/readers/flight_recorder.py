@@ -48,7 +48,7 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
     ] != list(range(len(operations)))
     for run in runs:
         # in a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went
-        if not (unfinished_only and (len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER))):
+        if not (unfinished_only and len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)):
             result += _uncoalesced(run)
     return result
 

@@ -63,18 +63,22 @@ def without_passed(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, .
 
 def _passed(gone: _Said, said: list[_Said], named: set[str]) -> bool:
     """Whether the node came back, and nothing was deleted in between."""
-    # whether it is the same node; a line of a pod names none, and is of the only one that is told of
     back = [
         one
         for one in said
-        if _READY_AGAIN.search(one.text)
-        and one.is_behind(gone)
-        and (gone.node == one.node if gone.node and one.node else len(named) <= 1)
+        if _READY_AGAIN.search(one.text) and one.is_behind(gone) and _same(gone.node, one.node, named)
     ]
     return any(
         not any(_DELETES.search(one.text) and one.is_behind(gone) and again.is_behind(one) for one in said)
         for again in back
     )
+
+
+def _same(gone: str, back: str, named: set[str]) -> bool:
+    """Whether it is the same node; a line of a pod names none, and is of the only one that is told of."""
+    if gone and back:
+        return gone == back
+    return len(named) <= 1
 
 
 def _read(path: str) -> tuple[list[_Said], bool]:
@@ -312,11 +316,9 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
     for judged in (without_requests, without_outlived, with_ends, without_aftermath, without_passed, with_pod_states):
         events = judged(path, events)
     since = max((event.line for start in earlier for event in start), default=0)
-    # the events of a log, those of a loss scaler at its minimum with the last overflows `before` them
+    # the events of a loss scaler at its minimum get the last overflows before them, none of an earlier start
     ends = [event.line for event in events if event.kind == "error" and crash_kind(event.text) == "loss_scale"]
-    if not ends:
-        events = events
-    else:
+    if ends:
         last = _last_skipped(path, since, min(ends))
         events = tuple(
             replace(event, before=last) if event.kind == "error" and event.line in ends else event for event in events

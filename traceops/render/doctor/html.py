@@ -196,6 +196,20 @@ def trials_table(checkup: Checkup) -> Table:
     return table_of("trials", checkup.trials, make=cells, without=("changed",) if unchanged else ())
 
 
+def bandwidth_table(checkup: Checkup) -> Table | None:
+    """The largest message of each operation; None where nothing was measured."""
+    if not (rows := largest(checkup.measured)):
+        return None
+    cells: dict[str, Callable[[Measured], Cell]] = {
+        "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
+        "bytes": lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes"),
+        "busbw_gbs": lambda row: number(row.busbw_gbs),
+    }
+    facts = {"with": changed_text(checkup), "busbw": COLUMNS["Bus bandwidth"]}
+    alone = () if len({row.host for row in rows}) > 1 else ("host",)
+    return table_of("bandwidth", rows, make=cells, facts=facts, without=alone)
+
+
 def matrix_table(matrix: PairMatrix) -> Table:
     """Send and receive between every two devices, GB/s: the darker the faster; far below the others is marked."""
     most = max(matrix.gbs.values(), default=0.0)
@@ -355,18 +369,7 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
 
 def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
     """The largest message of each operation, the sweep, and the matrices of pairs."""
-    # the largest message of each operation; None where nothing was measured
-    if not (rows := largest(checkup.measured)):
-        table: Table | None = None
-    else:
-        cells: dict[str, Callable[[Measured], Cell]] = {
-            "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
-            "bytes": lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes"),
-            "busbw_gbs": lambda row: number(row.busbw_gbs),
-        }
-        facts = {"with": changed_text(checkup), "busbw": COLUMNS["Bus bandwidth"]}
-        alone = () if len({row.host for row in rows}) > 1 else ("host",)
-        table = table_of("bandwidth", rows, make=cells, facts=facts, without=alone)
+    table = bandwidth_table(checkup)
     matrices = [matrix for matrix in pair_matrices(checkup) if 1 < len(matrix.gpus) <= _MOST_MATRIX]
     blocks: list[Block] = [] if table is None else [TableBlock(table, "narrow")]
     if (tests := benchmarks_table(checkup.benchmarks)) is not None:

@@ -231,7 +231,6 @@ def write_runs(rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[
     """
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
-        # the page in UTF-8
         contents["runs.html"] = write_html(describe(rows, title))
     if "json" in formats:
         contents["runs.json"] = json_text(RunsDocument(runs=tuple(rows)))

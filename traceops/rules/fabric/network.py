@@ -68,10 +68,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     if not over_sockets and not log.plugin_failures:
         unknown = why_not_told(log)
         return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
-    # whether all that failed are single devices of a network, beside which others may work
-    if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and (
-        {event.kind for event in log.network_events if event.failed} == {"device_failed"}
-    ):
+    if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and _only_devices(log):
         return SOCKETS.not_evaluated(reason("fabric", "one_device"))
     return SOCKETS.verdict(_finding(fabric, seen, known))
 
@@ -155,6 +152,11 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     if seen.nothing_faster:
         return "info", Sockets(case="nothing_faster", remark="by_topology")
     return "info", Sockets(case="between_hosts", remark="unknown")
+
+
+def _only_devices(log: NcclLog) -> bool:
+    """Whether all that failed are single devices of a network, beside which others may work."""
+    return {event.kind for event in log.network_events if event.failed} == {"device_failed"}
 
 
 def _by_settings(log: NcclLog) -> tuple[str, ...]:

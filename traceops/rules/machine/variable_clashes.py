@@ -192,10 +192,8 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
         looks += gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], context, host)
     # NCCL and Gloo set to different interfaces: one of the two is mostly a mistake
     nccl, gloo = set_.get("NCCL_SOCKET_IFNAME", "").strip(), set_.get("GLOO_SOCKET_IFNAME", "").strip()
-    if not nccl or not gloo or any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
-        looks += []
-    else:
-        looks += [setting(host, "interface_variables", "differ", "GLOO_SOCKET_IFNAME", gloo, nccl=nccl)]
+    if nccl and gloo and not any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
+        looks.append(setting(host, "interface_variables", "differ", "GLOO_SOCKET_IFNAME", gloo, nccl=nccl))
     if set_.get("NCCL_IB_HCA", "").strip():
         looks += _hca(set_["NCCL_IB_HCA"], set_, context, host)
     if set_.get("NCCL_IB_GID_INDEX", "").strip():
@@ -205,10 +203,8 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     looks += _network(set_, context, host)
     # a distance for P2P beside a switch that turns it off
     value = set_.get("NCCL_P2P_LEVEL", "").strip()
-    if value in ("", "LOC", "0") or as_number(set_.get("NCCL_P2P_DISABLE", "")) != 1:
-        looks += []
-    else:
-        looks += [setting(host, "contradictions", "level_unread", "NCCL_P2P_LEVEL", value)]
+    if value not in ("", "LOC", "0") and as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1:
+        looks.append(setting(host, "contradictions", "level_unread", "NCCL_P2P_LEVEL", value))
     looks += _nothing_left(set_, context, host)
     provider = set_.get("FI_PROVIDER", "").strip()
     if provider and provider != "efa" and any(one.family == "EFA" for one in context.rdma or ()):
