@@ -10,7 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.compute.uses import Tensor, Use, fused_names, kind_of_kernel
+from traceops.compute.named import fused_names, kind_of_kernel
+from traceops.compute.uses import Tensor, Use
 
 Kind = Literal[
     "product", "convolution", "attention", "norm", "softmax", "loss", "elementwise", "reduction", "embedding",

@@ -195,6 +195,10 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     """Blocking calls with what they cost; a copy into pageable memory and the wait behind it are one."""
     host, events = activity.host, activity.host.events
     rows = _inside_steps(events, host.waiting, steps)
+    if (
+        steps.by == "repetition"
+    ):  # whose edges on the host are those of launches: a wait between two counts where it ends
+        rows = host.waiting[union(steps.edges[:-1], steps.edges[1:]).holds(events.end[host.waiting])]
     rows = rows[np.lexsort((events.ts[rows], events.tid[rows]))]
     if not len(rows):
         return ()
@@ -371,7 +375,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     # Each thread that launches computation: forward's and backward's. Others prefetch.
     launches = activity.launch[(activity.kind == COMPUTE) & (activity.launch >= 0)]
     threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
-    rows = np.concatenate((host.operators, host.launches))
+    rows = np.concatenate((host.operators, host.launches, host.compilations))
     tid = host.events.tid[rows]
     if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()

@@ -253,6 +253,7 @@ HOST_CATS = (*LAUNCH_CATS, *OPERATOR_CATS, *ANNOTATION_CATS, "python_function")
 
 BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function")
 OPTIMIZER_NAME = re.compile(r"^Optimizer\.step#")
+COMPILES = re.compile(r"\(dynamo_timed\)$")
 _INPUT = re.compile(
     r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
     r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",
@@ -411,6 +412,11 @@ class HostRows(Struct, frozen=True, dict=True):
         """What the user and the framework named with `record_function`, the steps left out."""
         rows = np.flatnonzero(self.events.in_cats(*ANNOTATION_CATS))
         return self._of_name(rows, self._step_of_name < 0)
+
+    @property
+    def compilations(self) -> Int:
+        """What torch.compile names of its own work."""
+        return self._of_name(self.annotations, named(self.events, COMPILES, ("dynamo_timed",)))
 
     @cached_property
     def inputs(self) -> Int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
 from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
@@ -90,6 +91,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
+_HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
 _SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
 _MOST_IMPOSSIBLE = 3  # operators that are named
 
@@ -123,7 +125,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
-    compute = computes[rank]
+    compute = _as_shown(computes[rank], inputs.run.times_of(rank))
     window = inputs.run.step_words is WINDOW
     losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
     timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
@@ -147,6 +149,15 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     advice = OF_CAUSE[most.cause].advice_for(most.cause)
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
     return replace(found, advice=f"{advice}{where} {found.advice}")
+
+
+def _as_shown(compute: RankCompute, times: RankTimes | None) -> RankCompute:
+    """Without the pace of a host that is slower only where a step's mark goes on after its last kernel."""
+    if compute.bound != "host" or times is None or 1e6 * times.step_ms >= _HOST_BOUND * compute.device_ns:
+        return compute
+    step_ns = 1e6 * times.step_ms
+    losses = [replace(loss, step_after_ns=(step_ns - loss.device_ns, step_ns)) for loss in compute.losses]
+    return replace(compute, paced_ns=(), losses=tuple(losses))
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:
@@ -249,7 +260,7 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
         return "rows"
     if loss.cause == "too_small_batch":
         return "batch"
-    if compute.bound == "host" and not loss.launches:
+    if compute.bound == "host" and compute.paced_ns and not loss.launches:
         return "host"
     if _is_certain(loss, compute):
         return "certain"

@@ -50,13 +50,15 @@ def usual_program(
     From step to step a rank's time varies with that of all ranks of the role, and by chance. A cured rank has the first
     and not the second: with one peer's own steps it would never be waited for where that peer is lucky. So each step
     has the median over peers and `typical` steps, and what most ranks, the `cured` ones too, take longer or shorter in
-    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them.
+    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them. No host gets slower than
+    those of the cured ranks are: a fix gives a host no more to do, but a peer's may be slow in most of the steps.
     """
     nodes = graph.ranks[source]
     chosen = _thinned(graph, peers)
     programs = [graph.ranks[rank] for rank in (source, *chosen, *_thinned(graph, cured))]
     own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
-    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
+    no_slower = source not in graph.hosts_unknown
+    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical, no_slower)
     if own is None:
         return nodes
     work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
@@ -102,10 +104,12 @@ def _gone(
     peers: int,
     steps: tuple[int, ...],
     typical: NDArray[np.bool_],
+    no_slower: bool = False,
 ) -> _Gone | None:
     """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are.
 
-    moments: of their nodes, in own time or the host's. None where they have no two known ones in common.
+    moments: of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no
+    step takes longer than in the slowest of the programs after those.
     """
     aligned = np.array([_in_order_of(programs[0], *own) for own in zip(programs, moments, strict=True)])
     order = np.argsort(aligned[0], kind="stable")
@@ -121,7 +125,7 @@ def _gone(
     inside = step >= 0
     cube = np.full((len(programs) - 1, len(numbers), len(index)), np.nan)
     cube[:, place[inside], step[inside]] = took[1:, inside]
-    cured = _usual(cube, peers, typical)
+    cured = _usual(cube, peers, typical, no_slower and len(cube) > peers)
     less = np.where(inside, took[0] - cured[place, np.maximum(step, 0)], 0.0)
     gone = np.concatenate(([0.0], np.cumsum(less)))
     return _Gone(order, aligned[0][order], np.rint(gone).astype(np.int64))
@@ -137,8 +141,8 @@ def _in_order_of(first: RankNodes, nodes: RankNodes, moments: Int) -> Int:
     return found
 
 
-def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """What the first `peers` of these ranks usually take in each place and step, ns.
+def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_], no_slower: bool) -> NDArray[np.float64]:
+    """What the first `peers` of these ranks usually take in each place and step, ns, as `_gone` has it.
 
     Places add up to what steps usually take: a pause that comes somewhere in most steps is in the median of no place.
     """
@@ -146,7 +150,10 @@ def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.fl
     whole = ~np.isnan(cube).any(axis=(0, 1))  # the window may begin or end within a step
     if not whole.any():
         return np.nan_to_num(taken)
-    steps = _expected(cube[:, :, whole].sum(axis=1)[:, None, :], peers, typical[whole])[0]
+    each = cube[:, :, whole].sum(axis=1)
+    steps = _expected(each[:, None, :], peers, typical[whole])[0]
+    if no_slower:
+        steps = np.minimum(steps, each[peers:].max(axis=0))
     sums = taken[:, whole].sum(axis=0)
     scale = np.full(len(typical), median(steps) / max(median(sums), 1.0))
     scale[whole] = steps / np.maximum(sums, 1.0)
