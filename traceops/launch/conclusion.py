@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -17,8 +18,8 @@ from traceops.capture.manifest import RankManifest
 from traceops.core import capture_failure
 from traceops.core.claims import Wording
 from traceops.core.errors import TraceopsError
+from traceops.core.rank_files import OBSERVED_FILE, usual_ends
 from traceops.core.rank_files import seldom as seldom_in
-from traceops.core.rank_files import usual_ends
 from traceops.core.rank_text import unrecorded_sentences, who
 from traceops.launch.display import Containment, LineSource, Screen, without_chatter
 from traceops.launch.ended import EndedRun, early_ends, unrecorded_here
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 _text = Wording("launch", "end")
+_BEGIN_BYTES = 1 << 20  # of what was observed: the first steps are in it
 _MANY_SWITCHES = 500.0  # per second of processor time: more threads want to run than there are cores
 
 
@@ -128,25 +130,7 @@ def report_run(screen: Screen, plan: Plan, run: EndedRun, contain: Containment, 
     for numbers, early in capture_failure.by_cause(early_ends(run.ranks, run.early)):
         screen.say(_text("capture_ended", ranks=who(numbers), cause=capture_failure.cause_text(early)))
         screen.say(_text("next_time", advice=capture_failure.advice_text(early)))
-    # what was recorded, and what to do next
-    ranks = run.ranks
-    for line in step_lines(ranks):
-        screen.say(line)
-    traced = sum(has_whole_steps(rank, plan.out) for rank in ranks)
-    world = plan.cluster.world_size
-    if plan.launcher == "none":
-        world = max((rank.world_size for rank in ranks), default=0)
-    if not world:
-        screen.say(_text("none_trained"))
-        _report_use(screen)
-        if not run.code:
-            screen.say(_text("next_time", advice=capture_failure.UNSEEN_STEPS_ADVICE))
-    no_whole_step = not traced and any(rank.traces for rank in ranks)
-    screen.say(_text("no_whole_step" if no_whole_step else "traced", n=traced, world=world, out=short_path(plan.out)))
-    elsewhere = world - len(ranks)
-    if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
-        screen.say(_text("elsewhere", ranks=elsewhere))
-    _report_next(screen, plan, run, advise, traced)
+    _report_traces(screen, plan, run, advise)
 
 
 def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment) -> None:
@@ -185,6 +169,44 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(_text("saved", folder=short_path(plan.evidence), what=saved))
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
+
+
+def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
+    """What was recorded, and what to do next."""
+    ranks = run.ranks
+    for line in step_lines(ranks):
+        screen.say(line)
+    if len(ranks) > 1 and same_samples([plan.out / f"rank_{rank.rank}" / OBSERVED_FILE for rank in ranks]):
+        screen.say(_text("same_samples", n=len(ranks)))
+    traced = sum(has_whole_steps(rank, plan.out) for rank in ranks)
+    world = plan.cluster.world_size
+    if plan.launcher == "none":
+        world = max((rank.world_size for rank in ranks), default=0)
+    if not world:
+        screen.say(_text("none_trained"))
+        _report_use(screen)
+        if not run.code:
+            screen.say(_text("next_time", advice=capture_failure.UNSEEN_STEPS_ADVICE))
+    no_whole_step = not traced and any(rank.traces for rank in ranks)
+    screen.say(_text("no_whole_step" if no_whole_step else "traced", n=traced, world=world, out=short_path(plan.out)))
+    elsewhere = world - len(ranks)
+    if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
+        screen.say(_text("elsewhere", ranks=elsewhere))
+    _report_next(screen, plan, run, advise, traced)
+
+
+def same_samples(files: Sequence[Path]) -> bool:
+    """Whether the ranks of these files got the same batches, which were not all one, in their first steps."""
+    seen = set()
+    for file in files:
+        try:
+            with file.open("rb") as lines:
+                begin = lines.read(_BEGIN_BYTES)
+            line = next(line for line in begin.splitlines() if line.startswith(b'["d",'))
+            seen.add(tuple(map(int, json.loads(line)[1])))
+        except (OSError, StopIteration, ValueError, TypeError, IndexError):  # not told, or cut off
+            return False
+    return len(seen) == 1 and len(set(seen.pop())) > 1
 
 
 def _report_use(screen: Screen) -> None:

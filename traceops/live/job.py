@@ -46,7 +46,8 @@ _MOST_RANKS = 16  # whose lines are read for one change
 _LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
 _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
-_PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
+_PATIENT = 10  # times as long where a rank is seen to do one of these: a new epoch waits for its input
+_PATIENT_KINDS = ("evaluation", "checkpoint", "compiling", "input")
 _SILENT_S = 4.0
 _OF_HELD = 60  # pulses before a change
 _GROWS_EVERY, _GROWS_ALL = 2, 20  # pulses between two judgements, and between those of all whiles
@@ -552,12 +553,12 @@ def _longest_step_s(alive: Sequence[RankState]) -> float:
 
 
 def _is_patient(state: RankState) -> bool:
-    """Whether the rank's host is seen to evaluate, save or compile in the step that goes on."""
+    """Whether the rank's host is seen to evaluate, save, compile or wait for input in the step that goes on."""
     pulses = [pulse for pulse in state.pulses if pulse.steps == state.steps]
     if len(pulses) < 2:
         return False
     seen = seen_ms(pulses[0], pulses[-1])
-    return seen["evaluation"] + seen["checkpoint"] + seen["compiling"] > 0.5 * sum(seen.values()) > 0
+    return sum(seen[kind] for kind in _PATIENT_KINDS) > 0.5 * sum(seen.values()) > 0
 
 
 def _who_holds_up(alive: Sequence[RankState], now_ns: int) -> tuple[str, tuple[int, ...]]:

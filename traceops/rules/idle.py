@@ -178,6 +178,20 @@ ANOMALY = "anomaly_detection"
 _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
 
 
+_LITTLE_MBS = 1.0
+
+
+def of_storage(found: Finding, inputs: Inputs, worst: Idle) -> Finding:
+    """What the rank that waits longest reads meanwhile, and where from, as far as the launcher saw that."""
+    use = next((one for one in inputs.machine if one.rank == worst.times.summary.rank), None)
+    if use is None or use.read is None or use.from_storage is None:
+        return found
+    mbs, place = use.read / 1e6, None if use.storage is None else "{} ({})".format(*use.storage)
+    if mbs < _LITTLE_MBS:
+        return restated(found, InputBound, little=stored(mbs))
+    return restated(found, InputBound, read=stored(mbs), stored=stored(use.from_storage / 1e6), place=place)
+
+
 def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     """The finding with how often autograd looks for NaN in a step, where it does."""
     told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
@@ -353,7 +367,7 @@ def _with_causes(
     if kind.rule is HOST_BOUND:
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
-        return without_waiting(found, inputs, idle, worst, kind.bounds)
+        return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
     found = of_anomaly(of_copies(found, inputs), inputs)
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
