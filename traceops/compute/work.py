@@ -176,23 +176,19 @@ def _gathered(use: Use) -> Work:
     return Work("index", bytes=2.0 * moved.numel * tensors[0].size + moved.stored)
 
 
-def product_of(left: Tensor, right: Tensor) -> Product:
-    """Of two matrices, or batches of them."""
-    a, b = left.dims, right.dims
-    if len(a) == 2 and len(b) == 1:
-        b = (*b, 1)
-    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
-        raise ValueError
-    batch = math.prod(a[:-2])
-    return Product(batch, a[-2], a[-1], b[-1], left.dtype, left, right)
-
-
 def _multiplied(first: int) -> Callable[[Use], Work]:
     def work(use: Use) -> Work:
         left, right = use.inputs.tensor(first), use.inputs.tensor(first + 1)
         if left is None or right is None:
             return Work("product")
-        product = product_of(left, right)
+        # of two matrices, or batches of them
+        a, b = left.dims, right.dims
+        if len(a) == 2 and len(b) == 1:
+            b = (*b, 1)
+        if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+            raise ValueError
+        batch = math.prod(a[:-2])
+        product = Product(batch, a[-2], a[-1], b[-1], left.dtype, left, right)
         out = product.batch * product.rows * product.columns * (2 if left.size == 1 else left.size)
         return Work("product", product.flops, left.stored + right.stored + out, product)
 

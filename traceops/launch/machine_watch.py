@@ -22,11 +22,14 @@ from traceops.machine.usage import (
     Nvml,
     Stat,
     all_processes,
+    bytes_read,
     cores_ms,
     descendants,
+    network_bytes,
     process_time,
     quota_ms,
     started_with,
+    storage_of,
 )
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
@@ -54,6 +57,8 @@ class MachineWatch:
         self._nvml: Nvml | None = None
         self._ended = threading.Event()
         self._looks = 0
+        self._read: dict[int, dict[int, tuple[int, int]]] = {}  # by rank and process
+        self._stored: set[int] = set()  # ranks whose storage is known
         self._waited: dict[int, tuple[int, float]] = {}
         self._cpu: tuple[int, dict[int, Stat]] | None = None
         self._pressed = False
@@ -96,6 +101,9 @@ class MachineWatch:
             stolen, wanted = cores_ms()
             refused, used = quota_ms(ranks[0].pid)
             lines.append(["h", now_ms, *map(_rounded, (stolen, refused, wanted, used))])
+            if (moved := network_bytes()) is not None:
+                lines.append(["n", now_ms, *moved])
+            lines += self._reading(now_ms, ranks)
         if ranks and (self._pressed or self._looks % _OTHERS_EVERY == 0):
             lines += self._others(now_ms, ranks)
         self._looks += 1
@@ -115,6 +123,19 @@ class MachineWatch:
                 ["r", now_ms, record.rank, record.pid, _rounded(used.cpu_ms), _rounded(used.wait_ms), used.faults,
                  used.core, _rounded(used.ran_ms)]
             )  # fmt: skip
+        return lines
+
+    def _reading(self, now_ms: int, ranks: list[Progress]) -> list[list[Any]]:
+        """What the ranks have read until now, with the workers of their loaders that have ended; and from where."""
+        lines: list[list[Any]] = []
+        for record in ranks:
+            seen = self._read.setdefault(record.rank, {})
+            seen |= bytes_read(record.pid)
+            if seen:
+                lines.append(["d", now_ms, record.rank, *map(sum, zip(*seen.values(), strict=True))])
+            if record.rank not in self._stored and (found := storage_of(record.pid)) is not None:
+                self._stored.add(record.rank)
+                lines.append(["m", record.rank, *found])
         return lines
 
     def _others(self, now_ms: int, ranks: Sequence[Progress]) -> list[list[Any]]:

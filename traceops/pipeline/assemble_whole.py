@@ -429,10 +429,21 @@ def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:
             limit_w=None if use.gpu is None else _known(use.gpu.limit_w),
             celsius=_known(use.celsius),
             lower_clock_pct=None if use.reasons is None else {n: _rounded(p) for n, p in use.reasons.items()},
+            gpu_busy_pct=_known(use.gpu_busy_pct),
+            host_cores=_known(use.host_cores),
+            received_mbs=_megabytes(use.received),
+            sent_mbs=_megabytes(use.sent),
+            read_mbs=_megabytes(use.read),
+            from_storage_mbs=_megabytes(use.from_storage),
+            storage=None if use.storage is None else "{} ({})".format(*use.storage),
             others_on_gpu=tuple(one.pid for one in use.on_gpu),
         )
         for use in seen.machine
     )
+
+
+def _megabytes(count: float | None) -> float | None:
+    return _known(None if count is None else count / 1e6)
 
 
 def _timeline(run: WholeRun) -> Iterator[StepsRow]:
