@@ -32,7 +32,13 @@ def groups_of(light: LightActivity, summary: RankSummary, world: Ranks) -> list[
     A rank of one group has no choice. Else the stream tells, where all on it are of one group; else the place in the
     step, where a step of the full window has as many, on the same streams in the same order.
     """
-    known = _of_full(summary, world)
+    # Step, stream and group of each collective of the full window, in order
+    default, comm = only_group(summary, world), summary.comm
+    known = []
+    for step, stream, name, args in zip(comm.step.tolist(), comm.stream.tolist(), comm.name, comm.args, strict=True):
+        op = "" if args is None or args.op is None else args.op.lower()
+        message = any(word in op for word in _MESSAGES) or ("sendrecv" in name.lower() and "all_to_all" not in op)
+        known.append((step, stream, None if message else group_of(args, default)))
     everywhere = {group for _, _, group in known}
     if len(everywhere) == 1:
         return [next(iter(everywhere))] * len(light.name)
@@ -44,17 +50,6 @@ def groups_of(light: LightActivity, summary: RankSummary, world: Ranks) -> list[
     for at, stream in enumerate(light.stream.tolist()):
         own = of_stream.get(stream, set())
         found.append(next(iter(own)) if len(own) == 1 else by_place[at])
-    return found
-
-
-def _of_full(summary: RankSummary, world: Ranks) -> list[tuple[int, int, Ranks | None]]:
-    """Step, stream and group of each collective of the full window, in order."""
-    default, comm = only_group(summary, world), summary.comm
-    found = []
-    for step, stream, name, args in zip(comm.step.tolist(), comm.stream.tolist(), comm.name, comm.args, strict=True):
-        op = "" if args is None or args.op is None else args.op.lower()
-        message = any(word in op for word in _MESSAGES) or ("sendrecv" in name.lower() and "all_to_all" not in op)
-        found.append((step, stream, None if message else group_of(args, default)))
     return found
 
 

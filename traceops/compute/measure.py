@@ -70,7 +70,8 @@ _BODY, _LONG_BODY = 16, 64  # launches, of a loop's body, and of one that is no 
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _PASSES = 4  # forward and backward passes of a step, from which they run in turn
-_PASS = 12  # operators of a pass at least
+_PASS = 8  # operators of a pass at least
+_CHOICES = frozenset({"aten::argmax", "aten::topk", "aten::sort", "aten::multinomial"})
 _MOST_REPEATED = 0.7  # of the launches
 _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
@@ -92,7 +93,7 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     These are no other claims' rest: to batch a loop is another way to fix what is in it.
     """
     if bound == "device":
-        return []
+        return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
     launches = launches_of(small)
     if launches < _MANY or launches < 0.4 * kernels.launches:
@@ -144,6 +145,12 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     saved = max(time_of(small) - after, 0.0)
     launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
+
+
+def _ends_passes(kernels: Kernels) -> bool:
+    """Whether passes, not layers, follow each other: each ends with a choice, and none reads a cache of the others."""
+    cached = any(one.work.attention is not None and one.work.attention.query == 1 for one in kernels.all)
+    return not cached and any(one.use.name in _CHOICES and one.calls >= _PASSES for one in kernels.all)
 
 
 def _turns(kernels: Kernels) -> int:
@@ -465,18 +472,14 @@ def replayed_ns(schedule: Schedule, host: Floats, device: Floats) -> Floats:
     return step
 
 
-def paced_hosts(schedule: Schedule) -> Floats:
-    """The host's times at all paces: first by a share of all time, then by so much an event."""
+def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
+    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
+    # the host's times at all paces: first by a share of all time, then by so much an event
     recorded = schedule.host_ns.astype(np.float64)
     shares = np.outer(PACES, recorded)
     spread = recorded.sum() / max(schedule.events.sum(), 1)
     rows = [np.maximum(recorded - (1 - pace) * spread * schedule.events, _LEAST_LEFT * recorded) for pace in PACES]
-    return np.concatenate((shares, np.array(rows)))
-
-
-def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
-    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
-    host, device = paced_hosts(schedule), schedule.device_ns.astype(np.float64)[np.newaxis, :]
+    host, device = np.concatenate((shares, np.array(rows))), schedule.device_ns.astype(np.float64)[np.newaxis, :]
     paces = len(host)
     parts_host, parts_device = [host], [np.repeat(device, paces, axis=0)]
     for loss, fix in zip(compute.losses, fixes, strict=True):
@@ -517,7 +520,7 @@ def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns
     bound: Bound = "device" if by_device else compute.bound
-    kept = [loss for loss in compute.losses if not by_device or loss.cause not in OF_HOST]
+    kept = [one for one in compute.losses if not by_device or compute.bound == "device" or one.cause not in OF_HOST]
     losses = tuple(_at_pace(loss, compute, steps_ns) for loss in kept)
     return replace(compute, bound=bound, losses=losses)
 

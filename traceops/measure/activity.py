@@ -99,14 +99,7 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
     if not len(rows) or np.count_nonzero(named(events, ONE_WAY).take(events.name[rows])):
         return None
     rows = rows[events.ts[rows].argsort(kind="stable")]
-    start, end = _exchange(events, host, rows)
-    launch = calls_of(events, rows)
-    launched = np.where(launch == rows, events.ts[rows], events.ts[launch] + events.dur[launch])
-    return HostCollectives(rows, start, end, launch, np.minimum(launched, start))
-
-
-def _exchange(events: Events, host: HostRows, rows: Int) -> tuple[Int, Int]:
-    """When each exchange began and ended: after the thread's waits for the device, and before it copies back."""
+    # when each exchange began and ended: after the thread's waits for the device, and before it copies back
     start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
     copies = events.in_cats(*DEVICE_MEMORY_CATS).nonzero()[0]
     back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
@@ -114,21 +107,19 @@ def _exchange(events: Events, host: HostRows, rows: Int) -> tuple[Int, Int]:
     waits = host.waits_of_exchanges
     for tid in uniques(events.tid[rows]):
         own = (events.tid[rows] == tid).nonzero()[0]
-        first = _first_from(np.sort(events.ts[calls[events.tid[calls] == tid]]), start[own])
+        # the first of sorted moments at or after each of `since`; the end of time where there is none
+        moments = np.sort(events.ts[calls[events.tid[calls] == tid]])
+        padded: Int = np.append(moments, np.iinfo(np.int64).max)
+        first: Int = padded[moments.searchsorted(start[own])]
         end[own] = np.minimum(end[own], first)
         over = waits[events.tid[waits] == tid]
         over = np.sort(events.ts[over] + events.dur[over])
         last = over.searchsorted(end[own], side="right") - 1
         found = last >= 0
         start[own[found]] = np.maximum(start[own[found]], over[last[found]])
-    return start, end
-
-
-def _first_from(moments: Int, since: Int) -> Int:
-    """The first of sorted moments at or after each of `since`; the end of time where there is none."""
-    padded: Int = np.append(moments, np.iinfo(np.int64).max)
-    first: Int = padded[moments.searchsorted(since)]
-    return first
+    launch = calls_of(events, rows)
+    launched = np.where(launch == rows, events.ts[rows], events.ts[launch] + events.dur[launch])
+    return HostCollectives(rows, start, end, launch, np.minimum(launched, start))
 
 
 def calls_of(events: Events, rows: Int) -> Int:
@@ -312,7 +303,14 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # An operator that calls a collective or waits for one (wait_tensor in DTensor's aten::addmm) does so inside.
-    ops = ops[~_hold(events, ops, calls)]
+    # which rows have one of `inner` begin inside them on their thread
+    held = np.zeros(len(ops), dtype=bool)
+    for tid in uniques(events.tid[calls]):
+        mine = (events.tid[ops] == tid).nonzero()[0]
+        begins = np.sort(events.ts[calls[events.tid[calls] == tid]])
+        start, end = events.ts[ops[mine]], events.ts[ops[mine]] + events.dur[ops[mine]]
+        held[mine] = begins.searchsorted(end) > begins.searchsorted(start)
+    ops = ops[~held]
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     # A send or receive lasts until it is waited for, with work of its thread meanwhile.
     whole = comm[~named(events, ONE_WAY).take(events.name[comm])]
@@ -323,14 +321,3 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     kind = np.array([COMPUTE, COMM], dtype=np.int8).repeat((len(ops), len(comm)))
     start = events.ts[rows]
     return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host, lost)
-
-
-def _hold(events: Events, rows: Int, inner: Int) -> NDArray[np.bool_]:
-    """Which rows have one of `inner` begin inside them on their thread."""
-    held = np.zeros(len(rows), dtype=bool)
-    for tid in uniques(events.tid[inner]):
-        mine = (events.tid[rows] == tid).nonzero()[0]
-        begins = np.sort(events.ts[inner[events.tid[inner] == tid]])
-        start, end = events.ts[rows[mine]], events.ts[rows[mine]] + events.dur[rows[mine]]
-        held[mine] = begins.searchsorted(end) > begins.searchsorted(start)
-    return held

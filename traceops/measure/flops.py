@@ -246,7 +246,14 @@ def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:
     """Operations of each of these operators, NaN where its shapes are not known or do not tell."""
     shapes = events.shape[rows]
-    outputs = _convolution_outputs(events, rows)
+    # Input and weight of each convolution -> its output, which only its backward tells
+    outputs: dict[str, Any] = {}
+    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
+        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
+            dims = _dims(events.shapes[shape])
+            if dims is not None and len(dims) > 2:
+                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
+                outputs[json.dumps([dims[second], dims[2]])] = dims[first]
     known: dict[tuple[int, int], float] = {}
     work = np.empty(len(rows))
     for at, key in enumerate(zip(events.name[rows].tolist(), shapes.tolist(), strict=True)):
@@ -277,18 +284,6 @@ def _dims(text: str) -> Dims | None:
     except ValueError:
         return None
     return value if isinstance(value, list) else None
-
-
-def _convolution_outputs(events: Events, rows: Int) -> dict[str, Any]:
-    """Input and weight of each convolution -> its output, which only its backward tells."""
-    found: dict[str, Any] = {}
-    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
-        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
-            dims = _dims(events.shapes[shape])
-            if dims is not None and len(dims) > 2:
-                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
-                found[json.dumps([dims[second], dims[2]])] = dims[first]
-    return found
 
 
 def _product(left: Sequence[int], right: Sequence[int]) -> int:

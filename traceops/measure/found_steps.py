@@ -74,11 +74,6 @@ def step_marks(events: Events, activity: Activity) -> Iterator[Marks]:
     yield from _backward(events, activity)
 
 
-def optimizer_steps(events: Events) -> int:
-    """How often an optimizer stepped, as far as the trace says."""
-    return len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
-
-
 def _of_rows(events: Events, by: StepsBy, name: str, rows: Int, closing: bool = False) -> Iterator[Marks]:
     rows = _outermost(events, rows)
     if len(rows) > 1:
@@ -311,10 +306,12 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     The step in which a rank first communicates is left out, with those before it: what ranks wait there is how far
     apart they began to record.
     """
-    launched = _launches(activity)
+    # when what was launched inside the window was launched, ns, in order
+    launched = activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
     if not len(launched):
         return None
-    optimized = optimizer_steps(events)
+    # how often an optimizer stepped, as far as the trace says
+    optimized = len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
     best: _Candidate | None = None
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):
         if marks.by == "repetition" and best is not None:
@@ -327,11 +324,6 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
         if best.alike >= _SURE:
             break
     return None if best is None else _after_first_communication(best.steps, activity)
-
-
-def _launches(activity: Activity) -> Int:
-    """When what was launched inside the window was launched, ns, in order."""
-    return activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
 
 
 def _candidate(marks: Marks, launched: Int) -> _Candidate | None:

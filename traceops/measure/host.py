@@ -381,7 +381,12 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     tid = host.events.tid[rows]
     if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()
-    found = [*_named(host, seen, late, steps), _unseen(seen, late, steps)]
+    # when all these threads are outside of all events
+    inside = merge(*(one.inside for one in seen))
+    start, end = inside.end[:-1], inside.start[1:]
+    long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
+    start, end = start[long], end[long]
+    found = [*_named(host, seen, late, steps), _held("", "", intersect(Intervals(start, end), late), start, steps)]
     found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
 
@@ -416,15 +421,6 @@ def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> Host
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
     most = [number for number in (-took).argsort(kind="stable")[:_MOST_WORK].tolist() if took[number] > 0]
     return HostWork(idle.within(steps.edges[:-1], steps.edges[1:]), tuple(events.names[number] for number in most))
-
-
-def _unseen(threads: Sequence[_Thread], late: Intervals, steps: StepBounds) -> HeldLaunches:
-    """When all these threads are outside of all events."""
-    inside = merge(*(one.inside for one in threads))
-    start, end = inside.end[:-1], inside.start[1:]
-    long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
-    start, end = start[long], end[long]
-    return _held("", "", intersect(Intervals(start, end), late), start, steps)
 
 
 class _Thread(Struct, frozen=True):

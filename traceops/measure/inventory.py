@@ -169,21 +169,8 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     collectives, step_bytes = _collectives(events, activity, steps, inside)
     work = inside & (activity.kind != COMM)
     nesting = activity.host.nesting
-    launcher = _launchers(events, activity, nesting, (work & (activity.launch >= 0)).nonzero()[0])
-    blocking = _steps_of(events, activity.host.blocking, steps)
-    return RankInventory(
-        kernels=_kernels(events, activity, steps, work.nonzero()[0], nesting, launcher),
-        operators=_operators(events, activity, steps, nesting, launcher),
-        collectives=collectives,
-        step_kernels=_per_step(steps.of_activity[work], steps),
-        step_collectives=_per_step(steps.of_activity[inside & (activity.kind == COMM)], steps),
-        step_bytes=step_bytes,
-        step_blocking=_per_step(blocking[blocking >= 0], steps),
-    )
-
-
-def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int) -> Int:
-    """Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others."""
+    # Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others
+    known = (work & (activity.launch >= 0)).nonzero()[0]
     launcher = np.full(len(activity.row), -1, dtype=np.int64)
     around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
     if activity.on_gpu:
@@ -194,7 +181,16 @@ def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int)
     else:
         around[nesting.rows] = nesting.parent
     launcher[known] = around[activity.launch[known]]
-    return launcher
+    blocking = _steps_of(events, activity.host.blocking, steps)
+    return RankInventory(
+        kernels=_kernels(events, activity, steps, work.nonzero()[0], nesting, launcher),
+        operators=_operators(events, activity, steps, nesting, launcher),
+        collectives=collectives,
+        step_kernels=_per_step(steps.of_activity[work], steps),
+        step_collectives=_per_step(steps.of_activity[inside & (activity.kind == COMM)], steps),
+        step_bytes=step_bytes,
+        step_blocking=_per_step(blocking[blocking >= 0], steps),
+    )
 
 
 def _kernels(

@@ -89,16 +89,14 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     done = events.ts[done[(events.ts[done] >= begin) & (events.ts[done] < over) & (events.dur[done] > _SHORT_WAIT_NS)]]
     behind = launched.searchsorted(done, side="right") - 1
     waits[behind[behind >= 0]] = True
-    return Schedule(position[mine], host, counted, _prolonged(activity.start[mine], activity.end[mine]), waits)
-
-
-def _prolonged(start: Int, end: Int) -> Int:
-    """By how much each interval prolongs the union of those that began before it."""
+    # by how much each interval prolongs the union of those that began before it
+    start = activity.start[mine]
+    end = activity.end[mine]
     order = start.argsort(kind="stable")
     reach = np.concatenate(([_LONG_AGO], np.maximum.accumulate(end[order])[:-1])) if len(order) else end
     longer = np.zeros(len(order), dtype=np.int64)
     longer[order] = np.maximum(end[order] - np.maximum(start[order], reach), 0)
-    return longer
+    return Schedule(position[mine], host, counted, longer, waits)
 
 
 def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs: Int) -> None:

@@ -117,7 +117,14 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded
     queued = known & some & (until <= idle.start) & (idle.end - idle.start <= STARTS_NS)
     short[queued] |= _in_one_stream(events, activity, idle.start[queued], following[queued])
     judged = known & (until > idle.start) & ~short
-    synced = judged & _blocked_when_idle_began(events, activity.host.waiting, idle.start, thread)
+    # Whether the launching thread was in a blocking call at the moment the device ran out of work. A
+    # synchronisation that begins later waits for nothing and is not the cause of the gap.
+    blocked = np.zeros(len(idle.start), dtype=bool)
+    for tid in uniques(events.tid[activity.host.waiting]):
+        own = activity.host.waiting[events.tid[activity.host.waiting] == tid]
+        gaps = (thread == tid).nonzero()[0]
+        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(idle.start[gaps])
+    synced = judged & blocked
     waited = idle.start.copy()  # until when each gap is the synchronisation's
     waited[judged] = _no_longer_than_blocked(
         activity.host, Intervals(idle.start[judged], until[judged]), thread[judged], synced[judged]
@@ -173,19 +180,6 @@ def _main_thread(events: Events) -> int:
     tids = events.tid[marks] if len(marks) else events.tid
     values, counts = np.unique(tids, return_counts=True)
     return int(values[np.argmax(counts)])
-
-
-def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: Int) -> NDArray[np.bool_]:
-    """Whether the launching thread was in a blocking call (`rows`) at the moment the device ran out of work.
-
-    A synchronisation that begins later waits for nothing and is not the cause of the gap.
-    """
-    blocked = np.zeros(len(gap_start), dtype=bool)
-    for tid in uniques(events.tid[rows]):
-        own = rows[events.tid[rows] == tid]
-        gaps = (thread == tid).nonzero()[0]
-        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(gap_start[gaps])
-    return blocked
 
 
 def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
@@ -261,15 +255,11 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
             overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
             source="hta",
         )
-    return own_breakdown(activity, steps, reason)
-
-
-def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str) -> Breakdown:
-    """The same four numbers over the device time of all steps, CPU runs included."""
+    # the same four numbers over the device time of all steps, CPU runs included
     first, last = int(steps.edges[0]), int(steps.edges[-1])
     kernel_time = last - first
     if kernel_time <= 0:
-        return Breakdown(None, None, None, None, "traceops", why_not_hta)
+        return Breakdown(None, None, None, None, "traceops", reason)
     compute = clip(activity.union_of(COMPUTE), first, last)
     comm = clip(activity.union_of(COMM), first, last)
     idle = kernel_time - clip(activity.union_of(COMPUTE, COMM, MEMORY), first, last).total
@@ -279,7 +269,7 @@ def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str) -> Br
         non_compute_pct=_pct(kernel_time - idle - compute.total, kernel_time),
         overlap_pct=_pct(intersect(comm, compute).total, comm.total) if comm.total else None,
         source="traceops",
-        why_not_hta=why_not_hta,
+        why_not_hta=reason,
     )
 
 
@@ -335,7 +325,24 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
         return found
     start, end = activity.start[kernels], activity.end[kernels]
     overlap = union(activity.start[comm], activity.end[comm]).within(start, end)
-    longer = _longer_than_alone(_alike(events, activity, kernels), end - start, overlap > 0)
+    # What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves. Kernels
+    # vary: it counts only if those that are held take longer in the mean than three quarters of the others do, and what
+    # some of them take less is taken off what the rest take longer.
+    alike = _alike(events, activity, kernels)
+    took = end - start
+    held = overlap > 0
+    longer = np.zeros(len(took), dtype=np.int64)
+    order, count = alike.argsort(kind="stable"), np.bincount(alike)
+    alone, behind = count - np.bincount(alike, held).astype(np.int64), count.cumsum()
+    for group in ((alone < count) & (alone >= _LEAST_ALONE)).nonzero()[0].tolist():
+        own = order[behind[group] - count[group] : behind[group]]
+        beside = held[own]
+        low, usual, high = _quartiles(took[own[~beside]])
+        more = took[own[beside]] - round(usual)
+        net = float(more.sum())
+        if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
+            more = np.maximum(more, 0)
+            longer[own[beside]] = np.rint(more * (net / more.sum()))
     return _divided(start, end, longer, activity.start[comm], activity.end[comm])
 
 
@@ -352,27 +359,6 @@ def _alike(events: Events, activity: Activity, kernels: Int) -> Int:
     _, operator = groups(name, shape)
     _, alike = groups(kernel, operator)
     return alike
-
-
-def _longer_than_alone(alike: Int, took: Int, held: NDArray[np.bool_]) -> Int:
-    """What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves.
-
-    Kernels vary: it counts only if those that are held take longer in the mean than three quarters of the others do,
-    and what some of them take less is taken off what the rest take longer.
-    """
-    longer = np.zeros(len(took), dtype=np.int64)
-    order, count = alike.argsort(kind="stable"), np.bincount(alike)
-    alone, behind = count - np.bincount(alike, held).astype(np.int64), count.cumsum()
-    for group in ((alone < count) & (alone >= _LEAST_ALONE)).nonzero()[0].tolist():
-        own = order[behind[group] - count[group] : behind[group]]
-        beside = held[own]
-        low, usual, high = _quartiles(took[own[~beside]])
-        more = took[own[beside]] - round(usual)
-        net = float(more.sum())
-        if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
-            more = np.maximum(more, 0)
-            longer[own[beside]] = np.rint(more * (net / more.sum()))
-    return longer
 
 
 def _quartiles(took: Int) -> tuple[float, float, float]:

@@ -79,7 +79,17 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
         )
     )
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
-    painted = _paint(lane, steps)
+    # For each step the code of what most of each of its cells went to
+    painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
+    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
+    used = np.array([code for code, part in enumerate(sets) if not code or len(part)], dtype=np.uint8)
+    for first in range(0, len(steps), _PAINTED_AT_ONCE):
+        edges = steps.edges[first : first + _PAINTED_AT_ONCE + 1].astype(np.float64)
+        width = (edges[1:] - edges[:-1]) / PAINTED
+        cells = (_CELLS * width[:, None] + edges[:-1, None]).astype(np.int64)
+        cells[:, -1] = steps.edges[first + 1 : first + 1 + len(cells)]
+        before = np.array([sets[code].covered_before(cells) for code in used])
+        painted[first : first + _PAINTED_AT_ONCE] = used[(before[:, :, 1:] - before[:, :, :-1]).argmax(axis=0)]
     return RankProgram(ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells)
 
 
@@ -200,19 +210,6 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
     return Intervals(exposed.start[np.concatenate(([True], ~close))], exposed.end[np.concatenate((~close, [True]))])
 
 
-def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals:
-    """From the last launch before each of these moments to it: the host waited for a collective that ended then.
-
-    Such a wait is no call that torch records.
-    """
-    launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
-    launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
-    begun = np.sort(events.ts[launches] + events.dur[launches], kind="stable")
-    before = begun.searchsorted(over, side="right") - 1
-    known = before >= 0
-    return union(begun[before[known]], over[known])
-
-
 def _host(
     events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int
 ) -> tuple[Int, Int, HostSyncs, Int]:
@@ -232,7 +229,14 @@ def _host(
     done, end, allocating = waiting_calls(events, activity)
     held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
-        held = merge(held, _until_exchanged(events, activity, joined))
+        # From the last launch before each of these moments to it: the host waited for a collective that ended then.
+        # Such a wait is no call that torch records.
+        launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
+        launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
+        begun = np.sort(events.ts[launches] + events.dur[launches], kind="stable")
+        before = begun.searchsorted(joined, side="right") - 1
+        known = before >= 0
+        held = merge(held, union(begun[before[known]], joined[known]))
     loads = activity.host.inputs
     loading = union(events.ts[loads], events.ts[loads] + events.dur[loads])
     moment = events.ts[np.maximum(launch, 0)] if len(events) else rows
@@ -254,18 +258,3 @@ def _host(
 
 _CELLS = np.arange(PAINTED + 1, dtype=np.float64)
 _PAINTED_AT_ONCE = 512  # steps: a step takes 60 kB meanwhile
-
-
-def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
-    """For each step the code of what most of each of its cells went to."""
-    painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
-    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
-    used = np.array([code for code, part in enumerate(sets) if not code or len(part)], dtype=np.uint8)
-    for first in range(0, len(steps), _PAINTED_AT_ONCE):
-        edges = steps.edges[first : first + _PAINTED_AT_ONCE + 1].astype(np.float64)
-        width = (edges[1:] - edges[:-1]) / PAINTED
-        cells = (_CELLS * width[:, None] + edges[:-1, None]).astype(np.int64)
-        cells[:, -1] = steps.edges[first + 1 : first + 1 + len(cells)]
-        before = np.array([sets[code].covered_before(cells) for code in used])
-        painted[first : first + _PAINTED_AT_ONCE] = used[(before[:, :, 1:] - before[:, :, :-1]).argmax(axis=0)]
-    return painted

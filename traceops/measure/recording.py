@@ -136,7 +136,27 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
     if not np.count_nonzero(inside):
         return ()
     gaps = _gaps(events, rows[inside], what[inside])
-    longest = _longest(gaps, meta)
+    # How much of a gap of each kind counts, ns. No less than the clock's tick: a coarse clock shows nothing shorter.
+    longest = np.zeros(_KINDS, dtype=np.int64)
+    quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
+    count = np.bincount(gaps.kind, minlength=_KINDS)
+    within = (quantile * (count - 1)).astype(np.int64)  # of the gaps of a kind, once they are in order
+    within[count == 0] = -1
+    length = np.minimum(gaps.length, _LONGEST_GAP)
+    tick = None if native is None else native.select(gaps.kind, length, within, longest)
+    if tick is None:
+        # By kind, then by length: both are in one number, which sorts fast.
+        in_order = np.sort((gaps.kind.astype(np.int64) << _GAP_BITS) | length)
+        used = count.nonzero()[0]
+        longest[used] = in_order[(count.cumsum() - count + within)[used]] & _LONGEST_GAP
+        tick = int(length[length > 0].min(initial=_LONGEST_GAP)) if np.count_nonzero(length > 0) else 0
+    if not meta.with_stack:
+        np.minimum(longest, _LONGEST_NS, out=longest)
+    np.maximum(longest, tick, out=longest)
+    longest[_AT_GRAPH] = _EVER
+    longest[_RECORDING_NOTHING] = 0
+    if not meta.profile_memory:  # else allocations are recorded inside operators too
+        longest[_INSIDE_OPERATOR] = 0
     counted = longest.take(gaps.kind)
     most = gaps.in_each(np.minimum(counted, gaps.length, out=counted), steps.host_start)
     waits = union(events.ts[host.waiting], events.end[host.waiting])
@@ -174,31 +194,3 @@ def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
     between = place.searchsorted(np.arange(1, threads) << bits) - 1
     length[between], kind[between] = 0, _BETWEEN_THREADS
     return _Gaps(length, kind, place[:-1], threads, bits, first)
-
-
-def _longest(gaps: _Gaps, meta: TraceMeta) -> Int:
-    """How much of a gap of each kind counts, ns.
-
-    No less than the clock's tick: a coarse clock shows nothing shorter.
-    """
-    longest = np.zeros(_KINDS, dtype=np.int64)
-    quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
-    count = np.bincount(gaps.kind, minlength=_KINDS)
-    within = (quantile * (count - 1)).astype(np.int64)  # of the gaps of a kind, once they are in order
-    within[count == 0] = -1
-    length = np.minimum(gaps.length, _LONGEST_GAP)
-    tick = None if native is None else native.select(gaps.kind, length, within, longest)
-    if tick is None:
-        # By kind, then by length: both are in one number, which sorts fast.
-        in_order = np.sort((gaps.kind.astype(np.int64) << _GAP_BITS) | length)
-        used = count.nonzero()[0]
-        longest[used] = in_order[(count.cumsum() - count + within)[used]] & _LONGEST_GAP
-        tick = int(length[length > 0].min(initial=_LONGEST_GAP)) if np.count_nonzero(length > 0) else 0
-    if not meta.with_stack:
-        np.minimum(longest, _LONGEST_NS, out=longest)
-    np.maximum(longest, tick, out=longest)
-    longest[_AT_GRAPH] = _EVER
-    longest[_RECORDING_NOTHING] = 0
-    if not meta.profile_memory:  # else allocations are recorded inside operators too
-        longest[_INSIDE_OPERATOR] = 0
-    return longest

@@ -370,10 +370,23 @@ def clocks_of(run: CrossRank) -> Clocks:
 
 def cross_rank_tables(run: CrossRank) -> Tables:
     """The tables behind the figures that compare ranks."""
+    # a row a collective of known size, evenly thinned out beyond 2000: bytes, transfer and bus bandwidth
+    known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
+    step = max(len(known) // _MOST_POINTS, 1)
     return Tables(
         lateness=_lateness_rows(run),
         arrivals=_arrival_rows(run),
-        bandwidth=_bandwidth_rows(run),
+        bandwidth=tuple(
+            BandwidthRow(
+                group=c.description or f"{len(c.group)} ranks",
+                ranks=tuple(c.group),
+                op=c.op,
+                bytes=collective_bytes(c),
+                transfer_ms=_ms_or_none(c.transfer_ns),
+                busbw_gbs=stored(busbw_gbs(c) or 0.0),
+            )
+            for c in known[::step]
+        ),
         reference=reference_rows(run),
         critical_path=_critical_path_rows(run),
         timeline=_timeline_rows(run),
@@ -429,23 +442,6 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.spread_p50_ms * row.count))
 
 
-def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
-    """A row a collective of known size, evenly thinned out beyond 2000: bytes, transfer and bus bandwidth."""
-    known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
-    step = max(len(known) // _MOST_POINTS, 1)
-    return tuple(
-        BandwidthRow(
-            group=c.description or f"{len(c.group)} ranks",
-            ranks=tuple(c.group),
-            op=c.op,
-            bytes=collective_bytes(c),
-            transfer_ms=_ms_or_none(c.transfer_ns),
-            busbw_gbs=stored(busbw_gbs(c) or 0.0),
-        )
-        for c in known[::step]
-    )
-
-
 def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     """The pieces of the critical path of the median typical step, in time order; ms since the step began."""
     if run.replay is None:
@@ -487,7 +483,11 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     """The longest step on all ranks side by side: runs of equal cells, ms since its first beginning."""
     if not run.ranks:
         return ()
-    chosen = _longest_step(run)
+    longest: dict[int, int] = defaultdict(int)
+    for times in run.ranks:
+        for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):
+            longest[number] = max(longest[number], ns)
+    chosen = max(longest, key=lambda number: longest[number])
     names = (*OWN_BUCKETS, "comm_unmatched", "comm_transfer", "comm_wait")
     runs: list[tuple[int, int, int, str]] = []  # rank, from, to, kind
     begins: list[int] = []
@@ -523,14 +523,6 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
         )
         for rank, start, end, kind in runs
     )
-
-
-def _longest_step(run: CrossRank) -> int:
-    longest: dict[int, int] = defaultdict(int)
-    for times in run.ranks:
-        for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):
-            longest[number] = max(longest[number], ns)
-    return max(longest, key=lambda number: longest[number])
 
 
 def _step(number: int) -> int | None:

@@ -233,7 +233,16 @@ def why_foreign(trace: RankTrace) -> str:
         return _NPU
     if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
         return ""
-    text = _ends_of(trace.path)
+    # the first bytes of a file and the last
+    begin, end = b"", b""
+    try:
+        with open_binary(trace.path) as file:
+            for piece in chunks(file):
+                begin += piece[: _LOOKED_AT - len(begin)]
+                end = (end + piece)[-_LOOKED_AT:]
+    except Damaged:
+        pass
+    text = begin + end
     maker = next((maker for sign, maker in _MAKERS if sign in text), None)
     if maker is None and _PHASE not in text:
         return _NO_EVENTS
@@ -244,16 +253,3 @@ def why_foreign(trace: RankTrace) -> str:
 def _is_torchs(category: str) -> bool:
     name = category.lower()
     return name in _TORCHS or name.endswith(_ENDINGS)
-
-
-def _ends_of(path: str) -> bytes:
-    """The first bytes of a file and the last."""
-    begin, end = b"", b""
-    try:
-        with open_binary(path) as file:
-            for piece in chunks(file):
-                begin += piece[: _LOOKED_AT - len(begin)]
-                end = (end + piece)[-_LOOKED_AT:]
-    except Damaged:
-        pass
-    return begin + end

@@ -194,7 +194,9 @@ def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> 
     """
     program_of, spared = {}, {}
     for rank in ranks:
-        if (peer := median_peer(graph, rank, ranks)) is not None:
+        # the peer of `rank` outside `ranks` with the median own time; of two the slower one
+        peers = [peer for peer in graph.peers(rank) if peer not in ranks]
+        if (peer := (median_rank(graph, peers) if peers else None)) is not None:
             program_of[rank] = peer
         elif (places := late_places(graph, rank)) is not None:
             spared[rank] = places
@@ -216,29 +218,15 @@ def as_peers(
         healthy = [rank for rank in graph.roles[peer] if rank not in ranks]
         cured = [rank for rank in graph.roles[peer] if rank in ranks]
         if len(cured) > len(healthy):
-            healthy += usually_alike(graph, healthy, cured, typical)
+            # Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace
+            # too. Where more ranks are late by chance than are not, the others are the lucky ones.
+            chosen = typical if np.count_nonzero(typical) else ~typical
+            theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in healthy])
+            most = median(theirs) + float(np.std(theirs))
+            healthy += [rank for rank in cured if float(median(own_steps(graph, rank)[chosen])) <= most]
             cured = [rank for rank in cured if rank not in healthy]
         usual[peer] = usual_program(graph, peer, healthy, cured, typical)
     return Scenario(program_of=program_of, usual=usual, spared=spared or {})
-
-
-def usually_alike(
-    graph: StepGraph, peers: Sequence[int], ranks: Sequence[int], typical: NDArray[np.bool_]
-) -> list[int]:
-    """Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace too.
-
-    Where more ranks are late by chance than are not, the others are the lucky ones.
-    """
-    chosen = typical if np.count_nonzero(typical) else ~typical
-    theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in peers])
-    most = median(theirs) + float(np.std(theirs))
-    return [rank for rank in ranks if float(median(own_steps(graph, rank)[chosen])) <= most]
-
-
-def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:
-    """The peer of `rank` outside `excluded` with the median own time; of two the slower one."""
-    peers = [peer for peer in graph.peers(rank) if peer not in excluded]
-    return median_rank(graph, peers) if peers else None
 
 
 def median_rank(graph: StepGraph, ranks: Sequence[int]) -> int:

@@ -96,25 +96,21 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 def _pack(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return _pack_array(value)
+        # in the narrowest integers that hold it, or else its differences along the first axis: times only grow
+        if value.dtype == _INT64 and value.size and value.ndim:
+            if native is not None and (packed := native.narrow(value)) is not None:
+                size, differences, numbers = packed
+                first = tuple(value[0].ravel().tolist()) if differences else None
+                return _PackedArray(value.shape, _NAMES[size], first, numbers)
+            if narrow := _narrow(value):
+                return _PackedArray(value.shape, narrow[0], None, narrow[1])
+            steps = value[1:] - value[:-1]  # wraps around where it overflows, and so does the sum
+            if narrow := _narrow(steps):
+                return _PackedArray(value.shape, narrow[0], tuple(value[0].ravel().tolist()), narrow[1])
+        return _PackedArray(value.shape, value.dtype.str, None, value.tobytes())
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written to a summary")
-
-
-def _pack_array(array: NDArray[Any]) -> _PackedArray:
-    """In the narrowest integers that hold it, or else its differences along the first axis: times only grow."""
-    if array.dtype == _INT64 and array.size and array.ndim:
-        if native is not None and (packed := native.narrow(array)) is not None:
-            size, differences, numbers = packed
-            first = tuple(array[0].ravel().tolist()) if differences else None
-            return _PackedArray(array.shape, _NAMES[size], first, numbers)
-        if narrow := _narrow(array):
-            return _PackedArray(array.shape, narrow[0], None, narrow[1])
-        steps = array[1:] - array[:-1]  # wraps around where it overflows, and so does the sum
-        if narrow := _narrow(steps):
-            return _PackedArray(array.shape, narrow[0], tuple(array[0].ravel().tolist()), narrow[1])
-    return _PackedArray(array.shape, array.dtype.str, None, array.tobytes())
 
 
 def _narrow(array: NDArray[Any]) -> tuple[str, bytes] | None:
