@@ -176,7 +176,14 @@ def find_unfused(kernels: Kernels) -> None:
     taken: dict[int, float] = {}
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
-    for chain in _chains(kernels.order):
+    # Calls in a row that a compiler may fuse, in the order of launch
+    chains: list[list[Judged]] = [[]]
+    for one in kernels.order:
+        if _fusable(one):
+            chains[-1].append(one)
+        elif chains[-1]:
+            chains.append([])
+    for chain in [chain for chain in chains if chain]:
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
@@ -192,17 +199,6 @@ def find_unfused(kernels: Kernels) -> None:
             taken[id(one)] = taken.get(id(one), 0.0) + ns
     if saved > 0.02 * kernels.busy_ns:
         kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
-
-
-def _chains(order: list[Judged]) -> list[list[Judged]]:
-    """Calls in a row that a compiler may fuse, in the order of launch."""
-    chains: list[list[Judged]] = [[]]
-    for one in order:
-        if _fusable(one):
-            chains[-1].append(one)
-        elif chains[-1]:
-            chains.append([])
-    return [chain for chain in chains if chain]
 
 
 def _fusable(one: Judged) -> bool:

@@ -139,7 +139,22 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     """How the training ended, where it did not by itself."""
     ended = run.ended
     if run.failure is not None:
-        _report_failure(screen, plan, run, run.failure, contain)
+        found, repeated = None, False
+        with contain("find_cause"):
+            found = find_cause(plan)
+            repeated = says(found, run.failure)
+        host = next((rank.host for rank in run.ranks if rank.rank == run.failure.rank), None)
+        reason = None if run.failure.reason == f"exit code {run.failure.exit_code}" or repeated else run.failure.reason
+        kind = "failed_first" if run.failure.exit_code else "ended_first"
+        screen.say(_text(kind, rank=run.failure.rank, host=host, code=run.failure.exit_code, reason=reason))
+        logs = (plan.out / "logs" / f"rank_{run.failure.rank}.{name}.log" for name in ("stderr", "output"))
+        if (log := next((path for path in logs if path.is_file()), None)) is not None:
+            if not plan.shown.shows(run.failure.rank, run.failure.rank):
+                show_end(screen, log, LineSource(plan.shown.mark(run.failure.rank, run.failure.rank), error=True))
+            screen.say(_text("output", log=short_path(log)))
+        with contain("report_cause"):
+            if found is not None:
+                report_cause(plan, screen, found)
     elif ended.hung:
         screen.say(_text("hung", folder=short_path(plan.evidence)))
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
@@ -156,26 +171,6 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(_text("saved", folder=short_path(plan.evidence), what=saved))
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
-
-
-def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, contain: Containment) -> None:
-    """Which rank failed first and with what, where its output is, and the cause."""
-    found, repeated = None, False
-    with contain("find_cause"):
-        found = find_cause(plan)
-        repeated = says(found, failure)
-    host = next((rank.host for rank in run.ranks if rank.rank == failure.rank), None)
-    reason = None if failure.reason == f"exit code {failure.exit_code}" or repeated else failure.reason
-    kind = "failed_first" if failure.exit_code else "ended_first"
-    screen.say(_text(kind, rank=failure.rank, host=host, code=failure.exit_code, reason=reason))
-    logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
-    if (log := next((path for path in logs if path.is_file()), None)) is not None:
-        if not plan.shown.shows(failure.rank, failure.rank):
-            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        screen.say(_text("output", log=short_path(log)))
-    with contain("report_cause"):
-        if found is not None:
-            report_cause(plan, screen, found)
 
 
 def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
