@@ -56,7 +56,7 @@ from traceops.compute.unsized import (
     find_widened_weights,
 )
 from traceops.compute.uses import Launched, Schedule
-from traceops.core.arrays import uniques
+from traceops.core.arrays import Int, total, uniques
 from traceops.traces.windows import pack_part
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
@@ -80,8 +80,12 @@ _LARGER = 8  # times, of a batch that is no longer small
 
 def bound_of(launched: Launched) -> Bound:
     """What bounds the step without the profiler."""
-    ratio = float(launched.host_ns.mean()) / max(launched.device_ns, 1.0)
+    ratio = _mean(launched.host_ns) / max(launched.device_ns, 1.0)
     return "device" if ratio < _DEVICE_BOUND else "host" if ratio > _HOST_BOUND else "unclear"
+
+
+def _mean(ns: Int) -> float:
+    return total(ns) / len(ns)
 
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
@@ -322,7 +326,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         known_ns=sum((one.ns for one in known), 0.0),
         attainable_ns=sum((min(one.ns, one.attainable_ns or 0.0) for one in known), 0.0),
         device_ns=launched.device_ns,
-        host_ns=float(launched.host_ns.mean()),
+        host_ns=_mean(launched.host_ns),
         launches=kernels.launches,
         bound=bound,
         rates=gpu.source,
@@ -334,14 +338,17 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         maker=maker_of(one.use.main_kernel for one in by_time),
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
     )
-    return with_replays(compute, launched.schedule, [fix_of(loss, kernels, launched) for loss in losses])
+    if not losses:
+        return compute
+    schedule = launched.schedule()
+    return with_replays(compute, schedule, [fix_of(loss, kernels, schedule) for loss in losses])
 
 
-def fix_of(loss: Loss, kernels: Kernels, launched: Launched) -> Fix:
+def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule) -> Fix:
     """What a loss's fix removes of each launch of the typical step."""
     spared = _spared(loss, kernels)
     of_use = np.array([spared.get(id(one), (0.0, 0.0)) for one in kernels.all] + [(0.0, 0.0)]).reshape(-1, 2)
-    kernel = launched.schedule.kernel
+    kernel = schedule.kernel
     uses = np.where(kernel >= 0, kernels.of_kernel[np.maximum(kernel, 0)], len(kernels.all))
     return Fix(of_use[uses, 0], of_use[uses, 1])
 
@@ -509,7 +516,7 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     """The losses with the step after their fix, where steps take so long without the profiler: never longer."""
     steps_ns = [ns for ns in steps_ns if ns > 0]
-    if not compute.paced_ns or not steps_ns:
+    if not steps_ns:
         return compute
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns
