@@ -263,7 +263,15 @@ class Job:
             return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=False)]
         if episode is None:
             step = min(change.since for change in changes.values())
-            self._episode = _Episode(now_ns, self._time_of(step, now_ns), step)
+            # when this step began, as far as pulses tell; Unix ns
+            times = []
+            for state in self.ranks.values():
+                _, since = state.around(step)
+                if since and since[0].steps >= step:
+                    first = since[0]
+                    ms = state.pace.usual_ms if state.pace.change is None else state.pace.change.now_ms
+                    times.append(first.begun_ns - int((first.steps - step) * ms * 1e6))
+            self._episode = _Episode(now_ns, min(times, default=now_ns), step)
             self._sources.closer()
             return []
         found = []
@@ -322,7 +330,12 @@ class Job:
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
         """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""
-        if (looks := self._looks_since(episode.step)) < _LOOKS:
+        # At the host of the rank that was looked at least
+        counts = []
+        for state in self.ranks.values():
+            _, since = state.around(episode.step)
+            counts.append(since[-1].looks - since[0].looks if since else 0)
+        if (looks := min(counts, default=0)) < _LOOKS:
             self._sources.closer()
         if looks >= _LOOKS:
             return waited >= _SOON_S
@@ -396,25 +409,6 @@ class Job:
         told = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
         return tuple(line for line in told if ".backward(" not in line.text)
 
-    def _looks_since(self, step: int) -> int:
-        """At the host of the rank that was looked at least."""
-        counts = []
-        for state in self.ranks.values():
-            _, since = state.around(step)
-            counts.append(since[-1].looks - since[0].looks if since else 0)
-        return min(counts, default=0)
-
-    def _time_of(self, step: int, otherwise: int) -> int:
-        """When this step began, as far as pulses tell; Unix ns."""
-        times = []
-        for state in self.ranks.values():
-            _, since = state.around(step)
-            if since and since[0].steps >= step:
-                first = since[0]
-                ms = state.pace.usual_ms if state.pace.change is None else state.pace.change.now_ms
-                times.append(first.begun_ns - int((first.steps - step) * ms * 1e6))
-        return min(times, default=otherwise)
-
     def _step(self) -> int:
         return max((state.steps for state in self.ranks.values()), default=0)
 
@@ -470,7 +464,7 @@ class Job:
         all_whiles = pulse.number // _GROWS_ALL > state.weighed // _GROWS_ALL
         state.weighed = pulse.number
         pulses = [one for one in state.latest(_KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * _FIRST]
-        for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
+        for where, limit in (("gpu", pulse.total), ("host", float(getattr(self._sources, "host_bytes", 64 << 30)))):
             sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
             if (grows := steady_growth(sizes)) is None:
                 continue
@@ -481,9 +475,6 @@ class Job:
                     ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
                 )
         return None
-
-    def _host_limit(self) -> float:
-        return float(getattr(self._sources, "host_bytes", 64 << 30))
 
     def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
         shares = {}

@@ -254,7 +254,17 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     worst = max(idle, key=lambda one: one.pct)
     severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
     if severity is None:
-        return _not_found(kind, inputs, judged, idle, behind, spared)
+        # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
+        window = inputs.run.unit == "window"
+        if behind is not None and kind.rule is INPUT_BOUND:
+            hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
+            if hidden is not None:
+                return kind.rule.verdict(hidden)
+        if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+            return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
+        most = max(one.pct for one in idle)
+        numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+        return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
         return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
@@ -341,27 +351,6 @@ def _of_loading(
     if behind is not None and any(one.pct >= kind.bounds[0] for one in others):
         return others, behind.waits_ms, spared
     return loading, saved, spared
-
-
-def _not_found(
-    kind: IdleJudgement,
-    inputs: Inputs,
-    judged: Sequence[RankTimes],
-    idle: Sequence[Idle],
-    behind: BehindLate | None,
-    spared: str,
-) -> Verdict:
-    """Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
-    window = inputs.run.unit == "window"
-    if behind is not None and kind.rule is INPUT_BOUND:
-        hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
-        if hidden is not None:
-            return kind.rule.verdict(hidden)
-    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
-        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-    most = max(one.pct for one in idle)
-    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
 
 
 def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:

@@ -496,15 +496,13 @@ def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tup
             spared.append(batch)
         else:
             kept.append(one)
-    return kept, _spared_text(spared)
-
-
-def _spared_text(spared: Sequence[NextBatch]) -> str:
     worst = max(spared, key=lambda one: one.waits_ms, default=None)
     if worst is None or worst.work is None:
-        return ""
-    pct = f"{100 - worst.work.busy_pct:.0f}"
-    return reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+        spared_text = ""
+    else:
+        pct = f"{100 - worst.work.busy_pct:.0f}"
+        spared_text = reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+    return kept, spared_text
 
 
 def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:
