@@ -335,11 +335,9 @@ def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.
 
 
 def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one.
-
-    There are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these
-    are held against the spread of those.
-    """
+    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one. There
+    are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these are held
+    against the spread of those."""
     usual = median(kernels)
     like = (kernels <= MORE_WORK * usual) & (usual <= MORE_WORK * kernels)
     if 2 * int(like.sum()) <= len(like):
@@ -348,11 +346,9 @@ def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> 
 
 
 def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArray[np.bool_]:
-    """Steps (ns) that take far longer than the longest typical one of the whole run.
-
-    Recording makes steps longer, and so it makes that one: as much as the lower median of the recorded steps is beyond
-    the median of those. So most recorded steps are never left out.
-    """
+    """Steps (ns) that take far longer than the longest typical one of the whole run. Recording makes steps longer, and
+    so it makes that one: as much as the lower median of the recorded steps is beyond the median of those. So most
+    recorded steps are never left out."""
     if not len(usual_ms):
         return np.zeros(len(took), dtype=bool)
     lower = np.sort(took)[(len(took) - 1) // 2]

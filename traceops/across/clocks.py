@@ -90,10 +90,8 @@ def align_clocks(
 
 
 def _end_together(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> set[int]:
-    """Sends and receives that both ends leave together: a small message may be sent long before it is received.
-
-    Those of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender.
-    """
+    """Sends and receives that both ends leave together: a small message may be sent long before it is received. Those
+    of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender."""
     ends = {summary.rank: summary.comm.end for summary in ranks if summary.on_gpu}
     apart: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     found = set[int]()
@@ -438,10 +436,8 @@ def _by_place(numbers: Sequence[int], matching: MatchedCollectives, step_of: Map
 
 
 def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
-    """The root's place, _ALL where all wait for the last, None where times tell neither.
-
-    Arrays have the shape (operations, members).
-    """
+    """The root's place, _ALL where all wait for the last, None where times tell neither. Arrays have the shape
+    (operations, members)."""
     together = _until_came(op, _ALL, begins)
     if not (whole := _explained(waits, together)):
         return None
@@ -481,10 +477,8 @@ def _possible(until: Int, begins: Int, ends: Int) -> bool:
 
 
 def _waiting_for(one: Collective, root: int, begins: Sequence[int], ends: Sequence[int]) -> Collective:
-    """The operation with each member's waiting for those that it needs.
-
-    The side that gives its data needs the other as well where it did not end before that came: it could not hand over.
-    """
+    """The operation with each member's waiting for those that it needs. The side that gives its data needs the other as
+    well where it did not end before that came: it could not hand over."""
     gives = bool(_FROM_ROOT.search(one.op))
     of_root = [i for i, begin in enumerate(begins) if i == root or not gives or ends[root] > begin]
     of_others = [gives or end > begins[root] for end in ends]

@@ -156,9 +156,7 @@ def _folded(
     forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
 ) -> tuple[tuple[int, ...], int | None] | None:
     """A chain that both passes go along both ways, as where the last stages lie on the first ranks (zero bubble, V).
-
-    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages.
-    """
+    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for sender, receiver in forward:
         neighbours[sender].add(receiver)
@@ -436,10 +434,8 @@ def _stages(
 
 
 def _work(summary: RankSummary) -> Int:
-    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too.
-
-    Copies of a batch come to the stage that gets it, however many layers it has.
-    """
+    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too. Copies of a
+    batch come to the stage that gets it, however many layers it has."""
     buckets = summary.ledger.buckets
     return buckets["compute"] if summary.on_gpu else buckets["compute"] + buckets["memory"] + buckets["idle_host"]
 
@@ -465,10 +461,8 @@ def _slower(times: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:
-    """How many times as long nearly all kinds of kernels take; None where they differ, or are few.
-
-    A kernel that is longer for what it computes there, as a head's, makes no device slow.
-    """
+    """How many times as long nearly all kinds of kernels take; None where they differ, or are few. A kernel that is
+    longer for what it computes there, as a head's, makes no device slow."""
     if len(times) < _KINDS:
         return None
     ratios = np.array([own / usual for own, usual in times])

@@ -315,10 +315,8 @@ def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
 
 
 def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
-    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median.
-
-    Of medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ.
-    """
+    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median. Of
+    medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ."""
     usual = median(others, axis=1)
     slowest = float(usual.max())
     return median(own) >= slowest + 2 * (slowest - median(usual))

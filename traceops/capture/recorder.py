@@ -357,10 +357,8 @@ _REMARK = "clears events at the end of each cycle"
 
 @contextmanager
 def _without_remark() -> Iterator[None]:
-    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own.
-
-    Not by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown.
-    """
+    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own. Not
+    by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown."""
     from torch.autograd import profiler as autograd
     from torch.profiler import profiler
 

@@ -113,11 +113,8 @@ class Saver:
 
 
 def _deaf_to_children() -> None:
-    """Stop handling SIGCHLD, now that the process dies.
-
-    torchrun ends the whole process group: the data-loader workers go first, and torch's handler would raise
-    that they are gone in the middle of the saving.
-    """
+    """Stop handling SIGCHLD, now that the process dies. torchrun ends the whole process group: the data-loader workers
+    go first, and torch's handler would raise that they are gone in the middle of the saving."""
     if callable(signal.getsignal(signal.SIGCHLD)):
         # Not SIG_DFL: Python complains of a signal that has come but whose handler is gone.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -147,10 +144,8 @@ def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
 
 @contextmanager
 def _freed_when_blocked(saver: Saver) -> Iterator[None]:
-    """Inside the block, a thread frees the main thread if it waits for its peers when SIGTERM comes.
-
-    Python writes the number of each signal to this socket at once, whatever the main thread is doing.
-    """
+    """Inside the block, a thread frees the main thread if it waits for its peers when SIGTERM comes. Python writes the
+    number of each signal to this socket at once, whatever the main thread is doing."""
     read, write = socket.socketpair()
     write.setblocking(False)
     descriptor = write.fileno()

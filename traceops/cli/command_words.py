@@ -146,10 +146,8 @@ def _of_module(command: Sequence[str], module: str, rest: Sequence[str], nproc: 
 
 
 def _of_torchrun(command: Sequence[str], words: Sequence[str], nproc: int | None) -> Command:
-    """The same ranks, started by our own torchrun, which shows what it does before the first step.
-
-    With options that ours does not take (restarts, an elastic number of nodes), torchrun runs as it is.
-    """
+    """The same ranks, started by our own torchrun, which shows what it does before the first step. With options that
+    ours does not take (restarts, an elastic number of nodes), torchrun runs as it is."""
     try:
         asked = _torchrun_parser().parse_args(list(words))
         options, trains = _torchrun_options(asked)

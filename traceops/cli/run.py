@@ -302,9 +302,7 @@ def _understood(
 
 def _schedule_options(args: argparse.Namespace, usual: dict[str, int]) -> tuple[dict[str, int], int | None]:
     """The options of the schedule, by name, with those that --quick stands for; and trainings per side of --against.
-
-    usual: of traceops.toml, where neither is given.
-    """
+    usual: of traceops.toml, where neither is given."""
     given = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
     if args.quick:
         given = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | given

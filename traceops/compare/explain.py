@@ -186,10 +186,8 @@ def _bandwidth_of(side: Sequence[ComparedCapture]) -> float | None:
 
 
 def _totals(side: Sequence[ComparedCapture]) -> _Totals | None:
-    """Operation -> how many a step and their bytes (None where a size is not known), mean over captures.
-
-    None where no capture says what runs in a step.
-    """
+    """Operation -> how many a step and their bytes (None where a size is not known), mean over captures. None where no
+    capture says what runs in a step."""
     if not (known := inventories(side)):
         return None
     counts: dict[str, float] = defaultdict(float)

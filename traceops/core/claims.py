@@ -195,10 +195,8 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
 
 
 def _shown(value: Any, spec: str, claim: Claim | Facts) -> str | None:
-    """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words].
-
-    '^because' is the same with a capital letter; '|waits|wait' is for one and for several.
-    """
+    """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words]. '^because' is
+    the same with a capital letter; '|waits|wait' is for one and for several."""
     if spec.startswith("^"):
         said = _shown(value, f"={spec[1:]}", claim)
         return None if said is None else f"{said[:1].upper()}{said[1:]}"

@@ -79,10 +79,8 @@ def _in_site_packages(file: Path) -> Path | None:
 
 
 def _ends(file: Path, root: Path) -> list[Path]:
-    """The names under which `file` of a source tree may be installed: from any folder on that is in no package.
-
-    A name alone is a module's only where project files put it: at the top, or in src.
-    """
+    """The names under which `file` of a source tree may be installed: from any folder on that is in no package. A name
+    alone is a module's only where project files put it: at the top, or in src."""
     folders = [*reversed(file.parents)]
     return [
         file.relative_to(folder)

@@ -153,10 +153,8 @@ def _ask(command: Sequence[str], limit: float, environ: Mapping[str, str], run: 
 
 
 def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, Any]:
-    """What jobs that run side by side gave, by name; without those that took longer than their seconds.
-
-    Their threads are daemons: one that never comes back holds up nothing, not even the end of this process.
-    """
+    """What jobs that run side by side gave, by name; without those that took longer than their seconds. Their threads
+    are daemons: one that never comes back holds up nothing, not even the end of this process."""
     results: dict[str, Any] = {}
     failures: list[Exception] = []
 

@@ -182,9 +182,7 @@ def _of_kernels(
     events: Events, activity: Activity, steps: StepBounds, products: NDArray[np.bool_]
 ) -> tuple[Precision | None, float]:
     """The precision that most product kernels have, and the part of their time that no counted operator launched.
-
-    products: positions of the nesting that lie in a counted operator, or are one.
-    """
+    products: positions of the nesting that lie in a counted operator, or are one."""
     if not activity.on_gpu:
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])

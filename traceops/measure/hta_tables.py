@@ -304,9 +304,7 @@ def _sum(values: Float) -> float:
 
 def _statistics(group: NDArray[np.integer], values: Float, count: Int) -> dict[int, _Described]:
     """Sum, largest, smallest, standard deviation (0 for one value) and mean of the values of each group that has some.
-
-    The deviation is Welford's, in the order of the values: so it has HTA's last digit too.
-    """
+    The deviation is Welford's, in the order of the values: so it has HTA's last digit too."""
     used = np.flatnonzero(count).tolist()
     if native is not None:
         total, most, least, deviation = columns = np.empty((4, len(count)))
@@ -330,9 +328,7 @@ def _described(values: Float) -> _Described:
 
 def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
     """By set of parts (bits, as in `_running`) its time in whole µs and its stretches, and how long those of 3 are.
-
-    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say.
-    """
+    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say."""
     if native is None:
         return None
     columns = [column for part in parts for column in part]
@@ -344,10 +340,8 @@ def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
 
 
 def _running(parts: Sequence[Busy]) -> tuple[Float, Int]:
-    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th.
-
-    Sorted after each part and by the sort that HTA calls, because what it answers for equal times depends on that.
-    """
+    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th. Sorted
+    after each part and by the sort that HTA calls, because what it answers for equal times depends on that."""
     times, change = np.empty(0), np.empty(0, dtype=np.int64)
     for i, (start, end) in enumerate(parts):
         times = np.concatenate((times, start, end))

@@ -394,10 +394,8 @@ def cross_rank_tables(run: CrossRank) -> Tables:
 
 
 def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
-    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms.
-
-    None where nobody is charged for much of the waiting: what is charged would show the wrong ranks.
-    """
+    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms. None where nobody is charged
+    for much of the waiting: what is charged would show the wrong ranks."""
     if run.replay is None or not run.replay.charged.holds:
         return ()
     return tuple(

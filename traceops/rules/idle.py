@@ -341,10 +341,8 @@ def _lacking(kind: IdleJudgement, what: Lacking) -> Verdict:
 def _of_loading(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], saved: float | None, behind: BehindLate | None
 ) -> tuple[list[Idle], float | None, str]:
-    """Who waits for loading, what a step gains without that, ms, and why others are left out.
-
-    What one rank loads longer is TO-S001's: next to it those are judged that are not late by their input.
-    """
+    """Who waits for loading, what a step gains without that, ms, and why others are left out. What one rank loads
+    longer is TO-S001's: next to it those are judged that are not late by their input."""
     loading, spared = loading_ranks(inputs, waits_for_input(idle, inputs.whole), kind.bounds[0])
     late = behind.late_by_input if behind is not None else ()
     others = [one for one in loading if late and one.times.summary.rank not in late]

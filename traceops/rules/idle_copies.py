@@ -238,9 +238,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
 
 def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
     """A rank's copies as a part of the step that is told: without the profiler they take as long as that has room for.
-
-    Links are as fast without it: a step that has no room for copies of pinned memory is none that goes on like that.
-    """
+    Links are as fast without it: a step that has no room for copies of pinned memory is none that goes on like that."""
     light = inputs.undisturbed.step_ms if inputs.undisturbed is not None else None
     plain = min((known for known in (inputs.unprofiled_ms, light) if known), default=one.step_ms)
     other = work_ms(times) - one.exposed_ms

@@ -93,10 +93,8 @@ def _describe(finding: Finding) -> dict[str, Any]:
 
 
 def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, ShownRank]) -> tuple[int, int]:
-    """From first to last moment of a finding's steps on its ranks, as far as both are shown; else no time.
-
-    A finding about ranks that are not shown lies over the same steps of those that are.
-    """
+    """From first to last moment of a finding's steps on its ranks, as far as both are shown; else no time. A finding
+    about ranks that are not shown lies over the same steps of those that are."""
     bounds: dict[bool, list[int]] = {True: [], False: []}
     for own in run.ranks if run is not None else ():
         summary, rank = own.summary, shown.get(own.summary.rank)

@@ -494,10 +494,8 @@ def leads_out(path: str, root: str) -> bool:
 
 
 def _walk(root: Path) -> list[str]:
-    """Files below a folder that may be traces; linked folders of it are entered, each folder once.
-
-    Links out of it are among the files, for whoever opens them says so, and are not entered.
-    """
+    """Files below a folder that may be traces; linked folders of it are entered, each folder once. Links out of it are
+    among the files, for whoever opens them says so, and are not entered."""
     found: list[str] = []
     entered: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(root, followlinks=True):

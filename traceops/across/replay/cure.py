@@ -106,11 +106,9 @@ def _gone(
     typical: NDArray[np.bool_],
     no_slower: bool = False,
 ) -> _Gone | None:
-    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are.
-
-    moments: of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no
-    step takes longer than in the slowest of the programs after those.
-    """
+    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are. moments:
+    of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no step
+    takes longer than in the slowest of the programs after those."""
     aligned = np.array([_in_order_of(programs[0], *own) for own in zip(programs, moments, strict=True)])
     order = np.argsort(aligned[0], kind="stable")
     order = order[aligned.min(axis=0)[order] > NEVER]
@@ -142,10 +140,8 @@ def _in_order_of(first: RankNodes, nodes: RankNodes, moments: Int) -> Int:
 
 
 def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_], no_slower: bool) -> NDArray[np.float64]:
-    """What the first `peers` of these ranks usually take in each place and step, ns, as `_gone` has it.
-
-    Places add up to what steps usually take: a pause that comes somewhere in most steps is in the median of no place.
-    """
+    """What the first `peers` of these ranks usually take in each place and step, ns, as `_gone` has it. Places add up
+    to what steps usually take: a pause that comes somewhere in most steps is in the median of no place."""
     taken = _expected(cube, peers, typical)
     whole = ~np.isnan(cube).any(axis=(0, 1))  # the window may begin or end within a step
     if not whole.any():

@@ -467,11 +467,9 @@ def _quicker(nodes: RankNodes, share: float) -> RankNodes:
 
 
 def _scaled(nodes: RankNodes, share: float) -> RankNodes:
-    """A rank with this share of its computation, and of the host's time that launches it.
-
-    That time grows no further than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators
-    as the others all the same, and what comes to it takes no longer to launch there than where it was.
-    """
+    """A rank with this share of its computation, and of the host's time that launches it. That time grows no further
+    than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators as the others all the same,
+    and what comes to it takes no longer to launch there than where it was."""
     known = nodes.host > NEVER
     launching = min(share, _MOST_LAUNCHING)
     host, waiting = nodes.host.copy(), nodes.waits.host

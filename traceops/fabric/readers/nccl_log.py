@@ -87,10 +87,8 @@ _NEEDLES: tuple[bytes, ...] = (
 
 
 class _NcclProcess(Struct):
-    """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``.
-
-    absent, off and broken: networks without a device, switched off, and with devices that cannot be used.
-    """
+    """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``. absent, off and broken: networks
+    without a device, switched off, and with devices that cannot be used."""
 
     devices: dict[str, dict[int, str]] = field(default_factory=dict)
     gdr: dict[str, dict[str, bool]] = field(default_factory=dict)

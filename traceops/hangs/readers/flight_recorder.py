@@ -58,10 +58,8 @@ def _order(numbers: list[int]) -> list[int]:
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:
-    """Operations launched together: the last entry stands for the launch, and only it has a state.
-
-    Sends and receives stay apart, with that state; collectives become one with all their sizes.
-    """
+    """Operations launched together: the last entry stands for the launch, and only it has a state. Sends and receives
+    stay apart, with that state; collectives become one with all their sizes."""
     if len(run) == 1 or not run[-1].op.lower().endswith(_WRAPPER):
         return run
     last = run[-1]

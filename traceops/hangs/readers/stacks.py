@@ -304,10 +304,8 @@ def _is_pyspy_json(head: bytes) -> bool:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few.
-
-    A log that was cut while a program still wrote to it has a hole there, of NULs only.
-    """
+    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few. A log that was cut
+    while a program still wrote to it has a hole there, of NULs only."""
     head = _HOLE.sub(b"", head)
     if head.count(b"\0") * 200 > len(head):
         return True

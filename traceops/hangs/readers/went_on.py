@@ -128,11 +128,9 @@ def as_outlived(event: LogEvent) -> LogEvent:
 
 
 def _is_outlived(window: _Window, events: Sequence[LogEvent]) -> bool:
-    """Whether steps were made after the failure.
-
-    A few may be those of other ranks, which a launcher ends a little later: where one reports the end of a process
-    behind them, and no other failure comes in between, the failure was that end.
-    """
+    """Whether steps were made after the failure. A few may be those of other ranks, which a launcher ends a little
+    later: where one reports the end of a process behind them, and no other failure comes in between, the failure was
+    that end."""
     if window.is_far:
         return True
     if (at := window.went_on_at) is None:
@@ -203,11 +201,8 @@ def _furthest(found: Sequence[Sighting]) -> list[Sighting]:
 
 
 class _Series(Struct):
-    """The counts of one scale close behind a failure.
-
-    first, furthest: counts; begin: where the first is. flushed: the first that was in no buffer. later: the first with
-    a time behind the failure, and the seconds of those.
-    """
+    """The counts of one scale close behind a failure. first, furthest: counts; begin: where the first is. flushed: the
+    first that was in no buffer. later: the first with a time behind the failure, and the seconds of those."""
 
     first: int
     furthest: int
@@ -233,11 +228,9 @@ class _Series(Struct):
 
 
 class _Window(Struct):
-    """A failure in a line, at `offset` bytes, and the counts behind it, of each scale.
-
-    flushes: the log shows steps before a buffer can have been full. is_far: there are two counts beyond all that
-    buffers can hold. service: of docker compose. went_on_at: the line that says otherwise that the program went on.
-    """
+    """A failure in a line, at `offset` bytes, and the counts behind it, of each scale. flushes: the log shows steps
+    before a buffer can have been full. is_far: there are two counts beyond all that buffers can hold. service: of
+    docker compose. went_on_at: the line that says otherwise that the program went on."""
 
     line: int
     offset: int
@@ -450,10 +443,8 @@ def interrupted(path: str) -> tuple[int, str] | None:
 
 
 def _says_so(body: str) -> bool:
-    """Whether a line is the exception's own, or says that it or the signal came: 'Detected KeyboardInterrupt, …'.
-
-    A program that only names it ('registered a handler for keyboard interrupt') was not interrupted.
-    """
+    """Whether a line is the exception's own, or says that it or the signal came: 'Detected KeyboardInterrupt, …'. A
+    program that only names it ('registered a handler for keyboard interrupt') was not interrupted."""
     if body[:1].isspace():
         return False
     if (signal := _SIGNAL.search(body, 0, _SEARCHED)) is not None:

@@ -157,9 +157,7 @@ def _dtypes(kind: type) -> tuple[np.dtype[Any], dict[str, np.dtype[Any]]]:
 
 def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
     """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
-
-    Structs are changed in place: nobody else has them yet.
-    """
+    Structs are changed in place: nobody else has them yet."""
     kind: Any = type(value)
     if kind in _LEAVES:
         return value

@@ -302,10 +302,8 @@ def critical_path_figure(report: Report) -> Figure:
 
 
 def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
-    """(part, piece): what a piece of own work consists of, one bucket behind the other; a transfer is one part.
-
-    What no bucket holds is the host's own work, which communication masked, as `path_sentence` counts it.
-    """
+    """(part, piece): what a piece of own work consists of, one bucket behind the other; a transfer is one part. What no
+    bucket holds is the host's own work, which communication masked, as `path_sentence` counts it."""
     spent = {bucket: ms for bucket in BUCKETS if (ms := row.spent_ms.get(bucket, 0.0))}
     if not spent:
         return [(row, row)]

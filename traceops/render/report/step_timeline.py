@@ -87,12 +87,9 @@ def _longest(detail: Detail) -> int:
 
 
 def _blob(step: DetailStep) -> str:
-    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64
-    with '-' for '/', which JSON inside a page escapes.
-
-    The columns, each of all lanes: the gap since the bar before, how long it lasts, its name, how many events more than
-    one it stands for, and how long it is idle within.
-    """
+    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64 with '-'
+    for '/', which JSON inside a page escapes. The columns, each of all lanes: the gap since the bar before, how long it
+    lasts, its name, how many events more than one it stands for, and how long it is idle within."""
     unit = max(step.length_ns // _FINEST, 1)
     words: dict[str, int] = {}
     columns: tuple[list[Int], ...] = ([], [], [], [], [])

@@ -59,9 +59,7 @@ def environment() -> Environment:
 
 class _CompiledBesideThem(BytecodeCache):
     """Compiled templates in the `__pycache__` of their folder, written, read and trusted as that of our modules is.
-
-    Where that folder cannot be written, and nobody compiled them there, each process compiles what it fills.
-    """
+    Where that folder cannot be written, and nobody compiled them there, each process compiles what it fills."""
 
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
