@@ -217,9 +217,7 @@ class ApartInTime(Struct, frozen=True):
 
 def apart_in_time(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[ApartInTime, ...]:
     """Of ranks that mark the same steps and have collectives, those of which none matches, far from the most others.
-
-    Clocks may be apart: then collectives match all the same, and align them.
-    """
+    Clocks may be apart: then collectives match all the same, and align them."""
     matched = {rank for collective in matching.collectives for rank, _ in collective.members}
     alone = [summary for summary in ranks if len(summary.comm.start)]
     main, rest = most_at_one_time(alone, _LEAST_APART_NS, _WINDOWS_APART)
@@ -236,9 +234,7 @@ def most_at_one_time(
     ranks: Sequence[RankSummary], least_ns: int, windows: int
 ) -> tuple[list[RankSummary], list[RankSummary]]:
     """The most ranks whose windows lie near each other, of two such groups the later, and the rest, in order of time.
-
-    Between groups lies more than `least_ns` and so many of the longest window.
-    """
+    Between groups lies more than `least_ns` and so many of the longest window."""
     in_order = sorted(ranks, key=begin_ns)
     longest = max((int(own.step_edges[-1]) - begin_ns(own) for own in in_order), default=0)
     groups: list[list[RankSummary]] = []

@@ -46,11 +46,8 @@ class ClockFit(Struct, frozen=True):
 
 
 class ClockAlignment(Struct, frozen=True):
-    """A fit a rank, and how far apart the aligned ends of one collective still are (ns).
-
-    `unaligned` are ranks that share no synchronising collective with the others; `anchors` counts
-    the collectives used.
-    """
+    """A fit a rank, and how far apart the aligned ends of one collective still are (ns). `unaligned` are ranks that
+    share no synchronising collective with the others; `anchors` counts the collectives used."""
 
     fits: dict[int, ClockFit]
     anchors: int
@@ -302,10 +299,8 @@ FIRST_MEETING = "the first between its ranks, which shows how far apart they beg
 
 
 def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> MatchedCollectives:
-    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run.
-
-    Where there are steps the profiler was at work before the first of them, and ranks had met.
-    """
+    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run. Where
+    there are steps the profiler was at work before the first of them, and ranks had met."""
     if any((summary.step_numbers != NO_STEP).any() for summary in ranks):
         return matching
     ends = {summary.rank: summary.comm.end for summary in ranks}

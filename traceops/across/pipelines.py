@@ -52,9 +52,7 @@ class _Passed(Struct, frozen=True):
 
 def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[Pipeline, ...]:
     """Chains of ranks that hand activations on and gradients back, and loops of them where ranks hold several stages.
-
-    Which is which is told by what the ranks compute beside their sends and receives.
-    """
+    Which is which is told by what the ranks compute beside their sends and receives."""
     by_rank = {summary.rank: summary for summary in ranks}
     forward: dict[Edge, list[_Passed]] = defaultdict(list)
     backward: dict[Edge, list[_Passed]] = defaultdict(list)
@@ -314,10 +312,8 @@ class Bubble(Struct, frozen=True):
 
 
 def passes_of(pipeline: Pipeline) -> int | None:
-    """How many parts each rank's work of a step comes in: micro-batches times stages that it holds.
-
-    None where the schedule's bubble is not known: zero-bubble schedules and unknown ones have another.
-    """
+    """How many parts each rank's work of a step comes in: micro-batches times stages that it holds. None where the
+    schedule's bubble is not known: zero-bubble schedules and unknown ones have another."""
     known = pipeline.schedule in ("gpipe", "1f1b", "interleaved", "looped_bfs", "forward_only")
     if not known or not pipeline.micro_batches or not pipeline.chunks:
         return None

@@ -182,10 +182,8 @@ Event = tuple[int, int]  # rank, position in the rank's CommEvents
 
 
 class Half(Struct, frozen=True):
-    """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known.
-
-    `way` is FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells.
-    """
+    """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known. `way` is
+    FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells."""
 
     rank: int
     position: int
@@ -381,10 +379,8 @@ OTHER_SIZE = "sizes differ between ranks"
 
 
 class Exchange(Struct, frozen=True):
-    """Events that a chain of messages ties together, at most one a rank, and the messages between them.
-
-    `transfer_ns` is how long they take once all events have begun.
-    """
+    """Events that a chain of messages ties together, at most one a rank, and the messages between them. `transfer_ns`
+    is how long they take once all events have begun."""
 
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
@@ -408,10 +404,8 @@ class Exchange(Struct, frozen=True):
 
 
 def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Exchange], list[Message], dict[str, int]]:
-    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason.
-
-    A message goes from one rank to another, in the order in which it was called, step by step.
-    """
+    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason. A
+    message goes from one rank to another, in the order in which it was called, step by step."""
     by_rank = {summary.rank: summary for summary in ranks}
     # each send and receive of all ranks; `other` is None where its other end is not named and does not follow
     halves = _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})

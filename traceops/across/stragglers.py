@@ -28,10 +28,8 @@ _SEED = 20200
 
 
 def chance(own: Steps, others: NDArray[np.float64]) -> float:
-    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
-
-    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
-    """
+    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random. A permutation
+    test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]"""
     if not len(others) or not own.sum():
         return 1.0
     thinned = others[:: len(others) // MOST_COMPARED + 1]

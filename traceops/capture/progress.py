@@ -231,10 +231,8 @@ def pipe_path(folder: Path, local_rank: int, *, error: bool) -> Path:
 
 
 def make_pipes(folder: Path, ranks: int, *, one_place: bool) -> list[tuple[int, Path]]:
-    """Pipes for as many ranks: each with its local rank. one_place: stdout and stderr of each have the same one.
-
-    Raises OSError.
-    """
+    """Pipes for as many ranks: each with its local rank. one_place: stdout and stderr of each have the same one. Raises
+    OSError."""
     made = []
     for local_rank in range(ranks):
         for error in (False,) if one_place else (False, True):

@@ -383,10 +383,8 @@ def _without_remark() -> Iterator[None]:
 
 @contextmanager
 def before_other_profilers(own: Any, give_way: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts.
-
-    Kineto holds one session a process: without this the training would fail in its own profiler.
-    """
+    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts. Kineto holds
+    one session a process: without this the training would fail in its own profiler."""
     from torch.autograd import profiler
 
     saved = [(name, getattr(profiler.profile, name)) for name in ("_prepare_trace", "_start_trace")]

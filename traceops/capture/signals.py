@@ -51,10 +51,8 @@ def abort_nccl() -> None:
 
 
 def close_connections() -> None:
-    """Shut down this process's TCP connections: gloo and the store then raise where they wait for a peer.
-
-    Gloo has no abort that frees who waits in it. Nothing can be sent afterwards.
-    """
+    """Shut down this process's TCP connections: gloo and the store then raise where they wait for a peer. Gloo has no
+    abort that frees who waits in it. Nothing can be sent afterwards."""
     if (dist := sys.modules.get("torch.distributed")) is None or not dist.is_available():
         return
     for path in Path("/dev/fd").iterdir():
@@ -122,10 +120,8 @@ def _deaf_to_children() -> None:
 
 @contextmanager
 def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
-    """Call `save` when SIGTERM comes while inside the block and would end the process.
-
-    A training that handles SIGTERM itself (to write a checkpoint, say) is left alone: it is not about to die.
-    """
+    """Call `save` when SIGTERM comes while inside the block and would end the process. A training that handles SIGTERM
+    itself (to write a checkpoint, say) is left alone: it is not about to die."""
     saver = Saver(save)
     in_main = threading.current_thread() is threading.main_thread()  # Python sets handlers there only
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

@@ -49,10 +49,8 @@ class Command:
 
 
 def understand(words: Sequence[str], nproc: int | None, *, ours: bool = False) -> Command:
-    """What a command asks for. nproc: of --nproc. ours: an option needs ranks that torchrun starts.
-
-    Raises UsageError where there is no such script or program, with what can be done.
-    """
+    """What a command asks for. nproc: of --nproc. ours: an option needs ranks that torchrun starts. Raises UsageError
+    where there is no such script or program, with what can be done."""
     variables = {}
     rest = list(words)
     while len(rest) > 1 and _VARIABLE.match(rest[0]) and not Path(rest[0]).exists():

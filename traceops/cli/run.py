@@ -62,9 +62,7 @@ class Decided(Struct, frozen=True):
 
 def main(args: argparse.Namespace) -> int:
     """Launch the run, or the series of runs of --against; returns the training's own exit code, 3 without a trace.
-
-    Raises UsageError for everything that cannot work, before anything is started or written.
-    """
+    Raises UsageError for everything that cannot work, before anything is started or written."""
     if args.stop and not args.script:
         return stop_run(Path(args.stop))
     if args.slurm or args.submit:

@@ -159,10 +159,8 @@ def _is_empty(value: Any) -> bool:
 
 
 def filled(template: str, claim: Claim | Facts) -> str | None:
-    """A sentence with its facts; None where one of them is not known, or a condition does not hold.
-
-    '{name:part}' is the first text of `name`, in its section or else in [words], whose facts are known, or nothing.
-    """
+    """A sentence with its facts; None where one of them is not known, or a condition does not hold. '{name:part}' is
+    the first text of `name`, in its section or else in [words], whose facts are known, or nothing."""
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
         said += text

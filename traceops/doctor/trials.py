@@ -98,10 +98,8 @@ class WorkerProcess(Struct):
 
 
 class Workers:
-    """All ranks of a job on this machine. `end` must be called.
-
-    Raises InputError where there is no room for what the ranks report.
-    """
+    """All ranks of a job on this machine. `end` must be called. Raises InputError where there is no room for what the
+    ranks report."""
 
     def __init__(self, job: Job, environ: Mapping[str, str], folder: Path, logs: Path) -> None:
         self.children: list[WorkerProcess] = []

@@ -112,10 +112,8 @@ def way_text(transport: str, detail: str) -> str:
 
 
 def talks(fabric: Fabric) -> tuple[Talk, ...]:
-    """Every connection in the logs; none where there is no log.
-
-    Where one file holds several runs, of two GPUs the last one's: a log that is appended to tells how it was, too.
-    """
+    """Every connection in the logs; none where there is no log. Where one file holds several runs, of two GPUs the last
+    one's: a log that is appended to tells how it was, too."""
     if fabric.log is None:
         return ()
     found = list(_talks(fabric))

@@ -62,9 +62,7 @@ def named_gpus(text: str) -> tuple[tuple[int, str, str], ...]:
 
 def parse_p2p(text: str) -> dict[tuple[int, int], str]:
     """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``DR``, ``U``.
-
-    Other matrices in the text are passed over; of several of this kind the first counts.
-    """
+    Other matrices in the text are passed over; of several of this kind the first counts."""
     return next(iter(p2p_matrices(text)), {})
 
 

@@ -83,10 +83,8 @@ DEVICES: tuple[DevicePeak, ...] = (
 
 
 def peak_of(device: str | None, precision: Precision | None) -> tuple[float, str] | None:
-    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known.
-
-    A part of a GPU (MIG) has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip.
-    """
+    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known. A part of a GPU (MIG)
+    has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip."""
     if device is None or precision is None or " MIG " in device or "Laptop" in device:
         return None
     found = next((one for one in DEVICES if one.name.search(device)), None)

@@ -100,10 +100,8 @@ def hta_rows(events: Events) -> HtaRows:
 
 
 def number_ids(correlation: Int, on_device: Bool) -> tuple[Int, int]:
-    """Correlation ids numbered from 0, -1 for none, and how many there are.
-
-    Those of many host and many device rows at once count as none: HTA would join each with each.
-    """
+    """Correlation ids numbered from 0, -1 for none, and how many there are. Those of many host and many device rows at
+    once count as none: HTA would join each with each."""
     given = np.flatnonzero(correlation != -1)
     key = np.full(len(correlation), -1)
     if not len(given):
@@ -207,10 +205,8 @@ def overlap(rank: int, comm: Busy, compute: Busy) -> Columns:
 
 
 def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) -> Columns:
-    """Time between kernels of one stream, by why the later one did not start before.
-
-    'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
-    """
+    """Time between kernels of one stream, by why the later one did not start before. 'host_wait': it was launched after
+    the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'."""
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
     streams = [(np.flatnonzero(stream == own), own) for own in uniques(stream).tolist()]
     for rows, own in sorted(streams, key=lambda one: int(one[0][0])):
@@ -261,9 +257,7 @@ def kernel_types(busy: dict[int, Busy]) -> Columns:
 
 def kernels(rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDArray[np.integer], dur: Float) -> Columns:
     """Statistics of the durations by kernel, of each kind; `name` says which of `names`, of these `kinds`, a row has.
-
-    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones.
-    """
+    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones."""
     count = np.bincount(name, minlength=len(names))
     by_name = _statistics(name, dur, count)
     rows = []
@@ -404,10 +398,8 @@ def launch_statistics(events: Events, rows: HtaRows) -> Columns:
 
 
 def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
-    """What a stream had outstanding after each launch and each start: a row each stream; None without any.
-
-    HTA raises where several calls share a correlation id; there the first of them launched what has it.
-    """
+    """What a stream had outstanding after each launch and each start: a row each stream; None without any. HTA raises
+    where several calls share a correlation id; there the first of them launched what has it."""
     calls = np.flatnonzero(_named(events, rows, _QUEUED) & (rows.key >= 0))
     device = np.flatnonzero((rows.stream != -1) & (rows.key >= 0))
     calls = calls[np.bincount(rows.key[device], minlength=rows.keys)[rows.key[calls]] > 0]

@@ -224,10 +224,8 @@ def _loading_within(events: Events, rows: Int, late: Intervals, thread: Int) -> 
 
 
 class Breakdown(Struct, frozen=True):
-    """Percent of the rank's device time; None where it cannot be said (no communication, no activity).
-
-    `source` is 'hta', or 'traceops' with the reason why HTA's value is not used.
-    """
+    """Percent of the rank's device time; None where it cannot be said (no communication, no activity). `source` is
+    'hta', or 'traceops' with the reason why HTA's value is not used."""
 
     idle_pct: float | None
     compute_pct: float | None

@@ -100,9 +100,7 @@ class Part(Struct, frozen=True):
 
 def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> float:
     """What a step gains: as the replay has it, or of one rank as far as its host keeps up. Never more than is exposed.
-
-    The host cannot be quicker than its own work, nor does it wait in these copies any more.
-    """
+    The host cannot be quicker than its own work, nor does it wait in these copies any more."""
     saved = max(part.saved_ms for part in hit)
     if replayed_ms is not None:
         return stored(max(min(saved, replayed_ms), 0.0))

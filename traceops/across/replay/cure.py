@@ -183,11 +183,8 @@ def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 
 def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> Scenario | None:
-    """These ranks run as their peers outside the set usually do in `typical` steps.
-
-    Where all peers of one are in the set, each is as quick as they are where it is late, in a place of its own; None
-    where it is late in none.
-    """
+    """These ranks run as their peers outside the set usually do in `typical` steps. Where all peers of one are in the
+    set, each is as quick as they are where it is late, in a place of its own; None where it is late in none."""
     program_of, spared = {}, {}
     for rank in ranks:
         # the peer of `rank` outside `ranks` with the median own time; of two the slower one

@@ -41,11 +41,8 @@ class Prediction(Struct, frozen=True):
 
 
 class WhatIf(Struct, frozen=True):
-    """Replayed steps (ns) as measured and under each change, most time saved first.
-
-    `measured_ns` is what the traces hold, and `error_pct` how far the replay is from it at most. Means are
-    over the `typical` steps, a mask.
-    """
+    """Replayed steps (ns) as measured and under each change, most time saved first. `measured_ns` is what the traces
+    hold, and `error_pct` how far the replay is from it at most. Means are over the `typical` steps, a mask."""
 
     measured_ns: Steps
     replayed_ns: Steps

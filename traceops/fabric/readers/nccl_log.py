@@ -269,10 +269,8 @@ _MOST_NAMES = 100
 
 
 def read_nccl_log(paths: Sequence[str]) -> nccl.NcclLog:
-    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over.
-
-    The files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read.
-    """
+    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over. The
+    files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read."""
     reader = _Reader()
     lines = nccl_lines.LineReader()
     for path in paths:

@@ -198,10 +198,8 @@ def is_dump(head: bytes) -> bool:
 
 
 def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
-    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used.
-
-    Raises InputError for a file that is no dump, or from which nothing can be read.
-    """
+    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used. Raises
+    InputError for a file that is no dump, or from which nothing can be read."""
     document, damage = _document(path)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}

@@ -37,10 +37,8 @@ _OWN: tuple[LogKind, ...] = ("error", "memory", "cuda")
 
 
 def with_ends(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, those whose failure comes behind the end of a training that is marked `after_end`.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log, those whose failure comes behind the end of a training that is marked `after_end`. Raises
+    InputError where the file cannot be read."""
     lines = [event.line for event in events if event.kind in _OWN]
     if not lines or (end := _end(path, min(lines))) is None:
         return events
@@ -332,10 +330,8 @@ _OF_REQUEST: tuple[LogKind, ...] = ("error", "memory", "cuda")
 
 
 def without_requests(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, failures of single requests as 'outlived' with the server's logger going on.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log, failures of single requests as 'outlived' with the server's logger going on. Raises
+    InputError where the file cannot be read."""
     close = {
         event.line: event.line + _OF_FRAME * len(event.frames) + _CLOSE for event in events if event.kind in _OF_REQUEST
     }
@@ -382,10 +378,8 @@ _MOST_QUOTED = 160
 
 
 def without_aftermath(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log without those behind a request to stop, where nothing failed before it.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log without those behind a request to stop, where nothing failed before it. Raises InputError
+    where the file cannot be read."""
     if not events or (asked := asked_to_stop(path)) is None or any(event.line < asked[0] for event in events):
         return events
     return ()
@@ -424,10 +418,8 @@ _MOST_QUOTED = 160
 
 
 def interrupted(path: str) -> tuple[int, str] | None:
-    """The line that tells of it and what that says; None where steps follow, or without one.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The line that tells of it and what that says; None where steps follow, or without one. Raises InputError where
+    the file cannot be read."""
     found: tuple[int, str] | None = None
     for piece in indexed(path):
         if not piece.holds(_OF_INTERRUPT):
@@ -545,9 +537,7 @@ def _interrupted_in(path: Path) -> tuple[Frame, ...]:
 
 def idle_training(path: Path) -> LogEvent | None:
     """What a log says of steps that train nothing: skipped by the loss scaler, or with a loss of 0 or NaN throughout.
-
-    Raises InputError where it cannot be read.
-    """
+    Raises InputError where it cannot be read."""
     skipped: tuple[int, int, int] | None = None  # line, skipped, of
     losses: deque[tuple[int, bytes]] = deque(maxlen=_SAME)
     for number, block in last_blocks(str(path)):

@@ -319,10 +319,8 @@ def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
 
 
 def unpack(data: bytes, seen: dict[Any, Any]) -> tuple[SummaryHeader, RankSummary]:
-    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
-
-    Raises ValueError, which says what to do, where the bytes are anything else.
-    """
+    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them. Raises ValueError, which
+    says what to do, where the bytes are anything else."""
     header, body = split(data)
     try:
         summary = decode(body, RankSummary, seen, _SHARED)
@@ -374,10 +372,8 @@ class Content(Struct, frozen=True):
 
 
 def content_of(path: str) -> Content | None:
-    """What a file holds now; None for a remote one whose store tells no checksum.
-
-    Raises InputError where it cannot be read.
-    """
+    """What a file holds now; None for a remote one whose store tells no checksum. Raises InputError where it cannot be
+    read."""
     if is_remote(path):
         return _remote_content(path)
     digest = hashlib.sha256()
@@ -479,10 +475,8 @@ def _if_same(data: bytes, header: SummaryHeader) -> bytes | None:
 
 
 def load(folder: Path, header: SummaryHeader) -> bytes | None:
-    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one.
-
-    One that others could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read.
-    """
+    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one. One that others
+    could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read."""
     path = _place(folder, header)
     try:
         with open_own(path, folder) as file:

@@ -67,10 +67,8 @@ def detail_step(report: Report) -> int | None:
 
 
 def finding_place(finding: Finding, report: Report) -> Place | None:
-    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either.
-
-    None too where it names steps of the run and none of them was recorded.
-    """
+    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either. None
+    too where it names steps of the run and none of them was recorded."""
     if (detail := report.detail) is None:
         return None
     drawn = {rank.rank for step in detail.steps for rank in step.ranks}
