@@ -138,7 +138,7 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
     others_known = any(
         args is not None and not _SENDS_IN_KERNEL.search(name) for args, name in zip(comm.args, comm.name, strict=True)
     )
-    calls_known = bool((summary.program.host[: len(comm.args)] > NEVER).any())
+    calls_known = bool(np.count_nonzero(summary.program.host[: len(comm.args)] > NEVER))
     for position, (args, kernel) in enumerate(zip(comm.args, comm.name, strict=True)):
         if comm.parts[position]:
             continue

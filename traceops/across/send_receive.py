@@ -154,7 +154,7 @@ def _most_alike_first(reference: Int, own: Int, least: int) -> list[tuple[int, f
     )
     count = np.minimum(len(reference) - np.maximum(shifts, 0), len(own) + np.minimum(shifts, 0))[:, 0]
     at_least = np.abs(apart - median(apart, axis=1)[:, None]).sum(axis=1) / count
-    order = np.argsort(at_least, kind="stable")
+    order = at_least.argsort(kind="stable")
     return list(zip(shifts[order, 0].tolist(), at_least[order].tolist(), strict=True))
 
 

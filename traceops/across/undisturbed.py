@@ -63,8 +63,8 @@ def _by_place(light: LightActivity, known: Sequence[tuple[int, int, Ranks | None
     if not inner or not light.by_step or any(pattern != inner[0] for pattern in inner[1:]):
         return none
     streams, groups = zip(*inner[0], strict=True)
-    in_order = np.argsort(light.start, kind="stable")
-    step_of = np.searchsorted(light.edges, light.start[in_order], side="right")
+    in_order = light.start.argsort(kind="stable")
+    step_of = light.edges.searchsorted(light.start[in_order], side="right")
     found = none.copy()
     for step in uniques(step_of).tolist():
         own = in_order[step_of == step]

@@ -168,7 +168,7 @@ def far_beyond(
     but: steps that are left out, where others remain.
     """
     kept = ~np.isin(graph.steps, but)
-    kept |= not kept.any()
+    kept |= not np.count_nonzero(kept)
     others = [float(own_steps(graph, peer)[kept].mean()) for peer in graph.peers(rank) if peer not in chosen]
     return bool(others) and float(own_steps(graph, rank)[kept].mean()) >= times * max(others)
 
@@ -200,13 +200,13 @@ def loads_longer(graph: StepGraph, rank: int, peers: Sequence[int], least_ns: fl
 def _loading_ns(graph: StepGraph, rank: int) -> float | None:
     nodes = graph.ranks[rank]
     known = nodes.host > NEVER
-    return float(nodes.host_input[known].max()) if known.any() else None
+    return float(nodes.host_input[known].max()) if np.count_nonzero(known) else None
 
 
 def host_ns(graph: StepGraph, rank: int) -> float | None:
     """The host's own time over the window without data loading, ns; None where launches are not known."""
     nodes = graph.ranks[rank]
-    known = np.flatnonzero(nodes.host > NEVER)
+    known = (nodes.host > NEVER).nonzero()[0]
     if len(known) < 2:
         return None
     own = (nodes.host - nodes.host_input)[known]

@@ -80,7 +80,8 @@ def work_of(use: Use) -> Work:
         if maker := _MAKERS.get(name):
             return maker(use)
         if fused := fused_names(use.name):
-            return Work("elementwise" if fused[0] == "poi" else "reduction", bytes=_triton_bytes(use))
+            moved = sum(t.stored for t in use.inputs.tensors)  # its arguments are its inputs and outputs
+            return Work("elementwise" if fused[0] == "poi" else "reduction", bytes=float(moved) if moved else None)
         if family := _family_of(name):
             return Work(family[0], bytes=family[1](use.inputs.tensors, name))
     except (IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError):
@@ -323,8 +324,3 @@ _MAKERS: dict[str, Callable[[Use], Work]] = {
     "gather": _gathered, "index_select": _gathered, "index": _gathered,
     **_ATTENTIONS,
 }  # fmt: skip
-
-
-def _triton_bytes(use: Use) -> float:
-    """Every tensor passes once: the kernel's arguments are its inputs and outputs."""
-    return float(sum(t.stored for t in use.inputs.tensors))

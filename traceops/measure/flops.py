@@ -129,7 +129,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     known = np.array([name in _FORMULAS for name in events.names] or [False])
     listed = known[events.name[rows]] if len(rows) else np.zeros(0, dtype=bool)
     within = _within(listed, nesting.parent)
-    counted = np.flatnonzero(listed & ~within)
+    counted = (listed & ~within).nonzero()[0]
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
@@ -138,8 +138,8 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
     work = _work(events, rows[counted])
-    if np.isnan(work).any():
-        none = not (events.shape[rows[counted]] >= 0).any()
+    if np.count_nonzero(np.isnan(work)):
+        none = not np.count_nonzero(events.shape[rows[counted]] >= 0)
         return RankFlops(None, why="no_shapes" if none else "unknown_shape", precision=precision)
     if uncounted > UNCOUNTED:
         return RankFlops(None, why="uncounted", precision=precision)
@@ -185,15 +185,15 @@ def _of_kernels(
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == COMPUTE)
-    kernels = np.flatnonzero(named[events.name[activity.row]] & inside)
+    kernels = (named[events.name[activity.row]] & inside).nonzero()[0]
     spent = events.dur[activity.row[kernels]].astype(float)
     if not len(kernels) or not spent.sum():
         return None, 0.0
     launch = activity.launch[kernels]
     around = np.full(len(kernels), -1, dtype=np.int64)
-    if len(launched := np.flatnonzero(launch >= 0)):
+    if len(launched := (launch >= 0).nonzero()[0]):
         around[launched] = activity.host.nesting.innermost_around(launch[launched])
-    told = np.append(products, False)[around]
+    told = np.concatenate((products, [False]))[around]
     of_name = events.name[activity.row[kernels]].tolist()
     precisions = {name: precision_of(events.names[name]) for name in dict.fromkeys(of_name)}
     times: dict[Precision | None, float] = {}
@@ -211,7 +211,7 @@ def _of_kernels(
 def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which events lie inside one of those listed, at any depth."""
     within = np.zeros(len(listed) + 1, dtype=bool)  # the last is the parent of those that have none
-    own = np.append(listed, False)
+    own = np.concatenate((listed, [False]))
     while True:
         further = within.copy()
         further[:-1] = (own | within)[parent]
@@ -233,7 +233,7 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
 
 
 def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    step = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
     inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
     known: Int = np.where(inside, step, -1)
     return known

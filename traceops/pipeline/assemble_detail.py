@@ -193,7 +193,7 @@ def _of_rank(
     summary, fit = times.summary, run.clocks.fits[times.summary.rank]
     comm = summary.comm
     inside = comm.step == place if number >= 0 else np.ones(len(comm.start), dtype=bool)
-    positions = np.flatnonzero(inside)
+    positions = inside.nonzero()[0]
     lasts = (comm.end - comm.start)[positions]
     if unseen := max(len(positions) - max(most, 1), 0):
         positions = np.sort(positions[np.argsort(-lasts, kind="stable")[: len(positions) - unseen]])

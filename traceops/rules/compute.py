@@ -249,9 +249,12 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
+_GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
+
+
 def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
-    """Products of which only the kernels' names tell what they lack: how much it costs is a guess."""
-    return not compute.has_shapes and loss.cause in ("float32_products", "misaligned_shape")
+    """Kernels of which only their names tell what they lack: how much it costs is a guess."""
+    return not compute.has_shapes and loss.cause in _GUESSED
 
 
 def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:

@@ -110,7 +110,7 @@ def _gone(
     of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no step
     takes longer than in the slowest of the programs after those."""
     aligned = np.array([_in_order_of(programs[0], *own) for own in zip(programs, moments, strict=True)])
-    order = np.argsort(aligned[0], kind="stable")
+    order = aligned[0].argsort(kind="stable")
     order = order[aligned.min(axis=0)[order] > NEVER]
     if len(order) < 2:
         return None
@@ -125,7 +125,7 @@ def _gone(
     cube[:, place[inside], step[inside]] = took[1:, inside]
     cured = _usual(cube, peers, typical, no_slower and len(cube) > peers)
     less = np.where(inside, took[0] - cured[place, np.maximum(step, 0)], 0.0)
-    gone = np.concatenate(([0.0], np.cumsum(less)))
+    gone = np.concatenate(([0.0], less.cumsum()))
     return _Gone(order, aligned[0][order], np.rint(gone).astype(np.int64))
 
 
@@ -144,7 +144,7 @@ def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_], no_slower: bool)
     to what steps usually take: a pause that comes somewhere in most steps is in the median of no place."""
     taken = _expected(cube, peers, typical)
     whole = ~np.isnan(cube).any(axis=(0, 1))  # the window may begin or end within a step
-    if not whole.any():
+    if not np.count_nonzero(whole):
         return np.nan_to_num(taken)
     each = cube[:, :, whole].sum(axis=1)
     steps = _expected(each[:, None, :], peers, typical[whole])[0]
@@ -160,7 +160,7 @@ def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_], no_slower: bool)
 def _expected(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The median of peers over typical steps, and what all ranks have in common in each; other steps: theirs there."""
     now = _median(cube[:peers], 0)
-    if not typical.any():
+    if not np.count_nonzero(typical):
         return now
     usual = _median(cube[:peers][:, :, typical].transpose(1, 0, 2).reshape(len(now), -1), 1)
     apart = cube - _median(cube[:, :, typical].reshape(-1, int(typical.sum())), 1).reshape(len(cube), -1, 1)
@@ -173,7 +173,7 @@ def _expected(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np
 
 def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     """The median over an axis, of what is there."""
-    if not np.isnan(values).any():
+    if not np.count_nonzero(np.isnan(values)):
         found: NDArray[np.float64] = median(values, axis=axis)
         return found
     kept = ~np.isnan(values).all(axis=axis)
@@ -213,7 +213,7 @@ def as_peers(
         if len(cured) > len(healthy):
             # Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace
             # too. Where more ranks are late by chance than are not, the others are the lucky ones.
-            chosen = typical if typical.any() else ~typical
+            chosen = typical if np.count_nonzero(typical) else ~typical
             theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in healthy])
             most = median(theirs) + float(np.std(theirs))
             healthy += [rank for rank in cured if float(median(own_steps(graph, rank)[chosen])) <= most]

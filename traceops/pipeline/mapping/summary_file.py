@@ -21,7 +21,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import native
+from traceops.core.arrays import FEW_ROWS, native
 from traceops.core.errors import FileError, InputError, UsageError
 from traceops.core.files import cache_folder as folder_of
 from traceops.core.files import make_own_folder, open_own, touch_own, write_own
@@ -300,11 +300,16 @@ def _is_world(size: int | None) -> bool:
 
 
 def _sorted(values: NDArray[np.int64]) -> bool:
+    if values.size <= FEW_ROWS:
+        times = values.tolist()
+        return times == sorted(times) and (not times or (times[0] >= -_MOST_TIME and times[-1] < _MOST_TIME))
     return bool((values[:-1] <= values[1:]).all()) and _within(values, -_MOST_TIME, _MOST_TIME)
 
 
 def _within(values: NDArray[np.integer], low: int, high: int) -> bool:
-    return not values.size or (int(values.min()) >= low and int(values.max()) < high)
+    if values.size <= FEW_ROWS:
+        return all(low <= value < high for value in values.ravel().tolist())
+    return int(values.min()) >= low and int(values.max()) < high
 
 
 _SHARED = frozenset({CommArgs, Group})  # ranks say the same of the same collective
@@ -318,16 +323,34 @@ def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
     return with_header(header, encode(summary))
 
 
-def unpack(data: bytes, seen: dict[Any, Any]) -> tuple[SummaryHeader, RankSummary]:
-    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them. Raises ValueError, which
-    says what to do, where the bytes are anything else."""
+def unpack(data: bytes, seen: dict[Any, Any], *, fits: bool = False) -> tuple[SummaryHeader, RankSummary]:
+    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
+
+    fits: `why_unfit` found nothing when it was made.
+
+    Raises ValueError, which says what to do, where the bytes are anything else.
+    """
     header, body = split(data)
     try:
         summary = decode(body, RankSummary, seen, _SHARED)
+    except ValueError as error:
+        raise ValueError(_unfit(error)) from error
+    if not fits and (misfit := why_unfit(summary)):
+        raise ValueError(misfit)
+    return header, summary
+
+
+def why_unfit(summary: RankSummary) -> str:
+    """What is wrong where the parts of a summary do not fit each other."""
+    try:
         check_summary(summary)
     except ValueError as error:
-        raise ValueError(f"it cannot be read as a summary ({error}); {ANEW}") from error
-    return header, summary
+        return _unfit(error)
+    return ""
+
+
+def _unfit(error: ValueError) -> str:
+    return f"it cannot be read as a summary ({error}); {ANEW}"
 
 
 def zipped(data: bytes) -> bytes:
