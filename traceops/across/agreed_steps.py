@@ -119,7 +119,9 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         backward=_backward(summary.backward),
         copies=None if summary.copies is None else _copies(summary.copies),
         stacks=tuple(map(_stack_time, summary.stacks)),
-        anomaly=None if summary.anomaly is None else _anomaly(summary.anomaly),
+        anomaly=None
+        if summary.anomaly is None
+        else AnomalyChecks(summary.anomaly.count.sum(keepdims=True), summary.anomaly.host_ns.sum(keepdims=True)),
         held=tuple(map(_held, summary.held)),
         host_work=None
         if summary.host_work is None
@@ -127,10 +129,6 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         steps_by="window",
         step_mark="",
     )
-
-
-def _anomaly(checks: AnomalyChecks) -> AnomalyChecks:
-    return AnomalyChecks(checks.count.sum(keepdims=True), checks.host_ns.sum(keepdims=True))
 
 
 def _held(held: HeldLaunches) -> HeldLaunches:
@@ -285,7 +283,12 @@ def unlike_steps(
     numbers = sorted(steps)
     at = {number: i for i, number in enumerate(numbers)}
     durations, own, waited = (np.full((len(ranks), len(numbers)), np.nan) for _ in range(3))
-    in_few = _meet_in_few(ranks, at)
+    # whether no rank communicates in a good part of the steps, as in post-local SGD, though they do in others
+    meets = np.zeros(len(at), dtype=bool)
+    for summary in ranks:
+        step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
+        meets[[at[number] for number in summary.step_numbers[uniques(step)].tolist()]] = True
+    in_few = bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
     for row, summary in enumerate(ranks):
         place = [at[number] for number in summary.step_numbers.tolist()]
         wait = waits[summary.rank]
@@ -320,15 +323,6 @@ def unshared_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     if len(shared) < max(_FEWEST_SHARED, _SHARED * usual):
         return ()
     return tuple(sorted(set.union(*recorded) - shared))
-
-
-def _meet_in_few(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> bool:
-    """Whether no rank communicates in a good part of the steps, as in post-local SGD, though they do in others."""
-    meets = np.zeros(len(at), dtype=bool)
-    for summary in ranks:
-        step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
-        meets[[at[number] for number in summary.step_numbers[uniques(step)].tolist()]] = True
-    return bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
 
 
 def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.float64]:

@@ -41,6 +41,8 @@ class ClockFit(Struct, frozen=True):
 
     def correct(self, t: Int) -> Int:
         """Moments of the rank's clock (int64 ns) on the common clock."""
+        if not self.drift:
+            return t + self.offset_ns
         moved: Int = t + self.offset_ns + np.rint(self.drift * (t - self.reference_ns)).astype(np.int64)
         return moved
 
@@ -127,7 +129,7 @@ def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     left, right = np.triu_indices(len(x), 1)
     run = (x[right] - x[left]).astype(float)
     apart = np.abs(run) > 0
-    slope = float(median((y[right] - y[left])[apart] / run[apart])) if apart.any() else 0.0
+    slope = float(median((y[right] - y[left])[apart] / run[apart])) if np.count_nonzero(apart) else 0.0
     return slope, float(median(y - slope * (x - middle)))
 
 
@@ -175,11 +177,13 @@ def _fit(own: Int, common: Int) -> ClockFit:
         own, common = own[chosen], common[chosen]
     apart = common - own
     base = int(median(apart))
+    middle = round(median(own))
+    if len(own) < _LEAST_FOR_DRIFT:
+        return ClockFit(base, 0.0, middle)
     slope, at_middle = theil_sen(own, apart - base)
     flat = np.abs(apart - base)
-    middle = round(median(own))
     sloped = np.abs(apart - base - at_middle - slope * (own - middle))
-    trusted = len(own) >= _LEAST_FOR_DRIFT and abs(slope) * 1e6 <= _DRIFT_PPM
+    trusted = abs(slope) * 1e6 <= _DRIFT_PPM
     moved = abs(slope) * float(np.ptp(own))  # over the window: has to stand out of the noise
     if trusted and median(sloped) < 0.5 * median(flat) and moved > _OUT_OF_NOISE * median(sloped):
         return ClockFit(base + round(at_middle), slope, middle)
@@ -284,7 +288,7 @@ def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
     there = program.spell_end >= np.array([came.get(position, 0) for position in waited_for])
     waited, own = known & there, known & ~there
     start = np.concatenate((program.join_start, program.spell_start[waited]))
-    order = np.argsort(start, kind="stable")
+    order = start.argsort(kind="stable")
     return replace(
         summary,
         program=replace(
@@ -450,7 +454,7 @@ def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
         until = _until_came(op, root, begins)
         if _possible(until, begins, ends):
             explained[root] = _explained(waits, until)
-    order = np.argsort(explained, kind="stable")
+    order = explained.argsort(kind="stable")
     best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
     if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
         return int(order[-1])

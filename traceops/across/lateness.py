@@ -136,20 +136,21 @@ def _rank(summary: RankSummary, graph: StepGraph, positions: Int, waits: tuple[I
     turns = dict(zip(zip(start.tolist(), end.tolist(), strict=True), turn.tolist(), strict=True))
     turn_of = np.array([turns[key] for key in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=np.int64)
     # A moment in which several collectives wait is charged once, to the one whose wait ends first.
-    order = np.argsort(turn_of, kind="stable")
+    order = turn_of.argsort(kind="stable")
     reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(turn_of[order])[:-1]))
     since = np.minimum(np.maximum(begins[order], reached), turn_of[order])
     held_up = np.zeros(len(positions), dtype=np.int64)
     held_up[order] = held.within(since, turn_of[order])
-    numbers = summary.step_numbers[np.clip(comm.step[positions], 0, len(summary.step_numbers) - 1)]
+    numbers = summary.step_numbers[np.minimum(np.maximum(comm.step[positions], 0), len(summary.step_numbers) - 1)]
     index = {number: i for i, number in enumerate(graph.steps)}
     inside = (comm.step[positions] >= 0) & (comm.step[positions] < len(summary.step_numbers))
+    spent = spent_before(program, np.concatenate((begins, ends)))
     return _RankDelays(
         summary,
         nodes,
         held_up.tolist(),
-        spent_before(program, begins),
-        spent_before(program, ends),
+        spent[: len(begins)],
+        spent[len(begins) :],
         [index.get(int(n), -1) if ok else -1 for n, ok in zip(numbers, inside, strict=True)],
     )
 

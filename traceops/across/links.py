@@ -188,7 +188,8 @@ def _graphs(fabric: Fabric, size: int, one_host: bool) -> list[tuple[GraphBandwi
     alike = [
         communicator
         for communicator in (fabric.log.communicators if fabric.log is not None else ())
-        if communicator.size == size and _spans_hosts(communicator) is not one_host
+        if communicator.size == size
+        and (len({place.host for place in communicator.places.values()}) > 1) is not one_host
     ]
     users: dict[tuple[str | None, int], set[Hashable]] = defaultdict(set)
     for communicator in alike:
@@ -211,10 +212,6 @@ def _network_devices(communicator: Communicator) -> set[tuple[str | None, int]]:
         and connection.device is not None
         and (place := communicator.places.get(connection.at_device)) is not None
     }
-
-
-def _spans_hosts(communicator: Communicator) -> bool:
-    return len({place.host for place in communicator.places.values()}) > 1
 
 
 def _types(graph: GraphBandwidth, one_host: bool) -> str:

@@ -144,7 +144,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
     Each step is compared with the median of the others at its place of the round: this has to explain more of what
     steps are from their median than chance does.
     """
-    at = np.flatnonzero(timed)
+    at = timed.nonzero()[0]
     steps = took[at]
     if not len(steps):
         return None
@@ -342,7 +342,7 @@ def _parts(one: Observed, us: Floats) -> tuple[_Loop, list[_Part]]:
     weight = us.sum(axis=1)
     paths = {
         stack: [(number, place) for number in one.stacks[stack] if (place := place_of(one, number)) is not None]
-        for stack in np.flatnonzero(weight).tolist()
+        for stack in weight.nonzero()[0].tolist()
     }
     depth, inside = _loop(paths, weight)
     groups: dict[tuple[int, Unit | None], list[int]] = defaultdict(list)

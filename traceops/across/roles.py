@@ -194,7 +194,7 @@ def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np
     comm = summary.comm
     sums = np.array([_sums(comm, position) for position in range(len(comm.start))], dtype=bool)
     gradients: NDArray[np.bool_] = sums & (comm.phase != UPDATED)
-    if summary.backward.by_ddp and (inside := gradients & (comm.phase == BACKWARD)).any():
+    if summary.backward.by_ddp and np.count_nonzero(inside := gradients & (comm.phase == BACKWARD)):
         gradients = inside
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients
 

@@ -164,7 +164,7 @@ def _most_alike_first(reference: Int, own: Int, least: int) -> list[tuple[int, f
     )
     count = np.minimum(len(reference) - np.maximum(shifts, 0), len(own) + np.minimum(shifts, 0))[:, 0]
     at_least = np.abs(apart - median(apart, axis=1)[:, None]).sum(axis=1) / count
-    order = np.argsort(at_least, kind="stable")
+    order = at_least.argsort(kind="stable")
     return list(zip(shifts[order, 0].tolist(), at_least[order].tolist(), strict=True))
 
 
@@ -288,11 +288,6 @@ def alike(message: Message) -> bool:
 
 
 # All sends and receives of the ranks, with the other end also where no event names it but a pipeline's order does.
-
-
-def named_halves(ranks: Sequence[RankSummary], world: Ranks) -> list[Half]:
-    """Each send and receive of all ranks; `other` is None where its other end is not named and does not follow."""
-    return _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})
 
 
 def _halves(ranks: Sequence[RankSummary], world: Ranks) -> Iterator[Half]:
@@ -428,7 +423,8 @@ def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Ex
     A message goes from one rank to another, in the order in which it was called, step by step.
     """
     by_rank = {summary.rank: summary for summary in ranks}
-    halves = named_halves(ranks, world)
+    # each send and receive of all ranks; `other` is None where its other end is not named and does not follow
+    halves = _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})
     reasons: dict[Event, str] = {}
     lanes: dict[tuple[int, int, str], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))
     for half in halves:

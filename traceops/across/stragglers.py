@@ -166,8 +166,8 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     graph, base = replays.graph, replays.base.step_ns()
     shares = {rank: lateness.share(rank) or 0.0 for rank in graph.ranks}
     most = max(shares, key=lambda rank: (shares[rank], -rank))
-    alone = most if shares[most] >= LEAST_SHARE and not graph.peers(most) else None
-    order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
+    alone = most if shares[most] >= LEAST_SHARE and not graph.has_peers(most) else None
+    order = sorted((rank for rank in shares if graph.has_peers(rank)), key=lambda rank: (-shares[rank], rank))
     least = least_share(len(graph.ranks))
     leader = order[0] if order and shares[order[0]] >= least else None
     chosen = [
@@ -215,7 +215,7 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
     least = _HIDDEN * float(replays.base.step_ns().mean())
     while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
         waited = _waited_for(replays, chosen, replay.waited_for)
-        blamed = {r: ns for r, ns in waited.items() if r not in chosen and replays.graph.peers(r)}
+        blamed = {r: ns for r, ns in waited.items() if r not in chosen and replays.graph.has_peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
         if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (len(replays.graph.ranks) - 1):
             break
@@ -340,7 +340,7 @@ def late_behind_loading(replays: Replays, lateness: Lateness) -> Straggler | Non
     base, in_time = replays.base.step_ns(), Replays(replays.graph, replays.typical, without=LOADING)
     if float((base - in_time.base.step_ns()).mean()) < _MATTERS * float(base.mean()):
         return None
-    blamed = {rank: ns for rank, ns in in_time.base.waited_for.items() if in_time.graph.peers(rank)}
+    blamed = {rank: ns for rank, ns in in_time.base.waited_for.items() if in_time.graph.has_peers(rank)}
     worst = max(blamed, key=lambda rank: (blamed[rank], -rank), default=None)
     if worst is None:
         return None

@@ -66,7 +66,13 @@ def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseExceptio
     try:
         run_as_main(argv, loaded)
     except SystemExit as leaving:
-        code = _exit_code(leaving)
+        if leaving.code is None:
+            code = 0
+        elif isinstance(leaving.code, int):
+            code = leaving.code & 0xFF
+        else:
+            print(leaving.code, file=sys.stderr)  # sys.exit("message") prints it and means 1
+            code = 1
         error = leaving if code else None
     except KeyboardInterrupt as interrupted:
         code, error = 128 + signal.SIGINT, interrupted
@@ -103,15 +109,6 @@ def _watch_steps(session: Capture) -> None:
     boundary = on_training_step(session.step, session.guard, session.skipped, session.settings.step_on, session.passed)
     session.on_failure(boundary.remove)
     session.ends_of_steps = boundary.ends
-
-
-def _exit_code(leaving: SystemExit) -> int:
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
-    print(leaving.code, file=sys.stderr)  # sys.exit("message") prints it and means 1
-    return 1
 
 
 def _own_traceback(error: BaseException) -> BaseException:

@@ -229,7 +229,22 @@ def _gpus_shown(config: TrainConfig, applied: Applied | None, extra_env: dict[st
 def _check_trains(args: argparse.Namespace, trains: list[str], schedule: Schedule, config: TrainConfig) -> list[str]:
     """What is doubtful about the command. Raises UsageError where it cannot work, and for options of strategies."""
     if args.launcher != "torchrun":
-        _check_alone(args, trains, schedule)
+        # Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there
+        given = [name for name in _OF_TORCHRUN if getattr(args, name) is not None]
+        given += ["gather"] if args.gather else []
+        given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
+        given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
+        if given:
+            flags = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise UsageError(f"Drop {flags}: {trains[0] if trains else args.launcher} starts the ranks itself")
+        if schedule.skip_first < 1:
+            raise UsageError(
+                f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
+            )
+        if args.launcher == "none":
+            launchers.check_command(trains)
+        elif trains and trains[0] != args.launcher:
+            launchers.check_script(trains)
     elif not trains:
         return []
     else:
@@ -346,25 +361,6 @@ def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
         meeting_of(cluster, args.gather_port)
     launchers.check_gpus(nproc, gpus)
     return cluster
-
-
-def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:
-    """Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there."""
-    given = [name for name in _OF_TORCHRUN if getattr(args, name) is not None]
-    given += ["gather"] if args.gather else []
-    given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
-    given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
-    if given:
-        flags = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise UsageError(f"Drop {flags}: {trains[0] if trains else args.launcher} starts the ranks itself")
-    if schedule.skip_first < 1:
-        raise UsageError(
-            f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
-        )
-    if args.launcher == "none":
-        launchers.check_command(trains)
-    elif trains and trains[0] != args.launcher:
-        launchers.check_script(trains)
 
 
 def _strategy(

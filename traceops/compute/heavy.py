@@ -8,7 +8,15 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Gpu, attention_ns, expected_ns, is_strided, moved_ns, product_ns
+from traceops.compute.attainable import (
+    HALF_OF_STRIDED,
+    Gpu,
+    attention_ns,
+    expected_ns,
+    is_strided,
+    moved_ns,
+    product_ns,
+)
 from traceops.compute.judged import Judged, Kernels, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
 from traceops.compute.named import converts_layout
@@ -78,7 +86,7 @@ def find_unfused_attention(kernels: Kernels) -> None:
     """Products whose result, rows of scores, passes a softmax and is multiplied again."""
     for scores in _scores(kernels):
         uses = [one for one in kernels.free(scores.touched_by) if one.kind in _SCORES]
-        softmax = [one for one in uses if "softmax" in one.use.name]
+        softmax = [one for one in uses if _is_softmax(one)]
         products = [one for one in uses if one.work.product is not None]
         if not softmax or not products:
             continue
@@ -97,6 +105,11 @@ def find_unfused_attention(kernels: Kernels) -> None:
         kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
 
 
+def _is_softmax(one: Judged) -> bool:
+    """Whether it is a softmax, or the part of one by hand that only a softmax has."""
+    return "softmax" in one.use.name or one.use.name in ("aten::exp", "aten::exp_")
+
+
 def _masks(one: Judged) -> bool:
     return "mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu")
 
@@ -105,7 +118,7 @@ def _scores(kernels: Kernels) -> list[_Scores]:
     """Those that a softmax takes and a product made."""
     rows = {
         (tensor.numel, tensor.dims[-2], tensor.dims[-1])
-        for one in kernels.free(lambda one: "softmax" in one.use.name)
+        for one in kernels.free(_is_softmax)
         for tensor in one.tensors
         if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel
     }
@@ -211,7 +224,6 @@ _OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
 CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
-_HALF_OF_STRIDED = 0.1
 _HALF_UNDER_AUTOCAST = {"elementwise": 0.25, "copy": 0.4, "cat": 0.4, "fill": 0.4, "reduction": 0.3}  # of the bytes go
 _BY_BYTES = frozenset({"elementwise", "copy", "cat", "fill", "reduction", "norm", "softmax"})
 _CAST_AROUND = 6.0  # bytes for each element that autocast brings to 16 bits, half of what products read
@@ -267,7 +279,10 @@ def find_misaligned(kernels: Kernels) -> None:
             uses.append(one)
             saved += gain
             worst = max(worst, (gain, odd))
-    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], _padded(worst[1], multiple)))
+    # what torch's users pad to: 64, where that adds little, else the next multiple
+    size = worst[1]
+    step = 64 if size > 1024 else multiple
+    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], (-(-size // step) * step)))
 
 
 def odd_side(product: Product) -> int | None:
@@ -290,12 +305,6 @@ def _odd_channels(one: Judged) -> int:
         return 0
     multiple = _MULTIPLE.get(weight.size, 8)
     return next((side for side in weight.dims[:2] if side % multiple and side >= _LEAST_SIDE), 0)
-
-
-def _padded(size: int, multiple: int) -> int:
-    """What torch's users pad to: 64, where that adds little, else the next multiple."""
-    step = 64 if size > 1024 else multiple
-    return -(-size // step) * step
 
 
 def find_float32(kernels: Kernels) -> None:
@@ -338,14 +347,9 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    fused = [one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one)]
-    if fused:  # what attention takes once it is fused, which 16 bits shorten too
-        taken = time_of(fused) - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
-        saved += max(taken, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
-    if kernels.training:  # autocast casts weights, and their gradients back
-        forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
-        cast = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
-        saved -= moved_ns(_CAST_AROUND * cast, "cast", kernels.gpu)
+    saved += _gain_of_fused_attention(kernels)
+    if kernels.training:
+        saved -= _cast_ns(uses, kernels)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
@@ -353,6 +357,20 @@ def _find_float32_training(kernels: Kernels) -> None:
     if any(before):  # where TF32 is the other fix, all of them stay free for other causes
         for one, cause in zip(uses, before, strict=True):
             one.cause = cause
+
+
+def _gain_of_fused_attention(kernels: Kernels) -> float:
+    """What 16 bits save of attention in float32 once it is fused."""
+    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
+    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
+    return max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
+
+
+def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
+    """What autocast takes to cast what products multiply, and their gradients back."""
+    forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
+    numel = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
+    return moved_ns(_CAST_AROUND * numel, "cast", kernels.gpu)
 
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
@@ -364,7 +382,7 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
     if is_strided(one.use.main_kernel):
-        return _HALF_OF_STRIDED * one.ns
+        return HALF_OF_STRIDED * one.ns
     share = _HALF_UNDER_AUTOCAST.get(one.kind, 0.0) if kernels.training else 0.5 * (one.kind in _BY_BYTES)
     return min(one.calls * share * moved_ns(one.work.bytes, one.kind, kernels.gpu), share * one.ns)
 
@@ -465,27 +483,31 @@ def find_channels_first(kernels: Kernels) -> None:
         return
     saved, uses = 0.0, []
     for one in convolutions:
-        gain = one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
-        if _is_grouped(one):  # whose kernels for channels last take about twice as long
-            saved -= one.ns
-        elif _depthwise(one) and one.work.bytes:
-            gain = max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * kernels.gpu.memory) / 1e3, 0.0)
-        if gain > 0:
+        gain = _gain_of_channels_last(one, kernels.gpu)
+        saved += gain
+        if gain:
             uses.append(one)
-            saved += 0.0 if _is_grouped(one) else gain
     for one in kernels.free(lambda one: "batch_norm" in one.use.name and "layer" not in one.use.name):
         tensor = next((t for t in one.tensors if len(t.dims) in (4, 5)), None)
         if tensor is None or not _first(tensor) or one.work.bytes is None:
             continue
-        least = (
-            one.calls * one.work.bytes / (_NORM_LAST[len(tensor.dims)][bool(one.use.node)] * kernels.gpu.memory) / 1e3
-        )
+        rate = _NORM_LAST[len(tensor.dims)][bool(one.use.node)] * kernels.gpu.memory
+        least = one.calls * one.work.bytes / rate / 1e3
         if one.ns > least:
             uses.append(one)
             saved += one.ns - least
     if sum(one.ns for one in uses if one.kind == "convolution"):
         first = max(uses, key=lambda one: one.ns).use.inputs.tensors[0].dims
         kernels.claim("channels_first_layout", uses, saved, sizes=tuple(first))
+
+
+def _gain_of_channels_last(one: Judged, gpu: Gpu) -> float:
+    """What a convolution saves with channels last: conversions, or the slow kernel of a depthwise one."""
+    if _is_grouped(one):  # whose kernels for channels last take about twice as long
+        return -one.ns
+    if _depthwise(one) and one.work.bytes:
+        return max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * gpu.memory) / 1e3, 0.0)
+    return one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
 
 
 def _channels_first(one: Judged) -> bool:
@@ -513,7 +535,12 @@ def find_layout_copies(kernels: Kernels) -> None:
         if one.tensors[0].numel * one.tensors[0].size > 1e6:
             copies.append(one)
     total = time_of(copies)
-    back = _there_and_back(kernels.order, copies) | _before_convolutions(kernels.order, copies)
+    # Sizes of what is copied right before a convolution, which takes either order
+    own = {id(one) for one in copies}
+    pairs = itertools.pairwise(kernels.order) if own else ()
+    back = _there_and_back(kernels.order, copies) | {
+        one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node
+    }
     whole = time_of(one for one in copies if one.numel in back)
     explicit = time_of(one for one in copies if one.numel not in back and one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
@@ -548,13 +575,6 @@ def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
             opened = 0
         norms = norms or one.kind == "norm"
     return found
-
-
-def _before_convolutions(order: list[Judged], copies: list[Judged]) -> set[int]:
-    """Sizes of what is copied right before a convolution, which takes either order."""
-    own = {id(one) for one in copies}
-    pairs = itertools.pairwise(order) if own else ()
-    return {one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node}
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

@@ -11,7 +11,9 @@ Maker = Literal["NVIDIA", "AMD"]
 Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
 
 _SIMT = re.compile(
-    r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm", re.IGNORECASE
+    r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm"
+    r"|gemv\w*<(?:int, int, )?float, float",
+    re.IGNORECASE,
 )
 _TF32 = re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
 _HALF = re.compile(

@@ -10,16 +10,17 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.compute.attainable import moved_ns
+from traceops.compute.attainable import HALF_OF_STRIDED, expected_ns, is_strided, moved_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
 from traceops.compute.named import fused_names
 from traceops.compute.uses import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4
-_ISLAND = 2  # operators in float32 between a cast and the cast back
+_ISLAND = 8  # operators in float32 between a cast and the cast back
 _BROADCAST = 8  # times as large as all that goes in, is a result that need not be written
 _LEAST_BYTES = 2e6  # of a tensor: smaller ones cost the host, not the device
+_FUSED_SUMS = "norm"
 _FUSED = "softmax"  # at whose rate compiled chains run: they often end in sums
 _LOGITS = 16_384  # classes from which the loss is worth a kernel of its own
 _LOGITS_BYTES = 4e8
@@ -95,7 +96,7 @@ def find_casts(kernels: Kernels) -> None:
         island = _island(order, at) if first.cause is None and _cast(first, "up") else []
         if island:
             uses |= {id(one): one for one in island if one.cause is None}
-            saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
+            saved += sum(map(_in_half_ns, island))
             launches += 2
     repeated, again = _repeated_casts(kernels)
     kept = _casts_of_kept_weights(kernels)
@@ -106,13 +107,21 @@ def find_casts(kernels: Kernels) -> None:
 
 
 def _island(order: list[Judged], at: int) -> list[Judged]:
-    """The cast to float32 at this place, what works on its result, and the cast back; empty without one."""
+    """The cast to float32 at this place, what works on its result or halves of it, and the cast back; or empty."""
+    size = order[at].numel
     for last in range(at + 1, min(at + 2 + _ISLAND, len(order))):
-        if not _fusable(order[last]) or order[last].numel != order[at].numel:
+        one = order[last]
+        if not (_fusable(one) or one.kind == "cat") or one.numel not in (size, size // 2):
             return []
-        if _cast(order[last], "down"):
+        if _cast(one, "down") and one.numel == size:
             return order[at : last + 1]
     return []
+
+
+def _in_half_ns(one: Judged) -> float:
+    """What 16 bits spare of work between two casts, which go."""
+    call = one.ns / one.calls
+    return call if one.kind == "cast" else call * (HALF_OF_STRIDED if is_strided(one.use.main_kernel) else 0.5)
 
 
 def _cast(one: Judged, way: Literal["up", "down"]) -> bool:
@@ -167,7 +176,14 @@ def find_unfused(kernels: Kernels) -> None:
     taken: dict[int, float] = {}
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
-    for chain in _chains(kernels.order):
+    # Calls in a row that a compiler may fuse, in the order of launch
+    chains: list[list[Judged]] = [[]]
+    for one in kernels.order:
+        if _fusable(one):
+            chains[-1].append(one)
+        elif chains[-1]:
+            chains.append([])
+    for chain in [chain for chain in chains if chain]:
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
@@ -183,17 +199,6 @@ def find_unfused(kernels: Kernels) -> None:
             taken[id(one)] = taken.get(id(one), 0.0) + ns
     if saved > 0.02 * kernels.busy_ns:
         kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
-
-
-def _chains(order: list[Judged]) -> list[list[Judged]]:
-    """Calls in a row that a compiler may fuse, in the order of launch."""
-    chains: list[list[Judged]] = [[]]
-    for one in order:
-        if _fusable(one):
-            chains[-1].append(one)
-        elif chains[-1]:
-            chains.append([])
-    return [chain for chain in chains if chain]
 
 
 def _fusable(one: Judged) -> bool:
@@ -238,7 +243,11 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
     kept = 2.0 * numel if chain[0].use.node else 0.0
     # Gradients of parameters are sums over rows: a kernel of their own, which reads all again.
     again = read + kept if any(_sums_rows(one) for one in chain) else 0.0
-    return moved_ns(read + written + kept + again, _FUSED, kernels.gpu)
+    sums = any(one.kind in ("reduction", "norm") for one in chain)
+    return expected_ns(
+        "norm" if sums else "elementwise",
+        moved_ns(read + written + kept + again, _FUSED_SUMS if sums else _FUSED, kernels.gpu),
+    )
 
 
 def _sums_rows(one: Judged) -> bool:
@@ -370,20 +379,14 @@ def _share(one: Judged, table: int) -> float:
 
 def find_one_hot(kernels: Kernels) -> None:
     """Products with rows that hold a single one: a look-up does the same."""
-    hot = {
-        (t.numel, t.dims[-1])
-        for one in kernels.all
-        if one.use.within("aten::one_hot") or _puts_ones(one)
-        for t in one.tensors
-        if len(t.dims) > 1 and t.dims[-1] >= _HOT
-    }
+    hot = _one_hot_rows(kernels)
     uses = []
     least = 0.0
     for one in kernels.free(lambda one: one.work.product is not None):
         product = one.work.product
         assert product is not None
         left, right = product.left, product.right
-        if hot & {(left.numel, left.dims[-1]), (left.numel, left.dims[0]), (right.numel, right.dims[-1])}:
+        if any((t.numel, dim) in hot for t in (left, right) for dim in t.dims):
             uses.append(one)
             small = min(product.rows * product.columns, right.numel)
             least += one.calls * moved_ns(4.0 * small * right.size, "embedding", kernels.gpu)
@@ -392,6 +395,22 @@ def find_one_hot(kernels: Kernels) -> None:
     made = kernels.free(lambda one: any((t.numel, t.dims[-1]) in hot for t in one.tensors if len(t.dims) > 1))
     together = list({id(one): one for one in (*uses, *made)}.values())
     kernels.claim("one_hot_product", together, time_of(together) - least)
+
+
+def _one_hot_rows(kernels: Kernels) -> set[tuple[int, int]]:
+    """Elements and classes of what holds one-hot rows, or is made to."""
+    hot = {
+        (t.numel, t.dims[-1])
+        for one in kernels.all
+        if one.use.within("aten::one_hot") or _puts_ones(one)
+        for t in one.tensors
+        if len(t.dims) > 1 and t.dims[-1] >= _HOT
+    }
+    for one in kernels.all:  # numbers that are compared with all classes
+        classes = max((t.dims[-1] for t in one.tensors if t.dims), default=0) if one.use.name == "aten::eq" else 0
+        if classes >= _HOT and not one.use.node and _broadcast(one) > one.numel:
+            hot.add((_broadcast(one), classes))
+    return hot
 
 
 def _puts_ones(one: Judged) -> bool:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from traceops.compute.attainable import Gpu, expected_ns, is_strided, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
-from traceops.compute.model import Loss
-from traceops.compute.named import converts_layout, few_rows_of, unaligned
+from traceops.compute.model import Cause, Loss
+from traceops.compute.named import converts_layout, few_rows_of, fused_names, unaligned
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
 _OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
 _BY_ELEMENT = {1: 0.8, 2: 0.6}  # of products in 16 bits goes with aligned rows, by the elements read at once
 _LONG_NS = 20_000
 _LARGE = 1e6  # elements
-_GROUPED = 4  # heads that share their keys, most often
+_GROUPED = 4.0  # heads share their keys, most often
 _MUCH = 0.1  # of the busy time
 _MASKS = re.compile(r"where|masked_fill|compare|fill_|arange|tril|triu")
 _CHAIN = 6  # small kernels in a row that one does as well
@@ -87,19 +88,32 @@ def _stretches(order: list[Judged]) -> Iterator[tuple[list[Judged], Judged]]:
 
 
 def find_copied_keys(kernels: Kernels) -> None:
-    """Two large copies of one size before each attention: keys and values that are repeated for heads in groups."""
+    """Two large copies of one size before each attention: keys and values, for grouped heads or in another order."""
     copies: dict[int, Judged] = {}
     read: dict[int, Judged] = {}
+    appended: Counter[int] = Counter()
     for between, after in _stretches(kernels.order):
-        large = [one for one in between if one.kind == "copy" and one.cause is None and one.numel >= _LARGE]
-        sizes = [one.numel for one in large if is_strided(one.use.main_kernel)]
-        if after.kind != "attention" or not any(sizes.count(size) > 1 for size in sizes):
-            continue
-        copies |= {id(one): one for one in large if sizes.count(one.numel) > 1}
-        read[id(after)] = after
-    saved = time_of(copies.values()) + (1 - 1 / _GROUPED) * time_of(read.values())
+        strided = [one for one in between if one.kind == "copy" and is_strided(one.use.main_kernel)]
+        sizes = Counter(one.numel for one in strided if one.cause is None)
+        large = [one for one in strided if one.numel >= _LARGE and sizes[one.numel] > 1]
+        if after.kind == "attention" and large:
+            copies |= {id(one): one for one in large}
+            read[id(after)] = after
+            appended.update(size for size, count in sizes.items() if size < _LARGE and count > 1)
+    groups = _heads_per_key(kernels, appended)
+    saved = time_of(copies.values()) + (1 - 1 / groups) * time_of(read.values())
     if saved > _MUCH * kernels.busy_ns:
-        kernels.claim("repeated_kv", [*copies.values(), *read.values()], saved, launches=launches_of(copies.values()))
+        cause: Cause = "repeated_kv" if groups > 1 else "layout_copies"
+        uses = [*copies.values(), *(read.values() if groups > 1 else ())]
+        kernels.claim(cause, uses, saved, launches=launches_of(copies.values()))
+
+
+def _heads_per_key(kernels: Kernels, appended: Counter[int]) -> float:
+    """How many heads share their keys: what is appended to a cache beside what is added to all heads' result."""
+    added = Counter(one.numel for one in kernels.order if one.use.name == "aten::add" and one.numel < _LARGE)
+    if not appended or not added:
+        return _GROUPED
+    return max(round(added.most_common(1)[0][0] / appended.most_common(1)[0][0]), 1)
 
 
 def find_made_masks(kernels: Kernels) -> None:
@@ -163,7 +177,8 @@ def find_small_chains(kernels: Kernels) -> None:
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
     for between, _ in _stretches(kernels.order):
-        small = [one for one in between if one.use.alone and one.kind in _SMALL and one.cause is None]
+        small = [one for one in between if one.use.alone and one.kind in _SMALL and one.cause is None
+                 and fused_names(one.use.name) is None]  # fmt: skip
         if len(small) < _CHAIN:
             continue
         saved += max(call_ns(small) - max(call_ns([one]) for one in small) - expected_ns("norm", 0.0), 0.0)

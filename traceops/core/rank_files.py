@@ -13,6 +13,8 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
     ["b", step, tensors, reserved, pieces, most tensors, most reserved]  bytes of the GPU at this step's end: pieces
                                                                          lie free between blocks in use
     ["c", step, µs, function, file, line, reason]                        a compilation of torch.compile
+    ["d", [number, …]]                                                   checksums of what the data loaders gave to the
+                                                                         first steps, where ranks do not share a model
     ["e", reason]                                                        why no more was observed
 
 ``rank_<r>/loader.<worker>.<pid>.jsonl``: frames, stacks and samples of a worker of one of its data loaders, in the same
@@ -106,6 +108,9 @@ LIGHT_LOG_FIELDS = (
 #     ["r", ms, rank, pid, CPU ms, ms its main thread waited for a core, major faults, core, ms it ran]
 #     ["h", ms, stolen CPU ms, CPU ms that its quota refused the cgroup, CPU ms in which its cores were wanted, CPU ms
 #      that the cgroup used]
+#     ["n", ms, bytes received, bytes sent]    by all network devices and InfiniBand ports
+#     ["d", ms, rank, bytes read from storage, bytes read in all]    with the workers of its data loaders
+#     ["m", rank, mount, file system]    of the largest file that a rank or a worker has open to read
 #     ["p", ms, pid, name, percent of a core since the last such look, core]    processes that are not of the run
 #
 # Times are Unix ms; CPU, waiting, faults, stolen, refused, wanted and used time count up, over all cores of the

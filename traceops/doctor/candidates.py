@@ -278,11 +278,19 @@ class NodeContext(Struct, frozen=True):
 def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext:
     """What tests on this machine have to know."""
     hcas = [nic.name for nic in machine.nics if nic.kind in ("IB", "RoCE") and nic.up is not False and nic.name]
+    # Network interfaces that are up and have an address, by name, without those that lead nowhere else
+    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     return NodeContext(
         machine.host or "",
         environment_that_matters(environ),
         visible_gpus(machine, environ),
-        interfaces_up(),
+        tuple(
+            name
+            for name in sorted(states)
+            if states[name].isup
+            and not _INSIDE_ONLY.match(name)
+            and any(_leads_out(address) for address in addresses.get(name, []))
+        ),
         tuple(hcas),
     )
 
@@ -334,18 +342,6 @@ def hidden_but(kept: Sequence[int], environ: Mapping[str, str], seen: Sequence[i
 
 def _by_uuid(text: str, machine: Machine) -> list[int]:
     return [gpu.index for gpu in machine.gpus if text and gpu.uuid and gpu.uuid.startswith(text)]
-
-
-def interfaces_up() -> tuple[str, ...]:
-    """Network interfaces that are up and have an address, by name, without those that lead nowhere else."""
-    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
-    return tuple(
-        name
-        for name in sorted(states)
-        if states[name].isup
-        and not _INSIDE_ONLY.match(name)
-        and any(_leads_out(address) for address in addresses.get(name, []))
-    )
 
 
 def _leads_out(address: Any) -> bool:

@@ -87,7 +87,8 @@ def check_up(
     nodes = nodes or Nodes(NodeIdentity())
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s
-    tools = tools or usual_tools()
+    # the tools that look at this machine and start processes on it
+    tools = tools or Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
     report(reason("doctor", "looking_one" if len(nodes.hosts) == 1 else "looking", nodes=len(nodes.hosts)))
     # Looks are sent and written as UTF-8.
     readable = {name: printable(value) for name, value in environ.items()}
@@ -110,11 +111,6 @@ def check_up(
     if plan is not None and plan.best is not None:
         checkup = _with_search(checkup, plan)
     return replace(_judged(checkup, plan, tools, logs), seconds=time.time() - began)
-
-
-def usual_tools() -> Tools:
-    """The tools that look at this machine and start processes on it."""
-    return Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
 
 
 def _read_logs(folder: Path) -> Fabric | None:

@@ -146,21 +146,19 @@ def state(pid: int) -> str:
     """The process's state as a letter (R, S, D, T, Z, …), or 'gone'."""
     if fields := stat_fields(pid):
         return fields[0]
-    return "gone" if _HAS_PROC else _state_elsewhere(pid)
-
-
-def is_alive(record: Progress) -> bool:
-    """Whether the rank's process is still there."""
-    return state(record.pid) not in ("gone", "Z")
-
-
-def _state_elsewhere(pid: int) -> str:
-    """The same on a system without /proc."""
+    if _HAS_PROC:
+        return "gone"
+    # the same on a system without /proc
     try:
         status: str = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
         return "gone"
     return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_RUNNING: "R"}.get(status, "S")
+
+
+def is_alive(record: Progress) -> bool:
+    """Whether the rank's process is still there."""
+    return state(record.pid) not in ("gone", "Z")
 
 
 def listens(pid: int, number: int) -> bool:

@@ -131,7 +131,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     known = np.array([name in _FORMULAS for name in events.names] or [False])
     listed = known[events.name[rows]] if len(rows) else np.zeros(0, dtype=bool)
     within = _within(listed, nesting.parent)
-    counted = np.flatnonzero(listed & ~within)
+    counted = (listed & ~within).nonzero()[0]
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
@@ -140,8 +140,8 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
     work = _work(events, rows[counted])
-    if np.isnan(work).any():
-        none = not (events.shape[rows[counted]] >= 0).any()
+    if np.count_nonzero(np.isnan(work)):
+        none = not np.count_nonzero(events.shape[rows[counted]] >= 0)
         return RankFlops(None, why="no_shapes" if none else "unknown_shape", precision=precision)
     if uncounted > UNCOUNTED:
         return RankFlops(None, why="uncounted", precision=precision)
@@ -189,15 +189,15 @@ def _of_kernels(
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == COMPUTE)
-    kernels = np.flatnonzero(named[events.name[activity.row]] & inside)
+    kernels = (named[events.name[activity.row]] & inside).nonzero()[0]
     spent = events.dur[activity.row[kernels]].astype(float)
     if not len(kernels) or not spent.sum():
         return None, 0.0
     launch = activity.launch[kernels]
     around = np.full(len(kernels), -1, dtype=np.int64)
-    if len(launched := np.flatnonzero(launch >= 0)):
+    if len(launched := (launch >= 0).nonzero()[0]):
         around[launched] = activity.host.nesting.innermost_around(launch[launched])
-    told = np.append(products, False)[around]
+    told = np.concatenate((products, [False]))[around]
     of_name = events.name[activity.row[kernels]].tolist()
     precisions = {name: precision_of(events.names[name]) for name in dict.fromkeys(of_name)}
     times: dict[Precision | None, float] = {}
@@ -215,7 +215,7 @@ def _of_kernels(
 def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which events lie inside one of those listed, at any depth."""
     within = np.zeros(len(listed) + 1, dtype=bool)  # the last is the parent of those that have none
-    own = np.append(listed, False)
+    own = np.concatenate((listed, [False]))
     while True:
         further = within.copy()
         further[:-1] = (own | within)[parent]
@@ -237,7 +237,7 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
 
 
 def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    step = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
     inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
     known: Int = np.where(inside, step, -1)
     return known
@@ -246,7 +246,14 @@ def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:
     """Operations of each of these operators, NaN where its shapes are not known or do not tell."""
     shapes = events.shape[rows]
-    outputs = _convolution_outputs(events, rows)
+    # Input and weight of each convolution -> its output, which only its backward tells
+    outputs: dict[str, Any] = {}
+    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
+        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
+            dims = _dims(events.shapes[shape])
+            if dims is not None and len(dims) > 2:
+                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
+                outputs[json.dumps([dims[second], dims[2]])] = dims[first]
     known: dict[tuple[int, int], float] = {}
     work = np.empty(len(rows))
     for at, key in enumerate(zip(events.name[rows].tolist(), shapes.tolist(), strict=True)):
@@ -277,18 +284,6 @@ def _dims(text: str) -> Dims | None:
     except ValueError:
         return None
     return value if isinstance(value, list) else None
-
-
-def _convolution_outputs(events: Events, rows: Int) -> dict[str, Any]:
-    """Input and weight of each convolution -> its output, which only its backward tells."""
-    found: dict[str, Any] = {}
-    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
-        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
-            dims = _dims(events.shapes[shape])
-            if dims is not None and len(dims) > 2:
-                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
-                found[json.dumps([dims[second], dims[2]])] = dims[first]
-    return found
 
 
 def _product(left: Sequence[int], right: Sequence[int]) -> int:

@@ -38,7 +38,11 @@ def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
         return HtaTables(failed=NO_ACTIVITY)
     frames, failed = hta_frames(rank, trace)
     if "launches" in frames:
-        frames["launches"] = _launch_summary(frames["launches"])
+        # HTA's row a launch (thousands) folded to one row a quantity, in µs
+        columns = ["cpu_duration", "gpu_duration", "launch_delay"]
+        described = frames["launches"][columns].describe(percentiles=[0.05, 0.5, 0.95])
+        folded: pd.DataFrame = described.T.reset_index(names="quantity")
+        frames["launches"] = folded
     return HtaTables(**{name: _plain(frame) for name, frame in frames.items()}, failed=failed)
 
 
@@ -212,14 +216,6 @@ def _frame_of_reader(events: Events, table: Any, zero_ns: int) -> pd.DataFrame:
     iteration[device] = iteration[at[device]]
     frame["iteration"] = iteration
     return frame
-
-
-def _launch_summary(launches: pd.DataFrame) -> pd.DataFrame:
-    """HTA's row a launch (thousands) folded to one row a quantity, in µs."""
-    columns = ["cpu_duration", "gpu_duration", "launch_delay"]
-    described = launches[columns].describe(percentiles=[0.05, 0.5, 0.95])
-    folded: pd.DataFrame = described.T.reset_index(names="quantity")
-    return folded
 
 
 def _plain(frame: pd.DataFrame) -> Columns:

@@ -255,7 +255,7 @@ def flame_graph(observed: Observed) -> str | None:
         return None
     weights = np.bincount(observed.samples[:, 1], observed.samples[:, 2], len(observed.stacks))
     samples, took = [], []
-    for stack in np.flatnonzero(weights).tolist():
+    for stack in weights.nonzero()[0].tolist():
         if own_overhead(observed, stack):
             continue
         samples.append([n for n in observed.stacks[stack] if not observed.frames[n].file.endswith(_RUNNER)])
@@ -429,10 +429,21 @@ def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:
             limit_w=None if use.gpu is None else _known(use.gpu.limit_w),
             celsius=_known(use.celsius),
             lower_clock_pct=None if use.reasons is None else {n: _rounded(p) for n, p in use.reasons.items()},
+            gpu_busy_pct=_known(use.gpu_busy_pct),
+            host_cores=_known(use.host_cores),
+            received_mbs=_megabytes(use.received),
+            sent_mbs=_megabytes(use.sent),
+            read_mbs=_megabytes(use.read),
+            from_storage_mbs=_megabytes(use.from_storage),
+            storage=None if use.storage is None else "{} ({})".format(*use.storage),
             others_on_gpu=tuple(one.pid for one in use.on_gpu),
         )
         for use in seen.machine
     )
+
+
+def _megabytes(count: float | None) -> float | None:
+    return _known(None if count is None else count / 1e6)
 
 
 def _timeline(run: WholeRun) -> Iterator[StepsRow]:
@@ -449,7 +460,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
                     last=int(run.numbers[min(begin + size, len(run.numbers)) - 1]),
                     median_ms=_rounded(median(known)),
                     most_ms=_rounded(float(known.max())),
-                    recorded=bool((~run.timed[begin : begin + size]).any()),
+                    recorded=bool(np.count_nonzero(~run.timed[begin : begin + size])),
                 )
 
 

@@ -157,7 +157,9 @@ def _without_other_captures(
         host = hosts.get(summary.rank)
         own_clock = host is not None and None not in of_main and host not in of_main
         wall = min(begin_ns(summary), begin_ns(main[0])) >= _FIRST_EPOCH_NS
-        how = _how_far(summary, main)
+        apart = begin_ns(summary) - begin_ns(main[0])
+        others = f"rank {main[0].rank} does" if len(main) == 1 else f"ranks {main[0].rank} and others do"
+        how = f"begins {clock_text(abs(apart) / 1e9)} {'before' if apart < 0 else 'after'} {others}"
         if listed or own_clock or not wall:
             doubts.append((summary.path, f"{how}: a clock is off by that, or it is of another capture. It is used; "
                            "set the hosts' clocks, and put each capture in a folder of its own"))  # fmt: skip
@@ -181,12 +183,6 @@ def _of_one_clock(
             rest += most_at_one_time(own, _ONE_CLOCK_APART_NS, _WINDOWS_APART)[1]
     gone = {summary.rank for summary in rest}
     return [summary for summary in ranks if summary.rank not in gone], rest
-
-
-def _how_far(summary: RankSummary, main: Sequence[RankSummary]) -> str:
-    apart = begin_ns(summary) - begin_ns(main[0])
-    others = f"rank {main[0].rank} does" if len(main) == 1 else f"ranks {main[0].rank} and others do"
-    return f"begins {clock_text(abs(apart) / 1e9)} {'before' if apart < 0 else 'after'} {others}"
 
 
 def _repeated_steps(ranks: Sequence[RankSummary]) -> list[Said]:

@@ -108,21 +108,18 @@ def _evidence_value(evidence: Evidence) -> Cell:
     elif evidence.fact is Fact.PID:
         cell = Cell(f"{evidence.value:.0f}")
     else:
-        cell = _as_measured(evidence.value)
+        # Evidence has the digits that it is worth: none are added
+        known = number(evidence.value)
+        if known.css or evidence.value is None:
+            cell = known
+        else:
+            shown = as_measured(evidence.value) if isinstance(evidence.value, float) else evidence.value
+            cell = Cell(f"{shown:,}".replace(",", "\u202f"))
     return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
 
 
 def _number_or_blank(value: int | None) -> Cell:
     return Cell("") if value is None else number(value, 0)
-
-
-def _as_measured(value: float | None) -> Cell:
-    """Evidence has the digits that it is worth: none are added."""
-    known = number(value)
-    if known.css or value is None:
-        return known
-    shown = as_measured(value) if isinstance(value, float) else value
-    return Cell(f"{shown:,}".replace(",", "\u202f"))
 
 
 def _beside(evidence: Evidence, value: float | None) -> Cell:

@@ -178,6 +178,20 @@ ANOMALY = "anomaly_detection"
 _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
 
 
+_LITTLE_MBS = 1.0
+
+
+def of_storage(found: Finding, inputs: Inputs, worst: Idle) -> Finding:
+    """What the rank that waits longest reads meanwhile, and where from, as far as the launcher saw that."""
+    use = next((one for one in inputs.machine if one.rank == worst.times.summary.rank), None)
+    if use is None or use.read is None or use.from_storage is None:
+        return found
+    mbs, place = use.read / 1e6, None if use.storage is None else "{} ({})".format(*use.storage)
+    if mbs < _LITTLE_MBS:
+        return restated(found, InputBound, little=stored(mbs))
+    return restated(found, InputBound, read=stored(mbs), stored=stored(use.from_storage / 1e6), place=place)
+
+
 def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     """The finding with how often autograd looks for NaN in a step, where it does."""
     told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
@@ -240,7 +254,17 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     worst = max(idle, key=lambda one: one.pct)
     severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
     if severity is None:
-        return _not_found(kind, inputs, judged, idle, behind, spared)
+        # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
+        window = inputs.run.unit == "window"
+        if behind is not None and kind.rule is INPUT_BOUND:
+            hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
+            if hidden is not None:
+                return kind.rule.verdict(hidden)
+        if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+            return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
+        most = max(one.pct for one in idle)
+        numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+        return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
         return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
@@ -329,27 +353,6 @@ def _of_loading(
     return loading, saved, spared
 
 
-def _not_found(
-    kind: IdleJudgement,
-    inputs: Inputs,
-    judged: Sequence[RankTimes],
-    idle: Sequence[Idle],
-    behind: BehindLate | None,
-    spared: str,
-) -> Verdict:
-    """Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
-    window = inputs.run.unit == "window"
-    if behind is not None and kind.rule is INPUT_BOUND:
-        hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
-        if hidden is not None:
-            return kind.rule.verdict(hidden)
-    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
-        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-    most = max(one.pct for one in idle)
-    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
-
-
 def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:
     """What is left where the profiler stretches the host's work, and nothing shows by how much."""
     if severity == "error" and inputs.slowdown is None:
@@ -364,7 +367,7 @@ def _with_causes(
     if kind.rule is HOST_BOUND:
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
-        return without_waiting(found, inputs, idle, worst, kind.bounds)
+        return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
     found = of_anomaly(of_copies(found, inputs), inputs)
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 

@@ -17,6 +17,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import HeldLaunches
+from traceops.measure.host_rows import COMPILES
 from traceops.rules.idle_time import (
     Held,
     HostBound,
@@ -62,6 +63,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"
+COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
@@ -112,6 +114,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         return found
     first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
+    if COMPILES.search(named[0].held.name):
+        return replace(found, advice=rule.advice_for(COMPILING))
     advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 

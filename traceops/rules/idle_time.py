@@ -124,9 +124,14 @@ class InputBound(Idles, frozen=True, kw_only=True):
     """Ranks wait for their input. workers: what those of the worst rank's loader do, where more may not help.
 
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
-    unseen: the trace has no kernels, so something may run meanwhile.
+    unseen: the trace has no kernels, so something may run meanwhile. read, stored: MB a second that the rank and its
+    workers read in the run, and from storage; little: next to nothing. place: where from.
     """
 
+    read: float | None = None
+    stored: float | None = None
+    little: float | None = None
+    place: str | None = None
     in_time: float | None = None
     need: WorkersNeeded | None = None
     workers: str = ""
@@ -491,15 +496,13 @@ def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tup
             spared.append(batch)
         else:
             kept.append(one)
-    return kept, _spared_text(spared)
-
-
-def _spared_text(spared: Sequence[NextBatch]) -> str:
     worst = max(spared, key=lambda one: one.waits_ms, default=None)
     if worst is None or worst.work is None:
-        return ""
-    pct = f"{100 - worst.work.busy_pct:.0f}"
-    return reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+        spared_text = ""
+    else:
+        pct = f"{100 - worst.work.busy_pct:.0f}"
+        spared_text = reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+    return kept, spared_text
 
 
 def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:

@@ -132,20 +132,6 @@ def slowed_by_profiler(run: ComparedRun, straggler: Straggler) -> bool:
     return straggler.cause == "host" and straggler.rank in run.hosts_slower
 
 
-def by_one_region(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
-    """Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks
-    do alike, nor a host that is a little slower in everything explains it.
-
-    saved: by its cure, ns a step.
-    """
-    return any(
-        one.peers_ms > 0  # names of compiled graphs differ from rank to rank
-        and one.ms >= _TIMES * one.peers_ms
-        and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
-        for one in grown(run, straggler.rank, "host")
-    )
-
-
 def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """The same of one place of the step, between two collectives: a host that is slower in everything is so in all.
 
@@ -172,7 +158,14 @@ def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
 
 def plainly_slow(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
-    in_part = by_one_region(run, straggler, saved) or in_one_place(run, straggler, saved)
+    # Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks do
+    # alike, nor a host that is a little slower in everything explains it.
+    in_part = any(
+        one.peers_ms > 0  # names of compiled graphs differ from rank to rank
+        and one.ms >= _TIMES * one.peers_ms
+        and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
+        for one in grown(run, straggler.rank, "host")
+    ) or in_one_place(run, straggler, saved)
     return in_part or far_from_all(run, straggler)
 
 

@@ -194,7 +194,9 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         pct=one.share_pct,
         ranks=() if set(one.ranks) == set(run.ranks) else tuple(one.ranks),
         place=None if place is None else place.said,
-        placed=None if place is None else _how_much(one.placed),
+        placed=None
+        if place is None
+        else ("all" if one.placed > _NEARLY_ALL else "most" if one.placed > _MOST else "some"),
         times=one.times,
         steps=steps,
         more=more,
@@ -219,10 +221,6 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         impact_ms=stored(one.more_ms / max(steps, 1)),
         cause=one.cause,
     )
-
-
-def _how_much(placed: float) -> str:
-    return "all" if placed > _NEARLY_ALL else "most" if placed > _MOST else "some"
 
 
 class Compiled(TypedDict, total=False):

@@ -191,7 +191,8 @@ class AddedPackets:
                 uuid = place.next()
                 yield self._packets.track(Track(uuid, parent, f"{WORDS['busbw']}{words}", order * 10 + 8, "GB/s"))
                 yield self._packets.counter(uuid, levels)
-        # how much later than the first member this rank came to each collective, ms, from when it came
+        # How much later than the first member this rank came to each collective, ms, from when it came. Only where
+        # every member waits for the last one: others do not show it.
         delays = []
         for number, bundle in bundles.items():
             met = run.matching.collectives[number]

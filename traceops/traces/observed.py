@@ -97,6 +97,9 @@ class MachineLog(Struct, frozen=True):
     ranks: tuple[tuple[Any, ...], ...]
     hosts: tuple[tuple[Any, ...], ...]
     others: tuple[tuple[Any, ...], ...]
+    network: tuple[tuple[Any, ...], ...] = ()
+    reads: tuple[tuple[Any, ...], ...] = ()
+    storage: Mapping[int, tuple[str, str]] = {}
 
 
 def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
@@ -253,14 +256,17 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST)
 
 
-_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5}
+_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5, "n": 3, "d": 4}
 _LEAST_OF_HOST = 3  # as long were a host's rows before they told what was wanted of its cores, and used
 
 
 def _machine(host: str, raw: bytes) -> MachineLog:
     gpus: dict[int, GpuFacts] = {}
     rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _LENGTHS}
+    storage: dict[int, tuple[str, str]] = {}
     for kind, rest in _lines(raw):
+        if kind == "m" and (place := _believed(_storage, rest)) is not None:
+            storage[place[0]] = place[1:]
         if kind == "g" and (one := _believed(_gpu, rest)) is not None:
             gpus[one.index] = one
             continue
@@ -268,7 +274,13 @@ def _machine(host: str, raw: bytes) -> MachineLog:
             rest = [*rest, *[None] * (_LENGTHS["h"] - len(rest))]
         if kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
             rows[kind].append(tuple(rest))
-    return MachineLog(host, gpus, *(tuple(rows[kind]) for kind in ("G", "r", "h", "p")))
+    devices, ranks, hosts, others, network, reads = (tuple(rows[kind]) for kind in ("G", "r", "h", "p", "n", "d"))
+    return MachineLog(host, gpus, devices, ranks, hosts, others, network, reads, storage)
+
+
+def _storage(rest: list[Any]) -> tuple[int, str, str]:
+    rank, mount, kind = rest
+    return _whole(rank), _text(mount), _text(kind)
 
 
 def _gpu(rest: list[Any]) -> GpuFacts:

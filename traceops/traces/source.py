@@ -129,7 +129,14 @@ def _all_unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[b
     elif packing == "bzip2":
         yield from _streams(file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2"))
     elif packing == "zstd":
-        yield from _unzstd(file)
+        file.seek(0)
+        reader = _zstd_reader(file)
+        errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
+        try:
+            while data := reader.read(CHUNK_BYTES):
+                yield data
+        except errors as error:
+            raise Damaged(f"the zstd stream is cut off or corrupt ({error})") from error
     else:
         yield from _of_archive(file)
 
@@ -197,17 +204,6 @@ def _of(new: Callable[[], _Unpacking], packing: str, *errors: type[Exception]) -
         return stream.unused_data
 
     return unpack
-
-
-def _unzstd(file: IO[bytes]) -> Iterator[bytes]:
-    file.seek(0)
-    reader = _zstd_reader(file)
-    errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
-    try:
-        while data := reader.read(CHUNK_BYTES):
-            yield data
-    except errors as error:
-        raise Damaged(f"the zstd stream is cut off or corrupt ({error})") from error
 
 
 def _zstd_reader(file: IO[bytes]) -> Any:

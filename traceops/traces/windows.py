@@ -93,9 +93,13 @@ def split(data: bytes) -> tuple[SummaryHeader, memoryview]:
     return header, view[end:]
 
 
+_SMALL_PART = 4096  # bytes, up to which setting up a level of compression takes more time than anything else
+
+
 def pack_part(value: Any, level: int = 1) -> bytes:
     """A part of a summary that is read of few ranks only: packed by itself it takes little memory."""
-    packed: bytes = isal_zlib.compress(msgspec.msgpack.encode(value), level)
+    data = msgspec.msgpack.encode(value)
+    packed: bytes = isal_zlib.compress(data, level if len(data) > _SMALL_PART else 0)
     return packed
 
 

@@ -57,7 +57,7 @@ class WhatIf(Struct, frozen=True):
     @property
     def chosen(self) -> NDArray[np.bool_]:
         """The steps that means are over: the typical ones, or all where none of them was replayed."""
-        return self.typical if self.typical.any() else ~self.typical
+        return self.typical if np.count_nonzero(self.typical) else ~self.typical
 
     def mean_ns(self, steps: Steps) -> float:
         """Mean of replayed times over the `chosen` steps, ns.
@@ -162,7 +162,7 @@ class Replays:
         without: tuple[str, ...] = (),
     ) -> None:
         every = np.ones(len(graph.steps), dtype=bool)
-        self.typical: NDArray[np.bool_] = every if typical is None or not typical.any() else typical
+        self.typical: NDArray[np.bool_] = every if typical is None or not np.count_nonzero(typical) else typical
         self.without = without
         self.base = simulate(graph, Scenario(without=without) if without else None)
         if loading_ns:
@@ -292,7 +292,7 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.boo
         each = sum((own[rank][at[rank]] - usual for rank in more), np.zeros(len(usual))) / len(role)
         for rank in role:
             first = graph.edges[rank][0]
-            ascending = np.argsort(own[rank][at[rank]], kind="stable")
+            ascending = own[rank][at[rank]].argsort(kind="stable")
             before = own[rank][at[rank]][ascending]
             after = ((usual if rank in more else own[rank][at[rank]]) + each)[ascending]
             new = np.interp(own[rank], before, pace * np.maximum.accumulate(after))
@@ -335,7 +335,7 @@ def predict_roles(graph: StepGraph, roles: Roles) -> list[Prediction]:
             simulate(graph, Scenario(transfer=np.where(of_node == role, 0, graph.transfer))).step_ns(),
         )
         for role in roles.known
-        if (of_node == role).any()
+        if np.count_nonzero(of_node == role)
     ]
 
 
@@ -491,7 +491,7 @@ def _scaled(nodes: RankNodes, share: float) -> RankNodes:
     known = nodes.host > NEVER
     launching = min(share, _MOST_LAUNCHING)
     host, waiting = nodes.host.copy(), nodes.waits.host
-    if known.any():
+    if np.count_nonzero(known):
         first = int(host[known].min())
         host[known] = first + np.rint(launching * (host[known] - first)).astype(np.int64)
         waiting = first + np.rint(launching * (waiting - first)).astype(np.int64)

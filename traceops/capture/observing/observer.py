@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
-from traceops.capture.observing.loader_workers import LoaderWorkers
+from traceops.capture.observing.loader_workers import FirstSamples, LoaderWorkers
 from traceops.capture.observing.stacks import NoLooks, Stacks, looks
 from traceops.capture.observing.step_clock import (
     COMPILED,
@@ -139,13 +139,14 @@ class Observer:
         self._weighed, self._weigh_from_ns = 0, 0  # looks at what tensors hold, and when the next one is due
         self._looks = looks(self._way)
         self._thread = daemon_thread("traceops-observer", self._run)
-        self._workers = LoaderWorkers(folder)
+        self._workers, self._samples = LoaderWorkers(folder), FirstSamples()
         self._garbage = GarbageTime(self._way)
         try:
             self._thread.start()
         except BaseException:
             self._garbage.close()
             self._workers.close()
+            self._samples.close()
             raise
 
     @property
@@ -172,6 +173,8 @@ class Observer:
                 step = self._step
                 ns, count = self._compilations.take(step)
                 self._clock.ended(self._garbage.take(), ns, count, flags)
+                if (seen := self._samples.step_ended()) is not None:
+                    self._compilations.notes.append(seen)
                 if self._way.begun_ns >= self._weigh_from_ns:
                     self._weigh(step, self._way.begun_ns)
             except Exception as error:
@@ -205,6 +208,7 @@ class Observer:
         self._looks.end()
         self._garbage.close()
         self._workers.close()
+        self._samples.close()
         self._thread.join(_JOIN_S)
         return True
 
@@ -219,6 +223,7 @@ class Observer:
         self._way.rest()
         self._looks.end()
         self._workers.close()
+        self._samples.close()
         contained(self._garbage.close)
 
     def _run(self) -> None:

@@ -176,7 +176,8 @@ class Stacks:
             return []
         numbers = self._walk(frame)
         if frame.f_code.co_name == _ENGINE:
-            numbers = self._walk_engine(frames) + numbers
+            # the frames of a thread that autograd itself started
+            numbers = next((self._walk(frames[ident]) for ident in frames if self._is_engines(ident)), []) + numbers
         # Before anything else: what a frame holds would live as long as we look.
         frame = None
         frames.clear()
@@ -206,13 +207,6 @@ class Stacks:
             number = places.get(place)
             numbers.append(self._place(code, place, frame.f_lineno) if number is None else number)
         return numbers
-
-    def _walk_engine(self, frames: dict[int, FrameType]) -> list[int]:
-        """The frames of a thread that autograd itself started."""
-        for ident in frames:
-            if self._is_engines(ident):
-                return self._walk(frames[ident])
-        return []
 
     def _is_engines(self, ident: int) -> bool:
         """Whether neither Python nor we have started this thread."""

@@ -47,14 +47,10 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
         op.record for op in operations
     ] != list(range(len(operations)))
     for run in runs:
-        if not (unfinished_only and _launch_is_over(run)):
+        # in a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went
+        if not (unfinished_only and len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)):
             result += _uncoalesced(run)
     return result
-
-
-def _launch_is_over(run: list[Operation]) -> bool:
-    """In a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went."""
-    return len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)
 
 
 def _order(numbers: list[int]) -> list[int]:

@@ -142,7 +142,7 @@ def distribution_figure(report: Report) -> Figure:
     """How each bucket spreads over all ranks, ms per step: boxes from quartile to quartile, whiskers to the ends."""
     boxes = []
     for bucket in reversed(BUCKETS):
-        values = _bucket(report, bucket)
+        values = [ms for row in report.ranks if (ms := row.bucket_ms(bucket)) is not None]
         if not values or max(values) <= 0:
             continue
         least, low, middle, high, most = map(rounded, percentiles(np.array(values), (0, 25, 50, 75, 100)))
@@ -256,10 +256,6 @@ def escaped(text: Any, limit: int = 80) -> str:
 def upright_line(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
     """A shape of the layout: a line over the figure's whole height."""
     return {"type": "line", "x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": line}
-
-
-def _bucket(report: Report, bucket: str) -> list[float]:
-    return [ms for row in report.ranks if (ms := row.bucket_ms(bucket)) is not None]
 
 
 def _where(row: RankRow) -> str:

@@ -290,13 +290,19 @@ def _where(row: HostRow) -> str:
     return f"{name}:{row.line}" if row.function == "<module>" else f"{row.function} ({name}:{row.line})"
 
 
+_SELDOM = ("host_cores", "received_mbs", "sent_mbs", "read_mbs", "from_storage_mbs", "storage")  # in later logs
+
+
 def _machine_table(rows: WholeRunRows) -> Table:
     cells = {
         "lower": lambda row: Cell(_lower(row.lower_clock_pct)),
         "others": lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4])),
     }
     gpu = any(row.mhz is not None or row.most_mhz is not None for row in rows.machine)
-    none = () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others")
+    none: tuple[str, ...] = (
+        () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others", "gpu_busy_pct")
+    )
+    none += tuple(name for name in _SELDOM if all(getattr(row, name) is None for row in rows.machine))
     return table_of("machine", rows.machine, make=cells, without=none)
 
 

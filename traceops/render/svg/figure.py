@@ -140,7 +140,9 @@ def _domain(item: Mapping[str, Any], axis: str) -> bool:
 
 def _rows(frame: plot.PlotFrame) -> tuple[plot.PlotRow, ...]:
     made = []
-    named = bool(frame.y.names) or not _numeric(frame.y)
+    named = bool(frame.y.names) or not all(
+        text.replace(",", "").replace(".", "").lstrip("-−").isdigit() for _, text in frame.y.ticks
+    )
     for value, text in frame.y.ticks:
         if (y := frame.down(value)) is not None and text:
             made.append(
@@ -151,10 +153,6 @@ def _rows(frame: plot.PlotFrame) -> tuple[plot.PlotRow, ...]:
         every = int(-(-least // abs(made[1].y - made[0].y)))
         made = [plot.PlotRow(row.y, 12.0, row.text, row.css) for row in made[::every]]
     return tuple(made)
-
-
-def _numeric(axis: plot.Axis) -> bool:
-    return all(text.replace(",", "").replace(".", "").lstrip("-−").isdigit() for _, text in axis.ticks)
 
 
 def _ticks(frame: plot.PlotFrame) -> tuple[plot.Tick, ...]:

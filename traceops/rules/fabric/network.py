@@ -131,7 +131,18 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     severity = at_least("warning", slow)
     if not seen.between:
         return severity, Sockets(case="inside")
-    if ways := _faster_beside(seen.talked, seen.between):
+    # Ways to other hosts, faster than sockets, that ranks of the same communicators take
+    mixed = {id(talk.communicator) for talk in seen.between}
+    if ways := sorted(
+        {
+            talk.way
+            for talk in seen.talked
+            if talk.connection.transport == "NET"
+            and not talk.inside
+            and not is_socket(talk)
+            and id(talk.communicator) in mixed
+        }
+    ):
         return severity, Sockets(case="mixed", remark="missing_there", ways=tuple(ways))
     if seen.fast:
         return severity, Sockets(case="beside_faster", faster=tuple(map(nic_name, seen.fast[:4])))
@@ -154,21 +165,6 @@ def _by_settings(log: NcclLog) -> tuple[str, ...]:
     if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
         return ()
     return set_to(list(chosen.values()))
-
-
-def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
-    """Ways to other hosts, faster than sockets, that ranks of the same communicators take."""
-    mixed = {id(talk.communicator) for talk in over_sockets}
-    return sorted(
-        {
-            talk.way
-            for talk in talked
-            if talk.connection.transport == "NET"
-            and not talk.inside
-            and not is_socket(talk)
-            and id(talk.communicator) in mixed
-        }
-    )
 
 
 def is_socket(talk: Talk) -> bool:
