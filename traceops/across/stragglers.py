@@ -153,6 +153,11 @@ class Stragglers(Struct, frozen=True):
     alone: int | None
     fed_ns: Steps | None = None
 
+    @property
+    def by_device(self) -> tuple[int, ...]:
+        """The leader, where its device is why it is late."""
+        return (self.leader.rank,) if self.leader and self.leader.cause in ("gpu_compute", "copy") else ()
+
 
 def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     """Find the smallest set of ranks whose cure explains what curing all candidates saves."""

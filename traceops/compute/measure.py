@@ -41,6 +41,7 @@ from traceops.compute.passes import (
     find_scatter,
     find_slice_gradients,
     find_unfused,
+    find_unread_logits,
 )
 from traceops.compute.unsized import (
     find_converted_layouts,
@@ -288,8 +289,8 @@ _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shape
 _WITH_SHAPES = (
     find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
     find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table, find_channels_first, find_misaligned,
-    find_broadcasts, find_float32, find_float_logits, find_optimizer_loop, find_messages, find_scatter,
-    find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
+    find_broadcasts, find_unread_logits, find_float32, find_float_logits, find_optimizer_loop, find_messages,
+    find_scatter, find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
 )  # fmt: skip
 
 

@@ -30,7 +30,13 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     compute_pct: Number | None = None
     non_compute_pct: Number | None = None
     overlap_pct: Number | None = None
-    breakdown_source: Literal["hta", "traceops"] = "traceops"
+    breakdown_source: Annotated[
+        Literal["hta", "traceops"],
+        Meta(
+            description="hta: HTA's values, which traceops computes and --hta checks with HTA's own code. traceops: by "
+            "the same definitions where HTA has none, or a wrong one."
+        ),
+    ] = "traceops"
     breakdown_note: Annotated[str, Meta(description="Why the breakdown is not HTA's.")] = ""
     exposed_comm_ms: Number | None = None
     wait_ms: Annotated[Number | None, Meta(description="Waiting in all collectives a step, hidden or not.")] = None
