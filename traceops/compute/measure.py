@@ -90,9 +90,7 @@ def _mean(ns: Int) -> float:
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     """Small kernels, where the host bounds the step: loops that one batched kernel does as well, or a small batch.
-
-    These are no other claims' rest: to batch a loop is another way to fix what is in it.
-    """
+    These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
         return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]

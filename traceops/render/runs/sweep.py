@@ -27,10 +27,8 @@ FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 
 
 def write_sweep(found: SweepDocument, folder: Path) -> list[Path]:
-    """Write the four files, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the four files, each whole or not at all; the page comes first. Raises InputError where the folder cannot
+    be written to."""
     made = _table(found)
     lines = markdown_lines(made)
     sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
