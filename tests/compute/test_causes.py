@@ -570,3 +570,13 @@ def test_copied_keys_are_repeated_or_in_another_order_by_what_is_appended(tmp_pa
 
     assert step(16) == [("repeated_kv", pytest.approx(4 * 475e3))]
     assert step(64) == [("layout_copies", pytest.approx(4 * 400e3))]
+
+
+@pytest.mark.parametrize(("read", "found"), [(8, True), (8 * 512, False)])
+def test_logits_that_nothing_reads_are_made_for_nothing(tmp_path, read, found):
+    cast = op("aten::copy_", tensor((8 * 512, 32000), FLOAT), tensor((8 * 512, 32000)), us=200)
+    step = [product(8 * 512, 2048, 32000, us=700), cast, op("aten::argmax", tensor((read, 32000), FLOAT), us=20)]
+    loss = losses(tmp_path, step).get("large_float_logits")
+    assert (loss is not None) == found
+    if loss:
+        assert loss.device_ns == pytest.approx(900e3 * (1 - 1 / 512))

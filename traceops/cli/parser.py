@@ -252,10 +252,8 @@ class _UntilGone(io.FileIO):
 
 
 def outlive_the_reader() -> None:
-    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI.
-
-    Its messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket.
-    """
+    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI. Its
+    messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket."""
     sys.stdout, sys.stderr = (_outliving(stream) for stream in (sys.stdout, sys.stderr))
 
 

@@ -36,10 +36,8 @@ _MOST_TABLE = 1 << 20  # characters
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0, or what ended the trainings of --nproc.
-
-    Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
-    """
+    """Returns 0, or what ended the trainings of --nproc. Raises UsageError for a price that is none and for runs that
+    are no scaling, InputError where none can be read."""
     price = None if args.price is None else price_of(args.price)
     if (table := _table(args)) is not None:
         rows, name = table

@@ -41,6 +41,7 @@ from traceops.compute.passes import (
     find_scatter,
     find_slice_gradients,
     find_unfused,
+    find_unread_logits,
 )
 from traceops.compute.unsized import (
     find_converted_layouts,
@@ -89,9 +90,7 @@ def _mean(ns: Int) -> float:
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     """Small kernels, where the host bounds the step: loops that one batched kernel does as well, or a small batch.
-
-    These are no other claims' rest: to batch a loop is another way to fix what is in it.
-    """
+    These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
         return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
@@ -290,8 +289,8 @@ _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shape
 _WITH_SHAPES = (
     find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
     find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table, find_channels_first, find_misaligned,
-    find_broadcasts, find_float32, find_float_logits, find_optimizer_loop, find_messages, find_scatter,
-    find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
+    find_broadcasts, find_unread_logits, find_float32, find_float_logits, find_optimizer_loop, find_messages,
+    find_scatter, find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
 )  # fmt: skip
 
 

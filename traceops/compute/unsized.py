@@ -25,10 +25,8 @@ _SMALL = frozenset({"elementwise", "cast", "copy", "fill", "reduction", "norm"})
 
 
 def find_unsized_attention(kernels: Kernels) -> None:
-    """Of a trace without shapes: a softmax between two batched products, with all kernels between these.
-
-    Fused attention has the products alone: what lies between them is the least that goes.
-    """
+    """Of a trace without shapes: a softmax between two batched products, with all kernels between these. Fused
+    attention has the products alone: what lies between them is the least that goes."""
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
     saved = launches = around = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -27,13 +28,14 @@ from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
 from traceops.launch.outcome import Failure
 from traceops.launch.plan import Plan
+from traceops.machine.files import text
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 _text = Wording("launch", "end")
 _BEGIN_BYTES = 1 << 20  # of what was observed: the first steps are in it
-_MANY_SWITCHES = 500.0  # per second of processor time: more threads want to run than there are cores
+_MANY_SWITCHES = 200.0  # per second of work: time slices of 3 to 5 ms are used up, so more threads want to run than can
 
 
 def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
@@ -222,9 +224,16 @@ def _report_use(screen: Screen) -> None:
     screen.say(
         _text(
             "used", seconds=seconds, busy=busy_s / seconds, cores=cores, memory=memory, blocks=used.ru_inblock * 512,
-            load=os.getloadavg()[0], taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
+            load=os.getloadavg()[0], disk=waits_for_disk_pct(),
+            taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
         )
     )  # fmt: skip
+
+
+def waits_for_disk_pct(pressure: Path = Path("/proc/pressure/io")) -> float | None:
+    """Of the last minute, in which something on this machine waited for storage; None where Linux does not say."""
+    told = re.search(r"^some .*\bavg60=(\d+(?:\.\d+)?)", text(pressure) or "", re.MULTILINE)
+    return float(told[1]) if told else None
 
 
 def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:

@@ -253,10 +253,8 @@ def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:
 
 
 def v2_index(port: Port) -> int | None:
-    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one.
-
-    Link-local ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid).
-    """
+    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one. Link-local
+    ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid)."""
     second = [
         (index, address)
         for index, kind, address in port.gids

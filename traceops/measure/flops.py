@@ -83,10 +83,8 @@ DEVICES: tuple[DevicePeak, ...] = (
 
 
 def peak_of(device: str | None, precision: Precision | None) -> tuple[float, str] | None:
-    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known.
-
-    A part of a GPU (MIG) has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip.
-    """
+    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known. A part of a GPU (MIG)
+    has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip."""
     if device is None or precision is None or " MIG " in device or "Laptop" in device:
         return None
     found = next((one for one in DEVICES if one.name.search(device)), None)
@@ -182,9 +180,7 @@ def _of_kernels(
     events: Events, activity: Activity, steps: StepBounds, products: NDArray[np.bool_]
 ) -> tuple[Precision | None, float]:
     """The precision that most product kernels have, and the part of their time that no counted operator launched.
-
-    products: positions of the nesting that lie in a counted operator, or are one.
-    """
+    products: positions of the nesting that lie in a counted operator, or are one."""
     if not activity.on_gpu:
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])

@@ -424,10 +424,8 @@ def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> Host
 
 
 class _Thread(Struct, frozen=True):
-    """When a thread is inside operators and calls, when it has many short ones, and its long stretches inside one.
-
-    row: which one each of these lies in.
-    """
+    """When a thread is inside operators and calls, when it has many short ones, and its long stretches inside one. row:
+    which one each of these lies in."""
 
     inside: Intervals
     launching: Intervals

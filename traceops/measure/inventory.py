@@ -122,11 +122,8 @@ class KernelLaunches(Struct, frozen=True, gc=False):
 
 
 class OperatorCalls(Struct, frozen=True, gc=False):
-    """Calls of one operator with one set of input shapes ('' where they were not recorded).
-
-    `host_ns` is the host's time inside it and in no operator that it calls; `device_ns` what the kernels
-    took that it launched itself.
-    """
+    """Calls of one operator with one set of input shapes ('' where they were not recorded). `host_ns` is the host's
+    time inside it and in no operator that it calls; `device_ns` what the kernels took that it launched itself."""
 
     name: str
     shapes: str
@@ -148,11 +145,8 @@ class CollectiveCalls(Struct, frozen=True):
 
 
 class RankInventory(Struct, frozen=True):
-    """What one rank ran inside its steps, most time first; arrays have one number a step.
-
-    `step_bytes` is -1 where a collective's size is not known. `step_blocking` counts calls that wait for
-    the device.
-    """
+    """What one rank ran inside its steps, most time first; arrays have one number a step. `step_bytes` is -1 where a
+    collective's size is not known. `step_blocking` counts calls that wait for the device."""
 
     kernels: tuple[KernelLaunches, ...]
     operators: tuple[OperatorCalls, ...]

@@ -144,11 +144,9 @@ def _of_another_run(numbers: Int, recorded: tuple[int, ...]) -> bool:
 
 
 def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...]) -> Int:
-    """Which marks (positions in `rows`, in time order) are those of the capture's own `recorded` steps.
-
-    Where the program has a profiler of its own, a number may be there more than once. Ours begin with the recording,
-    and each follows on the one before.
-    """
+    """Which marks (positions in `rows`, in time order) are those of the capture's own `recorded` steps. Where the
+    program has a profiler of its own, a number may be there more than once. Ours begin with the recording, and each
+    follows on the one before."""
     own: list[int] = []
     for number in sorted(recorded):
         at = (numbers == number).nonzero()[0]
@@ -201,11 +199,8 @@ def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "
 
 
 def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
-    """Activities without a launch record that no recorded launch precedes on their stream.
-
-    Streams run in order, so these were launched before the window; a record lost later in the window
-    does not count.
-    """
+    """Activities without a launch record that no recorded launch precedes on their stream. Streams run in order, so
+    these were launched before the window; a record lost later in the window does not count."""
     missing = activity.launch < 0
     # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
     if missing.all() or not np.count_nonzero(missing):

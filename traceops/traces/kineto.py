@@ -52,10 +52,8 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
 
 
 def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) -> dict[int, CommArgs]:
-    """The calls by row: all of them or, where they do not fit, those without one group's.
-
-    A thread that the profiler does not follow, such as one that writes a checkpoint, leaves no events of its calls.
-    """
+    """The calls by row: all of them or, where they do not fit, those without one group's. A thread that the profiler
+    does not follow, such as one that writes a checkpoint, leaves no events of its calls."""
     called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=_created)
     if (found := _last_ones(rows, starts, called)) is None:
         without = [

@@ -157,9 +157,7 @@ def _dtypes(kind: type) -> tuple[np.dtype[Any], dict[str, np.dtype[Any]]]:
 
 def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
     """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
-
-    Structs are changed in place: nobody else has them yet.
-    """
+    Structs are changed in place: nobody else has them yet."""
     kind: Any = type(value)
     if kind in _LEAVES:
         return value
@@ -397,10 +395,8 @@ class Content(Struct, frozen=True):
 
 
 def content_of(path: str) -> Content | None:
-    """What a file holds now; None for a remote one whose store tells no checksum.
-
-    Raises InputError where it cannot be read.
-    """
+    """What a file holds now; None for a remote one whose store tells no checksum. Raises InputError where it cannot be
+    read."""
     if is_remote(path):
         return _remote_content(path)
     digest = hashlib.sha256()
@@ -502,10 +498,8 @@ def _if_same(data: bytes, header: SummaryHeader) -> bytes | None:
 
 
 def load(folder: Path, header: SummaryHeader) -> bytes | None:
-    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one.
-
-    One that others could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read.
-    """
+    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one. One that others
+    could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read."""
     path = _place(folder, header)
     try:
         with open_own(path, folder) as file:

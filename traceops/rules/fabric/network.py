@@ -39,11 +39,9 @@ _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA",
 
 
 class _Seen(Struct, frozen=True):
-    """What a log and the topologies show of the network.
-
-    between: talks over sockets that leave their host. fast: devices of faster networks. asked_for: settings that ask
-    for sockets. nothing_faster: a topology names all networks of a host, and none is faster.
-    """
+    """What a log and the topologies show of the network. between: talks over sockets that leave their host. fast:
+    devices of faster networks. asked_for: settings that ask for sockets. nothing_faster: a topology names all networks
+    of a host, and none is faster."""
 
     log: NcclLog
     talked: Sequence[Talk]
@@ -218,10 +216,8 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
 
 
 def _far_ends(log: NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
-    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log.
-
-    count: how many NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them.
-    """
+    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log. count: how many
+    NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them."""
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)
