@@ -81,7 +81,7 @@ class HealthyJob:
         if "longer" in self.habits and random.random() < self.usual_s / 5_000:
             self.level *= random.uniform(0.7, 1.5)
             self.level = min(max(self.level, 0.3), 3.0)
-        noise = random.standard_t(3) * 0.7 if "tails" in self.habits else random.standard_normal()
+        noise = min(random.standard_t(3), 12) * 0.7 if "tails" in self.habits else random.standard_normal()
         took = self.usual_s * self.level * float(np.exp(self.noise * noise + self.drift))
         for name in self.habits & set(_LONG):
             if self.clock_s >= self.next_long[name]:

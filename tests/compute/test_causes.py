@@ -256,6 +256,7 @@ GEMM = "nvjet_sm90_tst_64x8_64x16_4x2_h_bz_TNT"
 WHERE = (
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::where_kernel_impl(x)>"
 )
+ADD = SILU.replace("silu_kernel(x)::{lambda(c10::BFloat16)#1}", "CUDAFunctor_add<c10::BFloat16>").replace("2ul", "3ul")
 CAST = COPY.replace("_nocast", "")
 CAT = "void at::native::CatArrayBatchedCopy<x>"
 
@@ -544,3 +545,38 @@ def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
     if requests == 8:
         assert found["too_small_batch"].sizes == (8, 8)
         assert found["too_small_batch"].launches == pytest.approx(26 * 7)
+
+
+@pytest.mark.parametrize(("last", "found"), [("aten::argmax", True), ("aten::tanh", False)])
+def test_passes_that_read_all_weights_for_few_rows_are_one_batch(tmp_path, last, found):
+    layer = [product(2, 8192, 16384, us=62), op("aten::silu", tensor((2, 16384)), us=2), product(2, 16384, 8192, us=64)]
+    step = [*layer * 3, op(last, tensor((2, 8192)), us=10)] * 4
+    batch = losses(tmp_path, step).get("too_small_batch")
+    assert (batch is not None) == found
+    if batch:
+        assert batch.device_ns == pytest.approx(4 * 3 * 128e3 * 0.75, rel=0.1)
+
+
+def test_copied_keys_are_repeated_or_in_another_order_by_what_is_appended(tmp_path):
+    def step(appended):
+        layer = [(COPY, appended, 2)] * 2 + [(COPY, 200_000, 200)] * 2 + [(SDPA, 512, 100), (ADD, 32, 2)]
+        path = write(
+            tmp_path / "t.json", [op("aten::x", us=us, kernel=name, grid=grid) for name, grid, us in layer * 4]
+        )
+        document = json.loads(path.read_text())
+        document["traceEvents"] = [one for one in document["traceEvents"] if one["cat"] != "cpu_op"]
+        path.write_text(json.dumps(document))
+        return [(one.cause, one.device_ns) for one in measure_compute(*launched_of(path)).losses]
+
+    assert step(16) == [("repeated_kv", pytest.approx(4 * 475e3))]
+    assert step(64) == [("layout_copies", pytest.approx(4 * 400e3))]
+
+
+@pytest.mark.parametrize(("read", "found"), [(8, True), (8 * 512, False)])
+def test_logits_that_nothing_reads_are_made_for_nothing(tmp_path, read, found):
+    cast = op("aten::copy_", tensor((8 * 512, 32000), FLOAT), tensor((8 * 512, 32000)), us=200)
+    step = [product(8 * 512, 2048, 32000, us=700), cast, op("aten::argmax", tensor((read, 32000), FLOAT), us=20)]
+    loss = losses(tmp_path, step).get("large_float_logits")
+    assert (loss is not None) == found
+    if loss:
+        assert loss.device_ns == pytest.approx(900e3 * (1 - 1 / 512))

@@ -144,7 +144,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
     Each step is compared with the median of the others at its place of the round: this has to explain more of what
     steps are from their median than chance does.
     """
-    at = np.flatnonzero(timed)
+    at = timed.nonzero()[0]
     steps = took[at]
     if not len(steps):
         return None
@@ -315,9 +315,7 @@ def _phase(
 
 def _merged(parts: Sequence[_Part], us: Floats) -> list[list[_Part]]:
     """Parts that are one phase: a function, neighbouring lines of the loop itself, and all its lines that train.
-
-    Nothing is said of a loop in which nothing trains.
-    """
+    Nothing is said of a loop in which nothing trains."""
 
     def kind(part: _Part) -> tuple[object, ...]:
         own = us[part.stacks].sum(axis=0)
@@ -342,7 +340,7 @@ def _parts(one: Observed, us: Floats) -> tuple[_Loop, list[_Part]]:
     weight = us.sum(axis=1)
     paths = {
         stack: [(number, place) for number in one.stacks[stack] if (place := place_of(one, number)) is not None]
-        for stack in np.flatnonzero(weight).tolist()
+        for stack in weight.nonzero()[0].tolist()
     }
     depth, inside = _loop(paths, weight)
     groups: dict[tuple[int, Unit | None], list[int]] = defaultdict(list)

@@ -194,16 +194,14 @@ def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np
     comm = summary.comm
     sums = np.array([_sums(comm, position) for position in range(len(comm.start))], dtype=bool)
     gradients: NDArray[np.bool_] = sums & (comm.phase != UPDATED)
-    if summary.backward.by_ddp and (inside := gradients & (comm.phase == BACKWARD)).any():
+    if summary.backward.by_ddp and np.count_nonzero(inside := gradients & (comm.phase == BACKWARD)):
         gradients = inside
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients
 
 
 def reduced_behind_step(comm: CommEvents) -> int | None:
     """Bytes of more than flags and losses that are reduced behind optimizers' steps; None where one does not tell its.
-
-    Local SGD averages models there, and programs reduce what they measured.
-    """
+    Local SGD averages models there, and programs reduce what they measured."""
     sizes = [
         _bytes(comm, position)
         for position in range(len(comm.start))
@@ -238,10 +236,8 @@ _Told = tuple[Role, RoleTold]
 
 
 class GroupRole(Struct, frozen=True):
-    """What a process group is for; `ranks` is empty for sends and receives, whose members differ.
-
-    A group without a name that tells may serve two purposes, told by different operations: then it is here twice.
-    """
+    """What a process group is for; `ranks` is empty for sends and receives, whose members differ. A group without a
+    name that tells may serve two purposes, told by different operations: then it is here twice."""
 
     ranks: Ranks
     description: str

@@ -460,6 +460,11 @@ def _memory_of_rank(
     # The program may have set torch's own record back.
     peaks = (own.peak_memory_bytes, _most(looks, MOST_HELD))
     reserved = (own.peak_reserved_bytes, _most(looks, MOST_RESERVED))
+    rows = _later_rows(seen)
+    if len(rows) < 2 or rows[-1, 0] <= rows[0, 0]:
+        a_step: float | None = None
+    else:
+        a_step = float(rows[-1, 1] - rows[0, 1]) / float(rows[-1, 0] - rows[0, 0])
     return MemoryUse(
         rank=rank,
         capacity=own.device_bytes,
@@ -470,7 +475,7 @@ def _memory_of_rank(
         growth=growth(looks),
         pieces=_pieces(looks),
         retries=_later(seen, 2),
-        mallocs=_a_step(seen),
+        mallocs=a_step,
         allocating_ms=took,
         calls=calls,
     )
@@ -536,10 +541,3 @@ def _later_rows(seen: Observed | None) -> NDArray[np.int64]:
 def _later(seen: Observed | None, column: int) -> int | None:
     rows = _later_rows(seen)
     return int(rows[-1, column] - rows[0, column]) if len(rows) > 1 else None
-
-
-def _a_step(seen: Observed | None) -> float | None:
-    rows = _later_rows(seen)
-    if len(rows) < 2 or rows[-1, 0] <= rows[0, 0]:
-        return None
-    return float(rows[-1, 1] - rows[0, 1]) / float(rows[-1, 0] - rows[0, 0])

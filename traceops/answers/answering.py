@@ -80,14 +80,6 @@ def of_group(rows: Sequence[CollectiveLine], group: str) -> Sequence[CollectiveL
     raise UsageError(f"there is no group or role {group!r}; groups: {listed(there) or 'none'}")
 
 
-def check_ranks(found: Opened, ranks: Iterable[int]) -> None:
-    there = {row.rank for row in found.report.ranks}
-    if found.hang is not None:
-        there |= {row.rank for row in found.hang.ranks}
-    if missing := sorted(set(ranks) - there):
-        raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
-
-
 def holding(rows: Sequence[Row], field: str, part: str, what: str) -> Sequence[Row]:
     """Those rows whose field is, or else holds, `part`."""
     if not part:
@@ -145,7 +137,11 @@ def answer(found: Opened, asked: Asked) -> AnyAnswer:
     """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
     if asked.question not in _ANSWERS:
         raise UsageError(f"there is no question {asked.question!r}; ask for {listed(BY_NAME)}")
-    check_ranks(found, asked.ranks)
+    there = {row.rank for row in found.report.ranks}
+    if found.hang is not None:
+        there |= {row.rank for row in found.hang.ranks}
+    if missing := sorted(set(asked.ranks) - there):
+        raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
     return _ANSWERS[asked.question](found, asked)
 
 

@@ -104,11 +104,6 @@ def _left_out(traces: Discovery) -> tuple[str, ...]:
     return tuple(phrases("views", "answers", "left_out", same=same or None, of_others=of_others or None))
 
 
-def is_written(path: str) -> bool:
-    """Whether a path names what was written of an analysis or diagnosis, and no traces."""
-    return _report_or_hang(path) is not None
-
-
 def _report_or_hang(path: str) -> str | None:
     """The report.json that a path names, or else the hang.json that `traceops diagnose` wrote."""
     if path.endswith(_HANG):
@@ -207,7 +202,8 @@ class Recent:
         if (state := _state(path)) in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
-        found = open_run(path) if is_written(path) else self._analysed(path)
+        # whether a path names what was written of an analysis or diagnosis, and no traces
+        found = open_run(path) if _report_or_hang(path) is not None else self._analysed(path)
         self._kept[state] = found
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)

@@ -30,10 +30,8 @@ _SECRET = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "API_KEY", "AUTH")
 
 
 def environment_that_matters(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that change how a distributed training runs, sorted by name.
-
-    Bytes that are no UTF-8 are written as escapes: JSON could not hold them.
-    """
+    """The variables of `environ` that change how a distributed training runs, sorted by name. Bytes that are no UTF-8
+    are written as escapes: JSON could not hold them."""
     return {
         printable(name): printable(value)
         for name, value in sorted(environ.items())
@@ -84,10 +82,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def device_of_this_process() -> DeviceRecord:
-    """Type, index, name, uuid and memory of the current device; null where the device has none.
-
-    Wakes up no GPU and loads no torch: before the training has done so the answer is the CPU.
-    """
+    """Type, index, name, uuid and memory of the current device; null where the device has none. Wakes up no GPU and
+    loads no torch: before the training has done so the answer is the CPU."""
     if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return {
             "type": "cpu", "index": None, "name": platform.processor() or platform.machine(),

@@ -150,15 +150,12 @@ class Responder:
         daemon_thread("traceops-responder", self._answer_all, hears).start()
 
     def _answer_all(self) -> None:
-        while self._is_fifo() and (request := os.read(self._requests, 1)):
+        # the script may have closed it and opened another under its number, which is not ours to read
+        while os.path.samestat(os.fstat(self._requests), self._fifo) and (request := os.read(self._requests, 1)):
             try:
                 self._answer(request)
             except Exception as error:  # a full disk must not end the answers, nor the training
                 say(text("not_saved", rank=self._rank, error=error))
-
-    def _is_fifo(self) -> bool:
-        """The script may have closed it and opened another under its number, which is not ours to read."""
-        return os.path.samestat(os.fstat(self._requests), self._fifo)
 
     def _answer(self, request: bytes) -> None:
         if request == PULSE:

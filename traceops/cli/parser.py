@@ -150,11 +150,6 @@ class Parser(argparse.ArgumentParser):
             asked.error(f"{_UNKNOWN} {' '.join(unknown)}{near or f'; without: traceops {shlex.join(rest)}'}")
         return known
 
-    def _short_usage(self) -> str:
-        """The usage; where it takes many lines, where to read them."""
-        whole = self.format_usage()
-        return whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog)
-
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""
         from traceops.core.redaction import redact_text
@@ -165,7 +160,9 @@ class Parser(argparse.ArgumentParser):
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
-        self._print_message(self._short_usage(), sys.stderr)
+        # the usage; where it takes many lines, where to read them
+        whole = self.format_usage()
+        self._print_message(whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
 
 
@@ -255,10 +252,8 @@ class _UntilGone(io.FileIO):
 
 
 def outlive_the_reader() -> None:
-    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI.
-
-    Its messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket.
-    """
+    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI. Its
+    messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket."""
     sys.stdout, sys.stderr = (_outliving(stream) for stream in (sys.stdout, sys.stderr))
 
 

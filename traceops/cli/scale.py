@@ -36,10 +36,8 @@ _MOST_TABLE = 1 << 20  # characters
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0, or what ended the trainings of --nproc.
-
-    Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
-    """
+    """Returns 0, or what ended the trainings of --nproc. Raises UsageError for a price that is none and for runs that
+    are no scaling, InputError where none can be read."""
     price = None if args.price is None else price_of(args.price)
     if (table := _table(args)) is not None:
         rows, name = table
@@ -51,10 +49,29 @@ def main(args: argparse.Namespace) -> int:
         if args.dry_run:
             print("\n".join(decided.plan.shell(os.environ) for decided in trainings.plans))
             return 0
-        places, name = _trained(trainings, repeat, overwrite=args.overwrite), args.name
+        # Train each size in turn; the runs that finished
+        trainings.train = _reporting_samples(trainings.train)
+        with held(trainings.folder):
+            trainings.open(overwrite=args.overwrite, again=True)
+            found = train(trainings, repeat, None)
+        for trial in found.trials:
+            if trial.status != "finished":
+                print(printable(_text("left_out", folder=trial.folder, why=trial.reason)), file=sys.stderr)
+        done = [trial for trial in found.trials if trial.status == "finished"]
+        places, name = [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done], args.name
         if trainings.ended:
             return trainings.ended
-    return _show(args, scale.scale_document(_captures(places), name, price, args.predict))
+    # The runs that can be read; the others are named on stderr. Raises InputError where there are none.
+    captures, problems = [], []
+    for place in places:
+        try:
+            captures.append(_capture(place))
+        except InputError as error:
+            problems.append(f"{place.name}: {error}")
+            print(printable(_text("left_out", folder=place.name, why=error)), file=sys.stderr)
+    if not captures:
+        raise InputError("none of the runs can be read:\n" + "\n".join(f"  {line}" for line in problems))
+    return _show(args, scale.scale_document(captures, name, price, args.predict))
 
 
 def _table(args: argparse.Namespace) -> tuple[list[TableRow], str] | None:
@@ -131,19 +148,6 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
     return prepare(args, points_of((SweepAxis("nproc", sizes),))), repeat
 
 
-def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[FoundRun]:
-    """Train each size in turn; the runs that finished."""
-    trainings.train = _reporting_samples(trainings.train)
-    with held(trainings.folder):
-        trainings.open(overwrite=overwrite, again=True)
-        found = train(trainings, repeat, None)
-    for trial in found.trials:
-        if trial.status != "finished":
-            print(printable(_text("left_out", folder=trial.folder, why=trial.reason)), file=sys.stderr)
-    done = [trial for trial in found.trials if trial.status == "finished"]
-    return [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done]
-
-
 def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decided], int]:
     """A training, refused where it does not tell its samples: all others would be trained for nothing."""
 
@@ -154,20 +158,6 @@ def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decide
         return code
 
     return trained
-
-
-def _captures(places: list[FoundRun]) -> list[scale.MeasuredRun]:
-    """The runs that can be read; the others are named on stderr. Raises InputError where there are none."""
-    captures, problems = [], []
-    for place in places:
-        try:
-            captures.append(_capture(place))
-        except InputError as error:
-            problems.append(f"{place.name}: {error}")
-            print(printable(_text("left_out", folder=place.name, why=error)), file=sys.stderr)
-    if not captures:
-        raise InputError("none of the runs can be read:\n" + "\n".join(f"  {line}" for line in problems))
-    return captures
 
 
 def _capture(place: FoundRun) -> scale.MeasuredRun:

@@ -113,7 +113,27 @@ class Trainings(Struct):
             self.ended = code
             Screen().say(_text("stopped", n=len(self.trials)))
             return None
-        trial = _trial(plan.out, point, repeat, folder, code, time.monotonic() - began)
+        # what came of a training, from its run.json
+        try:
+            manifest: dict[str, Any] = json.loads(read_regular(plan.out / "run.json"))
+        except (OSError, ValueError):
+            manifest = {}
+        status = "failed" if code else _STATUS.get(str(manifest.get("status")), "failed")
+        samples, step = samples_per_step(manifest), None
+        if status == "finished":
+            recorded = manifest.get("profiled_step_ms")
+            step = mean_step_ms(plan.out, manifest) or (recorded if is_step_time(recorded) else None)
+        trial = SweepTrial(
+            point=point,
+            repeat=repeat,
+            folder=folder,
+            status="hung" if code == 124 else status,
+            exit_code=code,
+            seconds=round(time.monotonic() - began, 3),
+            reason="" if status == "finished" else _reason(plan.out, code),
+            step_ms=step,
+            samples_per_s=round(1e3 * samples / step, 3) if step and samples else None,
+        )
         self.trials.append(trial)
         self._save()
         return trial
@@ -140,30 +160,6 @@ def _read(file: Path) -> SweepState | None:
         raise InputError(f"{file} cannot be read ({error}); remove it to begin anew") from error
 
 
-def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: float) -> SweepTrial:
-    """What came of a training, from its run.json."""
-    try:
-        manifest: dict[str, Any] = json.loads(read_regular(out / "run.json"))
-    except (OSError, ValueError):
-        manifest = {}
-    status = "failed" if code else _STATUS.get(str(manifest.get("status")), "failed")
-    samples, step = samples_per_step(manifest), None
-    if status == "finished":
-        recorded = manifest.get("profiled_step_ms")
-        step = mean_step_ms(out, manifest) or (recorded if is_step_time(recorded) else None)
-    return SweepTrial(
-        point=point,
-        repeat=repeat,
-        folder=folder,
-        status="hung" if code == 124 else status,
-        exit_code=code,
-        seconds=round(seconds, 3),
-        reason="" if status == "finished" else _reason(out, code),
-        step_ms=step,
-        samples_per_s=round(1e3 * samples / step, 3) if step and samples else None,
-    )
-
-
 def _reason(out: Path, code: int) -> str:
     """What the run died of, by its logs and evidence; else its exit code."""
     from traceops.hangs.diagnose import diagnose  # few trainings fail
@@ -180,10 +176,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0 where at least one combination finished, 1 where none did, 130 where the user ended it.
-
-    Raises UsageError for every combination that cannot work, before anything is trained.
-    """
+    """Returns 0 where at least one combination finished, 1 where none did, 130 where the user ended it. Raises
+    UsageError for every combination that cannot work, before anything is trained."""
     budget_s = None if args.budget is None else seconds_of(args.budget)
     points = points_of(axes_of(args.vary, args.vary_arg))
     if args.repeat is not None and args.repeat < 1:

@@ -156,11 +156,8 @@ class Use(Struct, frozen=True):
 def find_changes(
     base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], step_ms: float
 ) -> tuple[Change, ...]:
-    """All changes, those that cost most time first; `step_ms` says what is worth a line.
-
-    Captures whose report does not say what runs in a step count for nothing; without any on a side, only
-    variables are compared.
-    """
+    """All changes, those that cost most time first; `step_ms` says what is worth a line. Captures whose report does not
+    say what runs in a step count for nothing; without any on a side, only variables are compared."""
     environment = environment_changes(base, head)
     old, now = inventories(base), inventories(head)
     if not old or not now:

@@ -279,7 +279,10 @@ def find_misaligned(kernels: Kernels) -> None:
             uses.append(one)
             saved += gain
             worst = max(worst, (gain, odd))
-    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], _padded(worst[1], multiple)))
+    # what torch's users pad to: 64, where that adds little, else the next multiple
+    size = worst[1]
+    step = 64 if size > 1024 else multiple
+    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], (-(-size // step) * step)))
 
 
 def odd_side(product: Product) -> int | None:
@@ -302,12 +305,6 @@ def _odd_channels(one: Judged) -> int:
         return 0
     multiple = _MULTIPLE.get(weight.size, 8)
     return next((side for side in weight.dims[:2] if side % multiple and side >= _LEAST_SIDE), 0)
-
-
-def _padded(size: int, multiple: int) -> int:
-    """What torch's users pad to: 64, where that adds little, else the next multiple."""
-    step = 64 if size > 1024 else multiple
-    return -(-size // step) * step
 
 
 def find_float32(kernels: Kernels) -> None:
@@ -538,7 +535,12 @@ def find_layout_copies(kernels: Kernels) -> None:
         if one.tensors[0].numel * one.tensors[0].size > 1e6:
             copies.append(one)
     total = time_of(copies)
-    back = _there_and_back(kernels.order, copies) | _before_convolutions(kernels.order, copies)
+    # Sizes of what is copied right before a convolution, which takes either order
+    own = {id(one) for one in copies}
+    pairs = itertools.pairwise(kernels.order) if own else ()
+    back = _there_and_back(kernels.order, copies) | {
+        one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node
+    }
     whole = time_of(one for one in copies if one.numel in back)
     explicit = time_of(one for one in copies if one.numel not in back and one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
@@ -573,13 +575,6 @@ def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
             opened = 0
         norms = norms or one.kind == "norm"
     return found
-
-
-def _before_convolutions(order: list[Judged], copies: list[Judged]) -> set[int]:
-    """Sizes of what is copied right before a convolution, which takes either order."""
-    own = {id(one) for one in copies}
-    pairs = itertools.pairwise(order) if own else ()
-    return {one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node}
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

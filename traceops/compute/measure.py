@@ -41,6 +41,7 @@ from traceops.compute.passes import (
     find_scatter,
     find_slice_gradients,
     find_unfused,
+    find_unread_logits,
 )
 from traceops.compute.unsized import (
     find_converted_layouts,
@@ -55,7 +56,7 @@ from traceops.compute.unsized import (
     find_widened_weights,
 )
 from traceops.compute.uses import Launched, Schedule
-from traceops.core.arrays import uniques
+from traceops.core.arrays import Int, total, uniques
 from traceops.traces.windows import pack_part
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
@@ -70,7 +71,8 @@ _BODY, _LONG_BODY = 16, 64  # launches, of a loop's body, and of one that is no 
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _PASSES = 4  # forward and backward passes of a step, from which they run in turn
-_PASS = 12  # operators of a pass at least
+_PASS = 8  # operators of a pass at least
+_CHOICES = frozenset({"aten::argmax", "aten::topk", "aten::sort", "aten::multinomial"})
 _MOST_REPEATED = 0.7  # of the launches
 _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
@@ -78,17 +80,19 @@ _LARGER = 8  # times, of a batch that is no longer small
 
 def bound_of(launched: Launched) -> Bound:
     """What bounds the step without the profiler."""
-    ratio = float(launched.host_ns.mean()) / max(launched.device_ns, 1.0)
+    ratio = _mean(launched.host_ns) / max(launched.device_ns, 1.0)
     return "device" if ratio < _DEVICE_BOUND else "host" if ratio > _HOST_BOUND else "unclear"
+
+
+def _mean(ns: Int) -> float:
+    return total(ns) / len(ns)
 
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     """Small kernels, where the host bounds the step: loops that one batched kernel does as well, or a small batch.
-
-    These are no other claims' rest: to batch a loop is another way to fix what is in it.
-    """
+    These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
-        return []
+        return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
     launches = launches_of(small)
     if launches < _MANY or launches < 0.4 * kernels.launches:
@@ -140,6 +144,12 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     saved = max(time_of(small) - after, 0.0)
     launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
+
+
+def _ends_passes(kernels: Kernels) -> bool:
+    """Whether passes, not layers, follow each other: each ends with a choice, and none reads a cache of the others."""
+    cached = any(one.work.attention is not None and one.work.attention.query == 1 for one in kernels.all)
+    return not cached and any(one.use.name in _CHOICES and one.calls >= _PASSES for one in kernels.all)
 
 
 def _turns(kernels: Kernels) -> int:
@@ -279,8 +289,8 @@ _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shape
 _WITH_SHAPES = (
     find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
     find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table, find_channels_first, find_misaligned,
-    find_broadcasts, find_float32, find_float_logits, find_optimizer_loop, find_messages, find_scatter,
-    find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
+    find_broadcasts, find_unread_logits, find_float32, find_float_logits, find_optimizer_loop, find_messages,
+    find_scatter, find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
 )  # fmt: skip
 
 
@@ -314,7 +324,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         known_ns=sum((one.ns for one in known), 0.0),
         attainable_ns=sum((min(one.ns, one.attainable_ns or 0.0) for one in known), 0.0),
         device_ns=launched.device_ns,
-        host_ns=float(launched.host_ns.mean()),
+        host_ns=_mean(launched.host_ns),
         launches=kernels.launches,
         bound=bound,
         rates=gpu.source,
@@ -326,14 +336,17 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         maker=maker_of(one.use.main_kernel for one in by_time),
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
     )
-    return with_replays(compute, launched.schedule, [fix_of(loss, kernels, launched) for loss in losses])
+    if not losses:
+        return compute
+    schedule = launched.schedule()
+    return with_replays(compute, schedule, [fix_of(loss, kernels, schedule) for loss in losses])
 
 
-def fix_of(loss: Loss, kernels: Kernels, launched: Launched) -> Fix:
+def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule) -> Fix:
     """What a loss's fix removes of each launch of the typical step."""
     spared = _spared(loss, kernels)
     of_use = np.array([spared.get(id(one), (0.0, 0.0)) for one in kernels.all] + [(0.0, 0.0)]).reshape(-1, 2)
-    kernel = launched.schedule.kernel
+    kernel = schedule.kernel
     uses = np.where(kernel >= 0, kernels.of_kernel[np.maximum(kernel, 0)], len(kernels.all))
     return Fix(of_use[uses, 0], of_use[uses, 1])
 
@@ -458,18 +471,14 @@ def replayed_ns(schedule: Schedule, host: Floats, device: Floats) -> Floats:
     return step
 
 
-def paced_hosts(schedule: Schedule) -> Floats:
-    """The host's times at all paces: first by a share of all time, then by so much an event."""
+def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
+    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
+    # the host's times at all paces: first by a share of all time, then by so much an event
     recorded = schedule.host_ns.astype(np.float64)
     shares = np.outer(PACES, recorded)
     spread = recorded.sum() / max(schedule.events.sum(), 1)
     rows = [np.maximum(recorded - (1 - pace) * spread * schedule.events, _LEAST_LEFT * recorded) for pace in PACES]
-    return np.concatenate((shares, np.array(rows)))
-
-
-def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
-    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
-    host, device = paced_hosts(schedule), schedule.device_ns.astype(np.float64)[np.newaxis, :]
+    host, device = np.concatenate((shares, np.array(rows))), schedule.device_ns.astype(np.float64)[np.newaxis, :]
     paces = len(host)
     parts_host, parts_device = [host], [np.repeat(device, paces, axis=0)]
     for loss, fix in zip(compute.losses, fixes, strict=True):
@@ -505,12 +514,12 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     """The losses with the step after their fix, where steps take so long without the profiler: never longer."""
     steps_ns = [ns for ns in steps_ns if ns > 0]
-    if not compute.paced_ns or not steps_ns:
+    if not steps_ns:
         return compute
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns
     bound: Bound = "device" if by_device else compute.bound
-    kept = [loss for loss in compute.losses if not by_device or loss.cause not in OF_HOST]
+    kept = [one for one in compute.losses if not by_device or compute.bound == "device" or one.cause not in OF_HOST]
     losses = tuple(_at_pace(loss, compute, steps_ns) for loss in kept)
     return replace(compute, bound=bound, losses=losses)
 

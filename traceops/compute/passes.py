@@ -25,6 +25,7 @@ _FUSED = "softmax"  # at whose rate compiled chains run: they often end in sums
 _LOGITS = 16_384  # classes from which the loss is worth a kernel of its own
 _LOGITS_BYTES = 4e8
 _LOGITS_PASSES = 5  # over logits of 16 bits, that a fused loss takes with its backward
+_AFTER_LOGITS = 4  # operators, in which logits are read
 _LOSS = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
 _UNSIZED = 0.4  # of an optimizer's time that one pass saves, where no shapes tell more
 _PARAMETERS = 24  # updates per step from which a loop over parameters is one
@@ -57,6 +58,29 @@ def find_float_logits(kernels: Kernels) -> None:
             "large_float_logits", uses, time_of(uses) - least, sizes=(numel // classes, classes),
             launches=launches_of(uses) - 4 * calls,
         )  # fmt: skip
+
+
+def find_unread_logits(kernels: Kernels) -> None:
+    """Logits of all positions, where nothing trains and next only a few of them are read."""
+    if kernels.training:
+        return
+    uses: dict[int, Judged] = {}
+    saved = 0.0
+    for at, one in enumerate(kernels.order):
+        product = one.work.product
+        if product is None or product.columns < _LOGITS or one.cause is not None:
+            continue
+        made = product.batch * product.rows * product.columns
+        after = kernels.order[at + 1 : at + 1 + _AFTER_LOGITS]
+        whole = [each for each in after if each.numel == made]
+        sizes = [t.numel for each in after for t in each.tensors if t.dims[-1:] == (product.columns,)]
+        read = max((size for size in sizes if size < made), default=0)
+        if not read or read * _FULL > made or any(each.kind not in ("cast", "copy") for each in whole):
+            continue
+        uses |= {id(each): each for each in (one, *whole)}
+        saved += (1 - read / made) * call_ns([one, *whole])
+    if saved > 0.02 * kernels.busy_ns:
+        kernels.claim("large_float_logits", uses.values(), saved)
 
 
 def find_optimizer_loop(kernels: Kernels) -> None:
@@ -176,7 +200,14 @@ def find_unfused(kernels: Kernels) -> None:
     taken: dict[int, float] = {}
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
-    for chain in _chains(kernels.order):
+    # Calls in a row that a compiler may fuse, in the order of launch
+    chains: list[list[Judged]] = [[]]
+    for one in kernels.order:
+        if _fusable(one):
+            chains[-1].append(one)
+        elif chains[-1]:
+            chains.append([])
+    for chain in [chain for chain in chains if chain]:
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
@@ -192,17 +223,6 @@ def find_unfused(kernels: Kernels) -> None:
             taken[id(one)] = taken.get(id(one), 0.0) + ns
     if saved > 0.02 * kernels.busy_ns:
         kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
-
-
-def _chains(order: list[Judged]) -> list[list[Judged]]:
-    """Calls in a row that a compiler may fuse, in the order of launch."""
-    chains: list[list[Judged]] = [[]]
-    for one in order:
-        if _fusable(one):
-            chains[-1].append(one)
-        elif chains[-1]:
-            chains.append([])
-    return [chain for chain in chains if chain]
 
 
 def _fusable(one: Judged) -> bool:
@@ -355,9 +375,7 @@ def find_dense_table(kernels: Kernels) -> None:
 
 def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels, known: Container[int]) -> int | None:
     """Elements of the gradient of all rows that this backward fills with zeros; None where it fills no so large one.
-
-    known: the ids of what other tables' gradients are filled by.
-    """
+    known: the ids of what other tables' gradients are filled by."""
     for fill in kernels.free(lambda fill: fill.kind == "fill" and fill.use.node == one.use.node):
         if fill.numel >= least and fill.tensors[0].dims[-1:] == (width,) and id(fill) not in known:
             return fill.numel

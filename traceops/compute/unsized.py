@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from traceops.compute.attainable import Gpu, expected_ns, is_strided, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
 from traceops.compute.model import Cause, Loss
-from traceops.compute.named import converts_layout, few_rows_of, unaligned
+from traceops.compute.named import converts_layout, few_rows_of, fused_names, unaligned
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
 _OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
@@ -25,10 +25,8 @@ _SMALL = frozenset({"elementwise", "cast", "copy", "fill", "reduction", "norm"})
 
 
 def find_unsized_attention(kernels: Kernels) -> None:
-    """Of a trace without shapes: a softmax between two batched products, with all kernels between these.
-
-    Fused attention has the products alone: what lies between them is the least that goes.
-    """
+    """Of a trace without shapes: a softmax between two batched products, with all kernels between these. Fused
+    attention has the products alone: what lies between them is the least that goes."""
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
     saved = launches = around = 0.0
@@ -177,7 +175,8 @@ def find_small_chains(kernels: Kernels) -> None:
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
     for between, _ in _stretches(kernels.order):
-        small = [one for one in between if one.use.alone and one.kind in _SMALL and one.cause is None]
+        small = [one for one in between if one.use.alone and one.kind in _SMALL and one.cause is None
+                 and fused_names(one.use.name) is None]  # fmt: skip
         if len(small) < _CHAIN:
             continue
         saved += max(call_ns(small) - max(call_ns([one]) for one in small) - expected_ns("norm", 0.0), 0.0)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.compute.named import operator_of
-from traceops.core.arrays import Int
+from traceops.core.arrays import FEW_ROWS, Int, alike
 from traceops.traces.model import Events
 
 _SIZES = {
@@ -194,7 +194,7 @@ class Launched(Struct, frozen=True):
     host_busy_ns: Int  # the same without what it waited for the device
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
-    schedule: Schedule
+    schedule: Callable[[], Schedule]  # asked for where something is lost
     place: Int  # by operator: in `places`, -1 for none
     places: tuple[Place, ...]
 
@@ -285,10 +285,9 @@ def find_uses(launched: Launched) -> Uses:
     first, which = _alike(columns)
     parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     pair = which * len(events.names) + events.name[rows]
-    pairs, at, inverse = np.unique(pair, return_index=True, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    count = np.bincount(inverse, minlength=len(pairs))
-    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(pairs))
+    at, inverse = _alike([pair])
+    count = np.bincount(inverse, minlength=len(at))
+    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(at))
     for index, row in enumerate(at.tolist()):
         name = events.names[events.name[rows[row]]]
         parts[int(which[row])][name] = (int(count[index]), int(ns[index]))
@@ -325,6 +324,8 @@ def find_uses(launched: Launched) -> Uses:
 
 def _alike(columns: list[Int]) -> tuple[Int, Int]:
     """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group."""
+    if len(columns[0]) <= FEW_ROWS:
+        return alike(columns)
     key, width = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         least = int(column.min(initial=0))
@@ -343,10 +344,12 @@ def _around(launched: Launched) -> list[Int]:
     """The names of the innermost operator and of those around it, as columns."""
     names = launched.events.name[launched.operators].astype(np.int64)
     at = launched.operator
-    columns = []
+    columns: list[Int] = []
+    if not len(names):
+        return columns
     for _ in range(_ANCESTORS):
         columns.append(_of(names, at))
-        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1) if len(names) else at
+        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1)
     return columns
 
 

@@ -118,10 +118,8 @@ def _kept(found: Any, path: str | FilePath) -> Reference:
 
 
 def references_in(path: str | FilePath) -> tuple[Reference, ...]:
-    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind.
-
-    Raises InputError, which names the file, where it cannot be read or what it holds is damaged.
-    """
+    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind. Raises InputError,
+    which names the file, where it cannot be read or what it holds is damaged."""
     found = _content(FilePath(path))
     if not isinstance(found, dict):
         return ()

@@ -423,7 +423,11 @@ def _first_failures(
     log: Sequence[LogEvent], *, by_watchdog: bool = False, alone: bool = False
 ) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
     """Of each rank, and of the lines of each file that name none, the first failure of its own."""
-    waited = _first_timeouts(log)
+    # the line in which each file first tells of a collective that ran out of time: what is later follows
+    waited: dict[str, int] = {}
+    for event in log:
+        if event.kind == "timeout":
+            waited[event.path] = min(event.line, waited.get(event.path, event.line))
     found: dict[tuple[str, int | None], tuple[CrashKind, LogEvent]] = {}
     for event in log:
         kind = kind_of_only_error(event) if alone else kind_of(event, by_watchdog=by_watchdog)
@@ -435,15 +439,6 @@ def _first_failures(
         elif known[0] == kind and event.frames and not known[1].frames:
             found[key] = kind, event  # the same, with its traceback
     return found
-
-
-def _first_timeouts(log: Sequence[LogEvent]) -> dict[str, int]:
-    """The line in which each file first tells of a collective that ran out of time: what is later follows."""
-    lines: dict[str, int] = {}
-    for event in log:
-        if event.kind == "timeout":
-            lines[event.path] = min(event.line, lines.get(event.path, event.line))
-    return lines
 
 
 def by_machine(event: LogEvent, kind: CrashKind) -> bool:

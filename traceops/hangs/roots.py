@@ -382,23 +382,19 @@ def _of_model(model: Shards | Trained, op: Operation) -> Carried | None:
     """What of the model has the operation's size; None for one that the program called itself."""
     if model.group not in (None, op.group) or any(frame.file.endswith(_C10D) for frame in op.frames):
         return None
-    return _of_shards(model, op) if isinstance(model, Shards) else _of_bucket(model, op)
-
-
-def _of_shards(model: Shards, op: Operation) -> Carried | None:
-    sent, received = _elements(op.sizes_in), _elements(op.sizes_out)
-    if op.op in _REDUCES and (model.elements == sent or model.shard == received):
-        return Carried("gradients", sent or 0, model.names, model.count)
-    if op.op in _GATHERS and (model.shard == sent or model.elements == received):
-        return Carried("parameters", sent or 0, model.names, model.count)
-    return None
+    if isinstance(model, Shards):
+        sent, received = _elements(op.sizes_in), _elements(op.sizes_out)
+        if op.op in _REDUCES and (model.elements == sent or model.shard == received):
+            return Carried("gradients", sent or 0, model.names, model.count)
+        if op.op in _GATHERS and (model.shard == sent or model.elements == received):
+            return Carried("parameters", sent or 0, model.names, model.count)
+        return None
+    return _of_bucket(model, op)
 
 
 def _of_bucket(model: Trained, op: Operation) -> Carried | None:
     """Parameters that follow each other and have the operation's size together, as DDP fills a bucket from the end.
-
-    Where several such runs have it, they cannot be told apart: the first is named, and how many there are.
-    """
+    Where several such runs have it, they cannot be told apart: the first is named, and how many there are."""
     elements = _elements(op.sizes_in)
     if op.op not in _REDUCES or not elements:
         return None

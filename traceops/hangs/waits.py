@@ -203,10 +203,8 @@ def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call 
 
 
 def has_finished(call: Call, position: RankPosition, peer: RankPosition) -> bool | None:
-    """Whether the peer has finished the other half already; None where that cannot be told.
-
-    Complete records prove it by counting; in a group of two both ends count every message alike.
-    """
+    """Whether the peer has finished the other half already; None where that cannot be told. Complete records prove it
+    by counting; in a group of two both ends count every message alike."""
     opposite = "recv" if call.op.op == "send" else "send"
     if position.record.whole and peer.record.whole:
         own = position.sends.get((call.group, peer.rank, call.op.op), ())
@@ -236,10 +234,8 @@ def _wait(head: Call, on: int, reason: WaitReason) -> Wait:
 
 
 def cycles(by_rank: Mapping[int, frozenset[int]]) -> list[tuple[int, ...]]:
-    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted.
-
-    The strongly connected components with more than one rank that no edge leaves.
-    """
+    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted. The strongly connected
+    components with more than one rank that no edge leaves."""
     nodes = {*by_rank, *(on for waits in by_rank.values() for on in waits)}
     found = []
     for component in _components(nodes, by_rank):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -27,13 +28,14 @@ from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
 from traceops.launch.outcome import Failure
 from traceops.launch.plan import Plan
+from traceops.machine.files import text
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 _text = Wording("launch", "end")
 _BEGIN_BYTES = 1 << 20  # of what was observed: the first steps are in it
-_MANY_SWITCHES = 500.0  # per second of processor time: more threads want to run than there are cores
+_MANY_SWITCHES = 200.0  # per second of work: time slices of 3 to 5 ms are used up, so more threads want to run than can
 
 
 def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
@@ -137,7 +139,22 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     """How the training ended, where it did not by itself."""
     ended = run.ended
     if run.failure is not None:
-        _report_failure(screen, plan, run, run.failure, contain)
+        found, repeated = None, False
+        with contain("find_cause"):
+            found = find_cause(plan)
+            repeated = says(found, run.failure)
+        host = next((rank.host for rank in run.ranks if rank.rank == run.failure.rank), None)
+        reason = None if run.failure.reason == f"exit code {run.failure.exit_code}" or repeated else run.failure.reason
+        kind = "failed_first" if run.failure.exit_code else "ended_first"
+        screen.say(_text(kind, rank=run.failure.rank, host=host, code=run.failure.exit_code, reason=reason))
+        logs = (plan.out / "logs" / f"rank_{run.failure.rank}.{name}.log" for name in ("stderr", "output"))
+        if (log := next((path for path in logs if path.is_file()), None)) is not None:
+            if not plan.shown.shows(run.failure.rank, run.failure.rank):
+                show_end(screen, log, LineSource(plan.shown.mark(run.failure.rank, run.failure.rank), error=True))
+            screen.say(_text("output", log=short_path(log)))
+        with contain("report_cause"):
+            if found is not None:
+                report_cause(plan, screen, found)
     elif ended.hung:
         screen.say(_text("hung", folder=short_path(plan.evidence)))
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
@@ -154,26 +171,6 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(_text("saved", folder=short_path(plan.evidence), what=saved))
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
-
-
-def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, contain: Containment) -> None:
-    """Which rank failed first and with what, where its output is, and the cause."""
-    found, repeated = None, False
-    with contain("find_cause"):
-        found = find_cause(plan)
-        repeated = says(found, failure)
-    host = next((rank.host for rank in run.ranks if rank.rank == failure.rank), None)
-    reason = None if failure.reason == f"exit code {failure.exit_code}" or repeated else failure.reason
-    kind = "failed_first" if failure.exit_code else "ended_first"
-    screen.say(_text(kind, rank=failure.rank, host=host, code=failure.exit_code, reason=reason))
-    logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
-    if (log := next((path for path in logs if path.is_file()), None)) is not None:
-        if not plan.shown.shows(failure.rank, failure.rank):
-            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        screen.say(_text("output", log=short_path(log)))
-    with contain("report_cause"):
-        if found is not None:
-            report_cause(plan, screen, found)
 
 
 def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
@@ -227,9 +224,16 @@ def _report_use(screen: Screen) -> None:
     screen.say(
         _text(
             "used", seconds=seconds, busy=busy_s / seconds, cores=cores, memory=memory, blocks=used.ru_inblock * 512,
-            load=os.getloadavg()[0], taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
+            load=os.getloadavg()[0], disk=waits_for_disk_pct(),
+            taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
         )
     )  # fmt: skip
+
+
+def waits_for_disk_pct(pressure: Path = Path("/proc/pressure/io")) -> float | None:
+    """Of the last minute, in which something on this machine waited for storage; None where Linux does not say."""
+    told = re.search(r"^some .*\bavg60=(\d+(?:\.\d+)?)", text(pressure) or "", re.MULTILINE)
+    return float(told[1]) if told else None
 
 
 def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:

@@ -33,6 +33,8 @@ from traceops.machine.usage import (
 )
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
+_EACH = 30  # looks that all ask what was read
+_TRIED, _MOST_TRIES = (0, 3), 10  # looks of ten at open files, and how many tens
 _WAITS = 0.05  # of the time
 _MUCH_PCT = 10.0  # of a core: a process that is worth a line
 _MOST_OTHERS = 8
@@ -103,7 +105,8 @@ class MachineWatch:
             lines.append(["h", now_ms, *map(_rounded, (stolen, refused, wanted, used))])
             if (moved := network_bytes()) is not None:
                 lines.append(["n", now_ms, *moved])
-            lines += self._reading(now_ms, ranks)
+            if self._looks < _EACH or self._looks % _OTHERS_EVERY == 0:
+                lines += self._reading(now_ms, ranks)
         if ranks and (self._pressed or self._looks % _OTHERS_EVERY == 0):
             lines += self._others(now_ms, ranks)
         self._looks += 1
@@ -133,7 +136,8 @@ class MachineWatch:
             seen |= bytes_read(record.pid)
             if seen:
                 lines.append(["d", now_ms, record.rank, *map(sum, zip(*seen.values(), strict=True))])
-            if record.rank not in self._stored and (found := storage_of(record.pid)) is not None:
+            known = record.rank in self._stored or self._looks > _MOST_TRIES * _OTHERS_EVERY
+            if not known and self._looks % _OTHERS_EVERY in _TRIED and (found := storage_of(record.pid)) is not None:
                 self._stored.add(record.rank)
                 lines.append(["m", record.rank, *found])
         return lines

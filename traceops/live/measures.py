@@ -72,19 +72,16 @@ class Pace:
         if not self.usual_ms:
             self._first.append(ms - known_ms)
             if len(self._first) >= _LEARNED:
-                self._learn_first()
+                self.usual_ms = self._anchor = median(self._first)
+                apart = 1.4826 * median(abs(ms - self.usual_ms) for ms in self._first)
+                self._deviation = max(apart, _LEAST_DEVIATION * self.usual_ms)
+                self._first = []
             return
         self._last.append(ms - min(known_ms, max(ms - self.usual_ms, 0.0)))
         self._numbers.append(number)
         if len(self._last) < _OF_MEDIAN:
             return
         self._judge(sorted(self._last)[_OF_MEDIAN // 2])
-
-    def _learn_first(self) -> None:
-        self.usual_ms = self._anchor = median(self._first)
-        apart = 1.4826 * median(abs(ms - self.usual_ms) for ms in self._first)
-        self._deviation = max(apart, _LEAST_DEVIATION * self.usual_ms)
-        self._first = []
 
     def _judge(self, middle: float) -> None:
         z = (middle - self.usual_ms) / self._deviation

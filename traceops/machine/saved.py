@@ -187,17 +187,6 @@ def _bus_ids(gpus: Sequence[SmiGpu]) -> frozenset[str]:
     return frozenset(gpu.bus_id for gpu in gpus if gpu.bus_id)
 
 
-def gpus_of(machine: Machine) -> ToldGpus:
-    """What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone."""
-    if any(gpu.bus_id for gpu in machine.gpus):
-        return ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
-    return ToldGpus(
-        len(machine.gpus),
-        {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
-        {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
-    )
-
-
 def with_bus_ids(machine: Machine, outputs: Outputs) -> Machine:
     """A matrix has no bus ids: those that nvidia-smi tells of the same GPUs, where it tells one for each."""
     if any(gpu.bus_id for gpu in machine.gpus):
@@ -259,7 +248,15 @@ class SavedOutputs(Struct, frozen=True):
 
     def difference(self, machine: Machine) -> Difference | None:
         """Why the host cannot be this machine, at one time; None where nothing speaks against it."""
-        theirs = gpus_of(machine)
+        # What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone.
+        if any(gpu.bus_id for gpu in machine.gpus):
+            theirs = ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
+        else:
+            theirs = ToldGpus(
+                len(machine.gpus),
+                {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
+                {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
+            )
         told = (difference(one, theirs) for one in told_gpus(self.outputs))
         return next((why for why in told if why is not None), None)
 

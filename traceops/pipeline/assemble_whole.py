@@ -255,7 +255,7 @@ def flame_graph(observed: Observed) -> str | None:
         return None
     weights = np.bincount(observed.samples[:, 1], observed.samples[:, 2], len(observed.stacks))
     samples, took = [], []
-    for stack in np.flatnonzero(weights).tolist():
+    for stack in weights.nonzero()[0].tolist():
         if own_overhead(observed, stack):
             continue
         samples.append([n for n in observed.stacks[stack] if not observed.frames[n].file.endswith(_RUNNER)])
@@ -460,7 +460,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
                     last=int(run.numbers[min(begin + size, len(run.numbers)) - 1]),
                     median_ms=_rounded(median(known)),
                     most_ms=_rounded(float(known.max())),
-                    recorded=bool((~run.timed[begin : begin + size]).any()),
+                    recorded=bool(np.count_nonzero(~run.timed[begin : begin + size])),
                 )
 
 

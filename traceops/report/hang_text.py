@@ -93,10 +93,8 @@ def _follows(event: LogEvent) -> bool:
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
-    """The lines to list, the first event of each message and the ranks that say it (none where no line tells).
-
-    Beside hangs none: their causes tell what the lines mean.
-    """
+    """The lines to list, the first event of each message and the ranks that say it (none where no line tells). Beside
+    hangs none: their causes tell what the lines mean."""
     if any(root.crash is None for root in diagnosis.roots):
         return
     yield from seen_groups(seen_events(diagnosis))[:_MOST_LINES]

@@ -216,9 +216,18 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
     if loss.cause == "float32_products" and other is not None and effect != "host":
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
+    # the key of its headline: the cause, and which of its forms
+    form = ""
+    if not loss.sizes:
+        form = "_unsized"
+    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+        form = "_passes"
+    elif _is_foreach(loss):
+        form = "_foreach"
+    key = f"{loss.cause}{form}"
     return KernelLoss(
         window=window,
-        form=_form(loss),
+        form=key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause,
         cost=loss.device_ns / 1e6,
         kernels=loss.ns / 1e6,
         first=loss.operators[0] if loss.operators else "A kernel",
@@ -235,27 +244,17 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
     )
 
 
-def _form(loss: Loss) -> str:
-    """The key of its headline: the cause, and which of its forms."""
-    form = ""
-    if not loss.sizes:
-        form = "_unsized"
-    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
-        form = "_passes"
-    elif _is_foreach(loss):
-        form = "_foreach"
-    key = f"{loss.cause}{form}"
-    return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
-
-
 def _is_foreach(loss: Loss) -> bool:
     """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
+_GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
+
+
 def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
-    """Products of which only the kernels' names tell what they lack: how much it costs is a guess."""
-    return not compute.has_shapes and loss.cause in ("float32_products", "misaligned_shape")
+    """Kernels of which only their names tell what they lack: how much it costs is a guess."""
+    return not compute.has_shapes and loss.cause in _GUESSED
 
 
 def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:

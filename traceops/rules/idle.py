@@ -95,10 +95,8 @@ def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
 def hidden_loading(
     rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
 ) -> Finding | None:
-    """Loading that costs nothing as long as a rank is late, and would bound the steps without it.
-
-    It comes after the late rank: it is a remark, or a warning where that is an error.
-    """
+    """Loading that costs nothing as long as a rank is late, and would bound the steps without it. It comes after the
+    late rank: it is a remark, or a warning where that is an error."""
     run = inputs.run
     by_workers = run.loading_ms
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
@@ -254,7 +252,17 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     worst = max(idle, key=lambda one: one.pct)
     severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
     if severity is None:
-        return _not_found(kind, inputs, judged, idle, behind, spared)
+        # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
+        window = inputs.run.unit == "window"
+        if behind is not None and kind.rule is INPUT_BOUND:
+            hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
+            if hidden is not None:
+                return kind.rule.verdict(hidden)
+        if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+            return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
+        most = max(one.pct for one in idle)
+        numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+        return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
         return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
@@ -273,10 +281,8 @@ def _is_alone(run: CrossRank) -> bool:
 
 
 def judge_outside_torch(inputs: Inputs) -> Verdict:
-    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait.
-
-    What the profiler makes longer, and what the thread waits for a core, is no work of the program.
-    """
+    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait. What
+    the profiler makes longer, and what the thread waits for a core, is no work of the program."""
     if not _is_alone(inputs.run):
         return OUTSIDE_TORCH.not_evaluated(reason("idle", "not_alone"))
     (times,) = inputs.run.ranks
@@ -331,37 +337,14 @@ def _lacking(kind: IdleJudgement, what: Lacking) -> Verdict:
 def _of_loading(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], saved: float | None, behind: BehindLate | None
 ) -> tuple[list[Idle], float | None, str]:
-    """Who waits for loading, what a step gains without that, ms, and why others are left out.
-
-    What one rank loads longer is TO-S001's: next to it those are judged that are not late by their input.
-    """
+    """Who waits for loading, what a step gains without that, ms, and why others are left out. What one rank loads
+    longer is TO-S001's: next to it those are judged that are not late by their input."""
     loading, spared = loading_ranks(inputs, waits_for_input(idle, inputs.whole), kind.bounds[0])
     late = behind.late_by_input if behind is not None else ()
     others = [one for one in loading if late and one.times.summary.rank not in late]
     if behind is not None and any(one.pct >= kind.bounds[0] for one in others):
         return others, behind.waits_ms, spared
     return loading, saved, spared
-
-
-def _not_found(
-    kind: IdleJudgement,
-    inputs: Inputs,
-    judged: Sequence[RankTimes],
-    idle: Sequence[Idle],
-    behind: BehindLate | None,
-    spared: str,
-) -> Verdict:
-    """Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
-    window = inputs.run.unit == "window"
-    if behind is not None and kind.rule is INPUT_BOUND:
-        hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
-        if hidden is not None:
-            return kind.rule.verdict(hidden)
-    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
-        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-    most = max(one.pct for one in idle)
-    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
 
 
 def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:

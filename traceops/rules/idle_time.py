@@ -241,10 +241,8 @@ def idle_of(
 
 
 def few_steps(times: RankTimes, bucket: str) -> int | None:
-    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not.
-
-    A window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell.
-    """
+    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not. A
+    window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell."""
     took = times.buckets[bucket][times.typical].astype(np.float64)
     if len(took) < _LEAST_STEPS or not took.any() or median(took) > _NONE * took.mean():
         return None
@@ -286,9 +284,7 @@ _MOST = 0.5  # of the lateness
 
 def recording_ms(times: RankTimes) -> float:
     """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host.
-
-    The device's wait for one long operator or call is not among it: that is one event.
-    """
+    The device's wait for one long operator or call is not among it: that is one event."""
     if not times.summary.on_gpu:
         return 0.0
     held = sum(mean_ms(one.idle_ns[times.typical]) for one in times.summary.held if not one.unseen)
@@ -496,15 +492,13 @@ def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tup
             spared.append(batch)
         else:
             kept.append(one)
-    return kept, _spared_text(spared)
-
-
-def _spared_text(spared: Sequence[NextBatch]) -> str:
     worst = max(spared, key=lambda one: one.waits_ms, default=None)
     if worst is None or worst.work is None:
-        return ""
-    pct = f"{100 - worst.work.busy_pct:.0f}"
-    return reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+        spared_text = ""
+    else:
+        pct = f"{100 - worst.work.busy_pct:.0f}"
+        spared_text = reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+    return kept, spared_text
 
 
 def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:

@@ -394,11 +394,9 @@ def _waited_for(run: ComparedRun, waits: CoreWaits) -> Straggler | None:
 
 
 class _LateRank(Struct, frozen=True):
-    """A straggler of a run, with what its cure saves of a step, ns; own: in each step, without waits for cores.
-
-    most: whether it is late in most steps. seen: whether the others are seen to wait for the late ranks. held: whether
-    it has a finding of TO-W002.
-    """
+    """A straggler of a run, with what its cure saves of a step, ns; own: in each step, without waits for cores. most:
+    whether it is late in most steps. seen: whether the others are seen to wait for the late ranks. held: whether it has
+    a finding of TO-W002."""
 
     run: ComparedRun
     straggler: Straggler

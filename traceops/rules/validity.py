@@ -200,6 +200,23 @@ _MOST_LISTED = 1024  # ranks named in one finding
 
 def judge_traces(inputs: Inputs) -> list[Verdict]:
     """How far the traces can be trusted."""
+    # TO-V002: one finding a file, so that each is named
+    found = []
+    for summary in inputs.ranks:
+        if summary.damage:
+            what = "; ".join(summary.damage)
+            claim = DamagedTrace(
+                file=_name(summary.path),
+                path=summary.path,
+                what=what,
+                events=summary.event_count,
+                incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
+            )
+            evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
+            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
+    for path, what in inputs.found.problems:
+        unused = NotUsed(file=_name(path), path=path, what=what)
+        found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))
     return [
         judge_missing(
             inputs.run.world,
@@ -209,7 +226,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
             inputs.manifest,
             unusable=bool(inputs.found.problems),
         ),
-        judge_damage(inputs.ranks, inputs.found.problems),
+        DAMAGED.verdict(*found, clear=reason("validity", "read_to_the_end")),
         judge_steps(inputs.ranks, inputs.other_steps),
         NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "no_step"))
         if inputs.run.unit == "none"
@@ -266,27 +283,6 @@ def judge_missing(
             cause=_ENDED_EARLY if len(short) == len(missing) else None,
         )
     )
-
-
-def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str]]) -> Verdict:
-    """TO-V002: one finding a file, so that each is named."""
-    found = []
-    for summary in ranks:
-        if summary.damage:
-            what = "; ".join(summary.damage)
-            claim = DamagedTrace(
-                file=_name(summary.path),
-                path=summary.path,
-                what=what,
-                events=summary.event_count,
-                incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
-            )
-            evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
-            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
-    for path, what in problems:
-        unused = NotUsed(file=_name(path), path=path, what=what)
-        found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))
-    return DAMAGED.verdict(*found, clear=reason("validity", "read_to_the_end"))
 
 
 def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) -> Verdict:

@@ -126,12 +126,12 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
 
 
 def _of_anchors(owns: list[_Own], anchors: list[_Own]) -> tuple[list[int], bool]:
-    """The job of each process of a rank, and whether that is sure.
-
-    Ranks of a job begin to record together, and a launcher starts them one after the other. Where the two say different
-    jobs, times tell if these are far apart, else pids.
-    """
-    by_time, by_pid = _by_time(owns, anchors), _by_pid(owns, anchors)
+    """The job of each process of a rank, and whether that is sure. Ranks of a job begin to record together, and a
+    launcher starts them one after the other. Where the two say different jobs, times tell if these are far apart, else
+    pids."""
+    near = [sorted((abs(own.began_ns - one.began_ns), at) for at, one in enumerate(anchors)) for own in owns]
+    clear = all(first[0] <= _CLEAR * second[0] for first, second, *_ in near)
+    by_time, by_pid = (_distinct([first[1] for first, *_ in near]) if clear else None), _by_pid(owns, anchors)
     apart = min(now.began_ns - before.began_ns for before, now in pairwise(anchors))
     if by_time is not None and (by_pid in (None, by_time) or apart > _FAR_NS):
         return by_time, True
@@ -139,13 +139,6 @@ def _of_anchors(owns: list[_Own], anchors: list[_Own]) -> tuple[list[int], bool]
         return by_pid, False
     order = sorted(range(len(owns)), key=lambda own: owns[own].began_ns)
     return [order.index(own) for own in range(len(owns))], False
-
-
-def _by_time(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:
-    """The nearest; None where that is not clear."""
-    near = [sorted((abs(own.began_ns - one.began_ns), at) for at, one in enumerate(anchors)) for own in owns]
-    clear = all(first[0] <= _CLEAR * second[0] for first, second, *_ in near)
-    return _distinct([first[1] for first, *_ in near]) if clear else None
 
 
 def _by_pid(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:
@@ -436,10 +429,8 @@ def _without_spare(problems: Sequence[tuple[str, str]], candidates: Sequence[Can
 def _with_steps(
     candidates: Sequence[Candidate], recorded: dict[str, RecordedSteps]
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The steps that the capture recorded whole; a summary that was made without knowing them is left out.
-
-    Of a window that reached its end an earlier version did not ask for them.
-    """
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out. Of a window
+    that reached its end an earlier version did not ask for them."""
     of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
     kept, outdated = [], []
     for candidate in candidates:

@@ -155,7 +155,7 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
     args = value.get("args")
     if isinstance(args, dict) and (given := [key for key in _RAW if key in args]):
         raw = _raw_args(text)
-        value["args"] = {**args, **{key: raw.get(key, _dumped(args[key])) for key in given}}
+        value["args"] = {**args, **{key: raw.get(key, msgspec.Raw(json.dumps(args[key]).encode())) for key in given}}
     try:
         return msgspec.convert(value, event_type, strict=False)
     except msgspec.ValidationError:
@@ -184,10 +184,6 @@ def _raw_args(text: str) -> dict[str, msgspec.Raw]:
         return {}
     values = (args.dims, args.grid, args.size, args.call_size, args.types, args.strides, args.concrete)
     return {key: raw for key, raw in zip(_RAW, values, strict=True) if raw}
-
-
-def _dumped(dims: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(dims).encode())
 
 
 def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:

@@ -176,7 +176,8 @@ class Stacks:
             return []
         numbers = self._walk(frame)
         if frame.f_code.co_name == _ENGINE:
-            numbers = self._walk_engine(frames) + numbers
+            # the frames of a thread that autograd itself started
+            numbers = next((self._walk(frames[ident]) for ident in frames if self._is_engines(ident)), []) + numbers
         # Before anything else: what a frame holds would live as long as we look.
         frame = None
         frames.clear()
@@ -206,13 +207,6 @@ class Stacks:
             number = places.get(place)
             numbers.append(self._place(code, place, frame.f_lineno) if number is None else number)
         return numbers
-
-    def _walk_engine(self, frames: dict[int, FrameType]) -> list[int]:
-        """The frames of a thread that autograd itself started."""
-        for ident in frames:
-            if self._is_engines(ident):
-                return self._walk(frames[ident])
-        return []
 
     def _is_engines(self, ident: int) -> bool:
         """Whether neither Python nor we have started this thread."""
@@ -247,9 +241,7 @@ class Stacks:
 
 def is_begin(code: CodeType, instruction: int) -> bool:
     """Whether a function is only called there. Python lets others run first there, and then at the next call or loop.
-
-    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it.
-    """
+    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it."""
     if not 0 <= instruction < len(code.co_code) or code.co_code[instruction] != _RESUME:
         return False
     return code.co_code[instruction + 1] == 0  # others are behind a `yield` or an `await`

@@ -62,10 +62,8 @@ class NcclLine(NamedTuple):
 
 
 def holds_nccl_lines(path: str) -> bool:
-    """Whether a text file holds lines of NCCL or RCCL; of a large one, the first 64 MiB count.
-
-    Raises InputError where it cannot be read.
-    """
+    """Whether a text file holds lines of NCCL or RCCL; of a large one, the first 64 MiB count. Raises InputError where
+    it cannot be read."""
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 

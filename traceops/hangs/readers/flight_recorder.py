@@ -47,14 +47,10 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
         op.record for op in operations
     ] != list(range(len(operations)))
     for run in runs:
-        if not (unfinished_only and _launch_is_over(run)):
+        # in a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went
+        if not (unfinished_only and len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)):
             result += _uncoalesced(run)
     return result
-
-
-def _launch_is_over(run: list[Operation]) -> bool:
-    """In a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went."""
-    return len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)
 
 
 def _order(numbers: list[int]) -> list[int]:
@@ -62,10 +58,8 @@ def _order(numbers: list[int]) -> list[int]:
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:
-    """Operations launched together: the last entry stands for the launch, and only it has a state.
-
-    Sends and receives stay apart, with that state; collectives become one with all their sizes.
-    """
+    """Operations launched together: the last entry stands for the launch, and only it has a state. Sends and receives
+    stay apart, with that state; collectives become one with all their sizes."""
     if len(run) == 1 or not run[-1].op.lower().endswith(_WRAPPER):
         return run
     last = run[-1]
@@ -204,10 +198,8 @@ def is_dump(head: bytes) -> bool:
 
 
 def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
-    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used.
-
-    Raises InputError for a file that is no dump, or from which nothing can be read.
-    """
+    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used. Raises
+    InputError for a file that is no dump, or from which nothing can be read."""
     document, damage = _document(path)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}

@@ -186,7 +186,9 @@ class Attempts:
                 self.begun, self._counts = number, {}
             return
         if self.begun and any(map(body.__contains__, _STEP_WORDS)):
-            self._look_for_steps(body)
+            for sight in sightings(body.encode(errors="replace")):
+                first, last = self._counts.get(sight.scale, (sight.number, sight.number))
+                self._counts[sight.scale] = min(first, sight.number), max(last, sight.number)
         if self._head is None and body.strip():
             self._head = body
         elif body == self._head:
@@ -194,11 +196,6 @@ class Attempts:
                 self._head = "\n"  # several processes begin alike, or it is a line of each step
             elif len(self._again) < _MOST_EXITS:
                 self._again.append(number)
-
-    def _look_for_steps(self, body: str) -> None:
-        for sight in sightings(body.encode(errors="replace")):
-            first, last = self._counts.get(sight.scale, (sight.number, sight.number))
-            self._counts[sight.scale] = min(first, sight.number), max(last, sight.number)
 
     @property
     def _went_well(self) -> bool:
@@ -225,7 +222,12 @@ class Attempts:
         for pid, event in self._killed:
             if pid in self._pids:
                 event.amend(accused=(self._pids[pid],))
-        self._place_fatal(events)
+        # Python says of itself which signal ended it, torchrun of which rank: one of each belong together
+        for words, code in _FATAL_SIGNALS.items():
+            told = [one for one in events.all_of("error", None) if words in one.event.text]
+            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
+            if len(told) == len(ranks) == 1:
+                told[0].amend(rank=ranks[0])
 
     def earlier(self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]) -> tuple[tuple[LogEvent, ...], ...]:
         """By attempt the events of those before the one of which `latest` tells.
@@ -260,14 +262,6 @@ class Attempts:
     def _lines_begun(self) -> list[int]:
         """The lines in which the log's beginning comes again."""
         return [line for one in self._beginnings.values() for line in one.found]
-
-    def _place_fatal(self, events: EventList) -> None:
-        """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
-        for words, code in _FATAL_SIGNALS.items():
-            told = [one for one in events.all_of("error", None) if words in one.event.text]
-            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
-            if len(told) == len(ranks) == 1:
-                told[0].amend(rank=ranks[0])
 
 
 def _all_outlived(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:

@@ -195,10 +195,8 @@ _LONG = 60.0  # seconds: less is a checkpoint
 
 
 def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
-    """How a log's steps went; None where it tells of fewer than three, or where nothing was slow.
-
-    Raises InputError where the file cannot be read.
-    """
+    """How a log's steps went; None where it tells of fewer than three, or where nothing was slow. Raises InputError
+    where the file cannot be read."""
     bars: list[tuple[int, float]] = []  # step, seconds
     lines: list[tuple[int, float]] = []
     shown: float | None = None
@@ -270,9 +268,7 @@ _LONGEST_WAIT = 12 * 3600  # within which a time of day tells which day
 
 def waits_since(events: Sequence[LogEvent]) -> list[Since]:
     """When the waits that timed out began, earliest first, those of one second together, of logs that tell the time.
-
-    Raises InputError where a file cannot be read.
-    """
+    Raises InputError where a file cannot be read."""
     found: list[Since] = []
     for path in dict.fromkeys(event.path for event in events if event.kind == "timeout"):
         late = [event for event in events if event.kind == "timeout" and event.path == path and event.rank is not None]

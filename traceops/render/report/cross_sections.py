@@ -240,7 +240,17 @@ def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
 
 def path_sentence(report: Report) -> str:
     """'90 % of the path runs through rank 2's computation, 7 % through transfer.'; empty without a path."""
-    spent, total = _path_parts(report)
+    # ms of the path by bucket ('transfer' among them) and rank, and all of it
+    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    total = 0.0
+    for row in report.tables.critical_path:
+        rank, whole = row.rank, row.duration_ms
+        told = {b: ms for b in BUCKETS if (ms := row.spent_ms.get(b))}
+        for bucket, ms in told.items():
+            spent[bucket][rank] += ms
+        # What no bucket holds is own work that communication masked: the host's, as the kind says.
+        spent[row.kind if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
+        total += whole
     if not total:
         return ""
     parts: list[tuple[float, str]] = []
@@ -264,21 +274,6 @@ def waiting_sentence(report: Report) -> str:
     sometimes = check_of(report, stragglers.SOMETIMES_LATE.id)
     late = sometimes is not None and sometimes.status == "fired"
     return say("lateness", "sentence", clear=check.reason, sometimes=late)
-
-
-def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
-    """ms of the path by bucket ('transfer' among them) and rank, and all of it."""
-    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    total = 0.0
-    for row in report.tables.critical_path:
-        rank, whole = row.rank, row.duration_ms
-        told = {b: ms for b in BUCKETS if (ms := row.spent_ms.get(b))}
-        for bucket, ms in told.items():
-            spent[bucket][rank] += ms
-        # What no bucket holds is own work that communication masked: the host's, as the kind says.
-        spent[row.kind if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
-        total += whole
-    return spent, total
 
 
 def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:

@@ -73,17 +73,13 @@ def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
     if not (figures := _figures(fabric, device)):
         return []
     by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
-    blocks: list[Block] = [Heading("Machine"), soft(machine_legend(by))]
+    # what the colours of a machine's figure say, and where its bandwidths are from; by: '' without any
+    blocks: list[Block] = [Heading("Machine"), soft(say("fabric", "colours", by=by))]
     blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
     more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
     if more > 0:
         blocks.append(soft(say("fabric", "more_machines", more=more)))
     return blocks
-
-
-def machine_legend(by: str) -> str:
-    """What the colours of a machine's figure say, and where its bandwidths are from; by: '' without any."""
-    return say("fabric", "colours", by=by)
 
 
 def connections_table(log: NcclLog) -> Table | None:

@@ -156,10 +156,8 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
 
 
 def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
-    """How many steps there were, and what part of the run the odd ones take.
-
-    That others take much longer than the recorded ones is said, as what is found is of those alone.
-    """
+    """How many steps there were, and what part of the run the odd ones take. That others take much longer than the
+    recorded ones is said, as what is found is of those alone."""
     rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
     slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
     own = rows.own_profiler
@@ -299,7 +297,9 @@ def _machine_table(rows: WholeRunRows) -> Table:
         "others": lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4])),
     }
     gpu = any(row.mhz is not None or row.most_mhz is not None for row in rows.machine)
-    none = () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others", "gpu_busy_pct")
+    none: tuple[str, ...] = (
+        () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others", "gpu_busy_pct")
+    )
     none += tuple(name for name in _SELDOM if all(getattr(row, name) is None for row in rows.machine))
     return table_of("machine", rows.machine, make=cells, without=none)
 

@@ -27,15 +27,16 @@ FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 
 
 def write_sweep(found: SweepDocument, folder: Path) -> list[Path]:
-    """Write the four files, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the four files, each whole or not at all; the page comes first. Raises InputError where the folder cannot
+    be written to."""
+    made = _table(found)
+    lines = markdown_lines(made)
+    sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
     contents: dict[str, str | bytes] = {
         "sweep.html": write_html(describe(found)),
         "sweep.json": json_text(found),
         "sweep.csv": csv_text([_csv_row(found, point) for point in ranked(found)]),
-        "sweep.md": _markdown(found),
+        "sweep.md": "\n".join([*(line for one in sentences for line in (one, "")), *lines, ""]),
     }
     return write_files(contents, set(FILES), folder)
 
@@ -167,10 +168,3 @@ def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:
     own = structs.asdict(point)
     settings = own.pop("settings")
     return {**settings, **own}
-
-
-def _markdown(found: SweepDocument) -> str:
-    made = _table(found)
-    lines = markdown_lines(made)
-    sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
-    return "\n".join([*(line for one in sentences for line in (one, "")), *lines, ""])

@@ -39,11 +39,9 @@ _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA",
 
 
 class _Seen(Struct, frozen=True):
-    """What a log and the topologies show of the network.
-
-    between: talks over sockets that leave their host. fast: devices of faster networks. asked_for: settings that ask
-    for sockets. nothing_faster: a topology names all networks of a host, and none is faster.
-    """
+    """What a log and the topologies show of the network. between: talks over sockets that leave their host. fast:
+    devices of faster networks. asked_for: settings that ask for sockets. nothing_faster: a topology names all networks
+    of a host, and none is faster."""
 
     log: NcclLog
     talked: Sequence[Talk]
@@ -131,7 +129,18 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     severity = at_least("warning", slow)
     if not seen.between:
         return severity, Sockets(case="inside")
-    if ways := _faster_beside(seen.talked, seen.between):
+    # Ways to other hosts, faster than sockets, that ranks of the same communicators take
+    mixed = {id(talk.communicator) for talk in seen.between}
+    if ways := sorted(
+        {
+            talk.way
+            for talk in seen.talked
+            if talk.connection.transport == "NET"
+            and not talk.inside
+            and not is_socket(talk)
+            and id(talk.communicator) in mixed
+        }
+    ):
         return severity, Sockets(case="mixed", remark="missing_there", ways=tuple(ways))
     if seen.fast:
         return severity, Sockets(case="beside_faster", faster=tuple(map(nic_name, seen.fast[:4])))
@@ -154,21 +163,6 @@ def _by_settings(log: NcclLog) -> tuple[str, ...]:
     if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
         return ()
     return set_to(list(chosen.values()))
-
-
-def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
-    """Ways to other hosts, faster than sockets, that ranks of the same communicators take."""
-    mixed = {id(talk.communicator) for talk in over_sockets}
-    return sorted(
-        {
-            talk.way
-            for talk in talked
-            if talk.connection.transport == "NET"
-            and not talk.inside
-            and not is_socket(talk)
-            and id(talk.communicator) in mixed
-        }
-    )
 
 
 def is_socket(talk: Talk) -> bool:
@@ -222,10 +216,8 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
 
 
 def _far_ends(log: NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
-    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log.
-
-    count: how many NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them.
-    """
+    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log. count: how many
+    NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them."""
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)
