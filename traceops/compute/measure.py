@@ -513,8 +513,7 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     """The losses with the step after their fix, where steps take so long without the profiler: never longer."""
-    steps_ns = [ns for ns in steps_ns if ns > 0]
-    if not steps_ns:
+    if not (steps_ns := [ns for ns in steps_ns if ns > 0]):
         return compute
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns

@@ -34,9 +34,7 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     spread by. Fewer than half can be left out. A short step is not: work that is missing is no cost.
     """
     steps = np.asarray(durations, dtype=float)
-    if len(steps) < _LEAST:
-        return np.ones(len(steps), dtype=bool)
-    return ~far_beyond(steps, steps)
+    return np.ones(len(steps), dtype=bool) if len(steps) < _LEAST else ~far_beyond(steps, steps)
 
 
 def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:

@@ -83,7 +83,8 @@ def verdict(found: SweepDocument) -> Headline:
         behind = other.behind_pct or 0.0  # of the rate: the step's time is as much shorter
         facts |= {"same": other.label} if found.told_apart is False else {"other": other.label}
         facts |= {"more_pct": 100 / (1 - behind / 100) - 100} if found.by_samples else {"less_pct": behind}
-        facts |= {"once": not found.told_apart and best.trained == other.trained == 1}
+        once = not found.told_apart and best.trained == other.trained == 1
+        facts |= {"once": once, "both_once": True if once and found.told_apart is False else None}
         facts |= {"no_samples": not found.by_samples}
     said = phrases("runs", "sweep", "verdict" if other is not None else "alone", **facts)
     return Headline("warning" if failed else "info", said[0])
