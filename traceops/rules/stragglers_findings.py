@@ -288,11 +288,9 @@ def _step_then(
     late: Sequence[int],
     ends: tuple[float, float] | None,
 ) -> _Then:
-    """The step, and what it takes with this rank cured, ms: one number, at least, or between two.
-
-    means: of the step, of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it.
-    ends: the least and the most that the step takes with the work shared evenly, ns.
-    """
+    """The step, and what it takes with this rank cured, ms: one number, at least, or between two. means: of the step,
+    of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it. ends: the least and
+    the most that the step takes with the work shared evenly, ns."""
     step, saved, shared = means
     gain = saved if shared is None else shared
     cured = late or cured_beside(run, straggler)

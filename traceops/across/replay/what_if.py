@@ -42,11 +42,8 @@ class Prediction(Struct, frozen=True):
 
 
 class WhatIf(Struct, frozen=True):
-    """Replayed steps (ns) as measured and under each change, most time saved first.
-
-    `measured_ns` is what the traces hold, and `error_pct` how far the replay is from it at most. Means are
-    over the `typical` steps, a mask.
-    """
+    """Replayed steps (ns) as measured and under each change, most time saved first. `measured_ns` is what the traces
+    hold, and `error_pct` how far the replay is from it at most. Means are over the `typical` steps, a mask."""
 
     measured_ns: Steps
     replayed_ns: Steps
@@ -424,8 +421,7 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     }
     nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
     made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
-    slow = {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}
-    if slow:
+    if slow := {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}:
         quicker = {rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()}
         steps = simulate(replace(graph, ranks=quicker), Scenario()).step_ns()
         made.append(Prediction(STAGE_PACE, tuple(sorted(slow)), steps))
@@ -483,11 +479,9 @@ def _quicker(nodes: RankNodes, share: float) -> RankNodes:
 
 
 def _scaled(nodes: RankNodes, share: float) -> RankNodes:
-    """A rank with this share of its computation, and of the host's time that launches it.
-
-    That time grows no further than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators
-    as the others all the same, and what comes to it takes no longer to launch there than where it was.
-    """
+    """A rank with this share of its computation, and of the host's time that launches it. That time grows no further
+    than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators as the others all the same,
+    and what comes to it takes no longer to launch there than where it was."""
     known = nodes.host > NEVER
     launching = min(share, _MOST_LAUNCHING)
     host, waiting = nodes.host.copy(), nodes.waits.host
