@@ -282,10 +282,10 @@ def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> f
     return max(expected_ns(one.kind, work), once)
 
 
-_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_optimizer_loop)
+_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_converted_layouts, find_optimizer_loop)
 _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
     find_copied_keys, find_made_masks, find_growing, find_widened_weights, find_float32_kernels,
-    find_converted_layouts, find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
+    find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
     find_small_chains, find_few_rows,
 )  # fmt: skip
 _WITH_SHAPES = (
@@ -397,6 +397,8 @@ def _bf16_behind_tf32(losses: list[Loss]) -> None:
 
 
 _LITTLE = 0.05
+_GENERAL = frozenset({"unfused_elementwise", "float32_training"})  # of the whole model: where savings are about alike,
+_OF_GENERAL = 0.75  # the fix of one place leads
 
 
 def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> float:
@@ -404,6 +406,8 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
     device = loss.device_ns + loss.more_ns / 2
     if loss.cause == "scatter_or_sort":  # whose least is not known
         device = max(device, 0.15 * loss.ns)
+    if loss.cause in _GENERAL:
+        device *= _OF_GENERAL
     if bound != "host":
         return device
     share = loss.launches / max(kernels.launches, 1.0)
