@@ -477,14 +477,18 @@ def replayed_ns(schedule: Schedule, host: Floats, device: Floats) -> Floats:
     return step
 
 
-def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
-    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
-    # the host's times at all paces: first by a share of all time, then by so much an event
+def paced_hosts(schedule: Schedule) -> Floats:
+    """The host's times at all paces: first by a share of all time, then by so much an event."""
     recorded = schedule.host_ns.astype(np.float64)
     shares = np.outer(PACES, recorded)
     spread = recorded.sum() / max(schedule.events.sum(), 1)
     rows = [np.maximum(recorded - (1 - pace) * spread * schedule.events, _LEAST_LEFT * recorded) for pace in PACES]
-    host, device = np.concatenate((shares, np.array(rows))), schedule.device_ns.astype(np.float64)[np.newaxis, :]
+    return np.concatenate((shares, np.array(rows)))
+
+
+def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
+    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
+    host, device = paced_hosts(schedule), schedule.device_ns.astype(np.float64)[np.newaxis, :]
     paces = len(host)
     parts_host, parts_device = [host], [np.repeat(device, paces, axis=0)]
     for loss, fix in zip(compute.losses, fixes, strict=True):

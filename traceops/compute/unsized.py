@@ -172,9 +172,9 @@ def find_converted_layouts(kernels: Kernels) -> None:
     """Kernels that bring images from channels first to last, and back, around convolutions; and norms between them."""
     converted = kernels.free(lambda one: any(map(converts_layout, one.use.kernels)))
     saved = sum(one.use.kernel_ns_of(converts_layout) * one.calls / one.use.calls for one in converted)
-    if saved <= _CONVERTED * kernels.busy_ns:
-        return
     norms = kernels.free(lambda one: any(map(_NORM_FIRST.search, one.use.kernels)))
+    if saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns:  # images of three channels are converted anyway
+        return
     kernels.claim("channels_first_layout", [*converted, *norms], saved + _OF_NORMS * time_of(norms))
 
 
