@@ -217,9 +217,7 @@ class ApartInTime(Struct, frozen=True):
 
 def apart_in_time(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[ApartInTime, ...]:
     """Of ranks that mark the same steps and have collectives, those of which none matches, far from the most others.
-
-    Clocks may be apart: then collectives match all the same, and align them.
-    """
+    Clocks may be apart: then collectives match all the same, and align them."""
     matched = {rank for collective in matching.collectives for rank, _ in collective.members}
     alone = [summary for summary in ranks if len(summary.comm.start)]
     main, rest = most_at_one_time(alone, _LEAST_APART_NS, _WINDOWS_APART)
@@ -236,9 +234,7 @@ def most_at_one_time(
     ranks: Sequence[RankSummary], least_ns: int, windows: int
 ) -> tuple[list[RankSummary], list[RankSummary]]:
     """The most ranks whose windows lie near each other, of two such groups the later, and the rest, in order of time.
-
-    Between groups lies more than `least_ns` and so many of the longest window.
-    """
+    Between groups lies more than `least_ns` and so many of the longest window."""
     in_order = sorted(ranks, key=begin_ns)
     longest = max((int(own.step_edges[-1]) - begin_ns(own) for own in in_order), default=0)
     groups: list[list[RankSummary]] = []
@@ -335,11 +331,9 @@ def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.
 
 
 def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one.
-
-    There are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these
-    are held against the spread of those.
-    """
+    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one. There
+    are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these are held
+    against the spread of those."""
     usual = median(kernels)
     like = (kernels <= MORE_WORK * usual) & (usual <= MORE_WORK * kernels)
     if 2 * int(like.sum()) <= len(like):
@@ -348,11 +342,9 @@ def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> 
 
 
 def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArray[np.bool_]:
-    """Steps (ns) that take far longer than the longest typical one of the whole run.
-
-    Recording makes steps longer, and so it makes that one: as much as the lower median of the recorded steps is beyond
-    the median of those. So most recorded steps are never left out.
-    """
+    """Steps (ns) that take far longer than the longest typical one of the whole run. Recording makes steps longer, and
+    so it makes that one: as much as the lower median of the recorded steps is beyond the median of those. So most
+    recorded steps are never left out."""
     if not len(usual_ms):
         return np.zeros(len(took), dtype=bool)
     lower = np.sort(took)[(len(took) - 1) // 2]

@@ -48,11 +48,8 @@ class ClockFit(Struct, frozen=True):
 
 
 class ClockAlignment(Struct, frozen=True):
-    """A fit a rank, and how far apart the aligned ends of one collective still are (ns).
-
-    `unaligned` are ranks that share no synchronising collective with the others; `anchors` counts
-    the collectives used.
-    """
+    """A fit a rank, and how far apart the aligned ends of one collective still are (ns). `unaligned` are ranks that
+    share no synchronising collective with the others; `anchors` counts the collectives used."""
 
     fits: dict[int, ClockFit]
     anchors: int
@@ -92,10 +89,8 @@ def align_clocks(
 
 
 def _end_together(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> set[int]:
-    """Sends and receives that both ends leave together: a small message may be sent long before it is received.
-
-    Those of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender.
-    """
+    """Sends and receives that both ends leave together: a small message may be sent long before it is received. Those
+    of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender."""
     ends = {summary.rank: summary.comm.end for summary in ranks if summary.on_gpu}
     apart: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     found = set[int]()
@@ -308,10 +303,8 @@ FIRST_MEETING = "the first between its ranks, which shows how far apart they beg
 
 
 def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> MatchedCollectives:
-    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run.
-
-    Where there are steps the profiler was at work before the first of them, and ranks had met.
-    """
+    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run. Where
+    there are steps the profiler was at work before the first of them, and ranks had met."""
     if any((summary.step_numbers != NO_STEP).any() for summary in ranks):
         return matching
     ends = {summary.rank: summary.comm.end for summary in ranks}
@@ -442,10 +435,8 @@ def _by_place(numbers: Sequence[int], matching: MatchedCollectives, step_of: Map
 
 
 def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
-    """The root's place, _ALL where all wait for the last, None where times tell neither.
-
-    Arrays have the shape (operations, members).
-    """
+    """The root's place, _ALL where all wait for the last, None where times tell neither. Arrays have the shape
+    (operations, members)."""
     together = _until_came(op, _ALL, begins)
     if not (whole := _explained(waits, together)):
         return None
@@ -485,10 +476,8 @@ def _possible(until: Int, begins: Int, ends: Int) -> bool:
 
 
 def _waiting_for(one: Collective, root: int, begins: Sequence[int], ends: Sequence[int]) -> Collective:
-    """The operation with each member's waiting for those that it needs.
-
-    The side that gives its data needs the other as well where it did not end before that came: it could not hand over.
-    """
+    """The operation with each member's waiting for those that it needs. The side that gives its data needs the other as
+    well where it did not end before that came: it could not hand over."""
     gives = bool(_FROM_ROOT.search(one.op))
     of_root = [i for i, begin in enumerate(begins) if i == root or not gives or ends[root] > begin]
     of_others = [gives or end > begins[root] for end in ends]

@@ -237,11 +237,8 @@ def _since_origin(own: _RankDelays, origin: tuple[int, int], node: int) -> list[
 
 
 class PathSegment(Struct, frozen=True):
-    """One piece of the path (ns, common clock): a rank's own work, or the transfer of a collective.
-
-    `kind` is 'transfer', or the bucket of WORK that most of the piece went to; `spent` tells how much
-    went to each.
-    """
+    """One piece of the path (ns, common clock): a rank's own work, or the transfer of a collective. `kind` is
+    'transfer', or the bucket of WORK that most of the piece went to; `spent` tells how much went to each."""
 
     rank: int
     kind: str

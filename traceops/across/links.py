@@ -138,11 +138,9 @@ def link_by_name(device: str | None, size: int = 2) -> LinkReference | None:
 
 
 def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -> LinkReference | None:
-    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same.
-
-    Among at least as many GPUs as the group has: two may have a link that four do not. Of several states of the
-    machine the latest counts.
-    """
+    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same. Among at least
+    as many GPUs as the group has: two may have a link that four do not. Of several states of the machine the latest
+    counts."""
     found: list[tuple[float, float, str]] = []
     for reference in fabric.references:
         if (host is not None and not same_host(reference.host, host)) or reference.gpu != device:

@@ -315,9 +315,7 @@ def _phase(
 
 def _merged(parts: Sequence[_Part], us: Floats) -> list[list[_Part]]:
     """Parts that are one phase: a function, neighbouring lines of the loop itself, and all its lines that train.
-
-    Nothing is said of a loop in which nothing trains.
-    """
+    Nothing is said of a loop in which nothing trains."""
 
     def kind(part: _Part) -> tuple[object, ...]:
         own = us[part.stacks].sum(axis=0)

@@ -52,9 +52,7 @@ class _Passed(Struct, frozen=True):
 
 def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[Pipeline, ...]:
     """Chains of ranks that hand activations on and gradients back, and loops of them where ranks hold several stages.
-
-    Which is which is told by what the ranks compute beside their sends and receives.
-    """
+    Which is which is told by what the ranks compute beside their sends and receives."""
     by_rank = {summary.rank: summary for summary in ranks}
     forward: dict[Edge, list[_Passed]] = defaultdict(list)
     backward: dict[Edge, list[_Passed]] = defaultdict(list)
@@ -156,9 +154,7 @@ def _folded(
     forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
 ) -> tuple[tuple[int, ...], int | None] | None:
     """A chain that both passes go along both ways, as where the last stages lie on the first ranks (zero bubble, V).
-
-    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages.
-    """
+    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for sender, receiver in forward:
         neighbours[sender].add(receiver)
@@ -190,8 +186,7 @@ def _pipeline(
     held = chunks or 2
     each = set(sends.values())
     micro_batches = each.pop() // held if len(each) == 1 else None
-    noted = {int(stage) for rank in order for stage in ranks[rank].comm.stage if stage >= 0}
-    if noted:
+    if noted := {int(stage) for rank in order for stage in ranks[rank].comm.stage if stage >= 0}:
         chunks = (max(noted) + 1) // len(order)
         micro_batches = 1 + max(int(ranks[rank].comm.micro_batch.max()) for rank in order)
     if not backward:
@@ -316,10 +311,8 @@ class Bubble(Struct, frozen=True):
 
 
 def passes_of(pipeline: Pipeline) -> int | None:
-    """How many parts each rank's work of a step comes in: micro-batches times stages that it holds.
-
-    None where the schedule's bubble is not known: zero-bubble schedules and unknown ones have another.
-    """
+    """How many parts each rank's work of a step comes in: micro-batches times stages that it holds. None where the
+    schedule's bubble is not known: zero-bubble schedules and unknown ones have another."""
     known = pipeline.schedule in ("gpipe", "1f1b", "interleaved", "looped_bfs", "forward_only")
     if not known or not pipeline.micro_batches or not pipeline.chunks:
         return None
@@ -436,10 +429,8 @@ def _stages(
 
 
 def _work(summary: RankSummary) -> Int:
-    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too.
-
-    Copies of a batch come to the stage that gets it, however many layers it has.
-    """
+    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too. Copies of a
+    batch come to the stage that gets it, however many layers it has."""
     buckets = summary.ledger.buckets
     return buckets["compute"] if summary.on_gpu else buckets["compute"] + buckets["memory"] + buckets["idle_host"]
 
@@ -465,10 +456,8 @@ def _slower(times: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:
-    """How many times as long nearly all kinds of kernels take; None where they differ, or are few.
-
-    A kernel that is longer for what it computes there, as a head's, makes no device slow.
-    """
+    """How many times as long nearly all kinds of kernels take; None where they differ, or are few. A kernel that is
+    longer for what it computes there, as a head's, makes no device slow."""
     if len(times) < _KINDS:
         return None
     ratios = np.array([own / usual for own, usual in times])

@@ -201,9 +201,7 @@ def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np
 
 def reduced_behind_step(comm: CommEvents) -> int | None:
     """Bytes of more than flags and losses that are reduced behind optimizers' steps; None where one does not tell its.
-
-    Local SGD averages models there, and programs reduce what they measured.
-    """
+    Local SGD averages models there, and programs reduce what they measured."""
     sizes = [
         _bytes(comm, position)
         for position in range(len(comm.start))
@@ -238,10 +236,8 @@ _Told = tuple[Role, RoleTold]
 
 
 class GroupRole(Struct, frozen=True):
-    """What a process group is for; `ranks` is empty for sends and receives, whose members differ.
-
-    A group without a name that tells may serve two purposes, told by different operations: then it is here twice.
-    """
+    """What a process group is for; `ranks` is empty for sends and receives, whose members differ. A group without a
+    name that tells may serve two purposes, told by different operations: then it is here twice."""
 
     ranks: Ranks
     description: str

@@ -299,10 +299,8 @@ def _slowest(hosts: FloatsOrNone) -> FloatsOrNone:
 
 
 def _idle(host: FloatsOrNone, usual: float) -> FloatsOrNone:
-    """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own.
-
-    A host that ran ahead may wait in one step for the work of many: nothing idles then.
-    """
+    """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own. A
+    host that ran ahead may wait in one step for the work of many: nothing idles then."""
     idle: FloatsOrNone = np.maximum(host - usual - _queued(host, usual), 0.0)
     return idle
 

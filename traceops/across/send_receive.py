@@ -63,10 +63,8 @@ def in_rhythm(
 
 
 def _shifts(starts: Mapping[int, Int], ends: Mapping[int, Int], *, only_in_rhythm: bool) -> dict[int, int] | None:
-    """Rank r's event i from the end is event i + shift from the end of the rank with most events.
-
-    None where `only_in_rhythm` asks for ends that fit and they do not.
-    """
+    """Rank r's event i from the end is event i + shift from the end of the rank with most events. None where
+    `only_in_rhythm` asks for ends that fit and they do not."""
     reference = max(ends, key=lambda rank: (len(ends[rank]), -rank))
     shift = {}
     for rank in ends:
@@ -85,10 +83,8 @@ def _pair_from_end(
     summaries: dict[int, RankSummary],
     only_in_rhythm: bool = False,
 ) -> list[tuple[tuple[int, int], ...]] | None:
-    """Counted from the end, after each rank was moved to fit the rank with most events.
-
-    None where `only_in_rhythm` asks for ends that fit and they do not.
-    """
+    """Counted from the end, after each rank was moved to fit the rank with most events. None where `only_in_rhythm`
+    asks for ends that fit and they do not."""
     if not all(positions[rank] for rank in group):
         return None
     ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
@@ -114,24 +110,18 @@ def _pair_from_end(
 
 
 def _meet(starts: Int, ends: Int, own_starts: Int, own_ends: Int) -> bool:
-    """Whether events that are counted from the end run at the same time, each pair, by the clocks as they are.
-
-    Nobody leaves a collective before all have come. Of events that are not the same one, one is over before the other
-    begins; on a crowded CPU their ends may lie milliseconds apart, and four of them fit some wrong rhythm by chance.
-    """
+    """Whether events that are counted from the end run at the same time, each pair, by the clocks as they are. Nobody
+    leaves a collective before all have come. Of events that are not the same one, one is over before the other begins;
+    on a crowded CPU their ends may lie milliseconds apart, and four of them fit some wrong rhythm by chance."""
     count = min(len(ends), len(own_ends))
     first = slice(len(ends) - count, None), slice(len(own_ends) - count, None)
     return bool(((starts[first[0]] <= own_ends[first[1]]) & (own_starts[first[1]] <= ends[first[0]])).all())
 
 
 def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
-    """By how many events `own` ends before the reference, and how unlike their ends then are (ns, mean).
-
-    All members leave a collective together.
-
-    The ends of equal events differ by the offset of two clocks, always by the same. Where windows have the
-    `same_end`, equal counts from the end stand unless another shift fits far better.
-    """
+    """By how many events `own` ends before the reference, and how unlike their ends then are (ns, mean). All members
+    leave a collective together. The ends of equal events differ by the offset of two clocks, always by the same. Where
+    windows have the `same_end`, equal counts from the end stand unless another shift fits far better."""
     least = max(3, min(len(reference), len(own)) // 2)
 
     def unlike(shift: int) -> float:
@@ -192,10 +182,8 @@ Event = tuple[int, int]  # rank, position in the rank's CommEvents
 
 
 class Half(Struct, frozen=True):
-    """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known.
-
-    `way` is FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells.
-    """
+    """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known. `way` is
+    FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells."""
 
     rank: int
     position: int
@@ -391,10 +379,8 @@ OTHER_SIZE = "sizes differ between ranks"
 
 
 class Exchange(Struct, frozen=True):
-    """Events that a chain of messages ties together, at most one a rank, and the messages between them.
-
-    `transfer_ns` is how long they take once all events have begun.
-    """
+    """Events that a chain of messages ties together, at most one a rank, and the messages between them. `transfer_ns`
+    is how long they take once all events have begun."""
 
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
@@ -418,10 +404,8 @@ class Exchange(Struct, frozen=True):
 
 
 def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Exchange], list[Message], dict[str, int]]:
-    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason.
-
-    A message goes from one rank to another, in the order in which it was called, step by step.
-    """
+    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason. A
+    message goes from one rank to another, in the order in which it was called, step by step."""
     by_rank = {summary.rank: summary for summary in ranks}
     # each send and receive of all ranks; `other` is None where its other end is not named and does not follow
     halves = _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})
@@ -453,10 +437,8 @@ def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Ex
 
 def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[int]:
     """How long each message takes from when both ends are there, ns: an end that came first lasts that much longer.
-
-    Without a GPU both ends may be there long before they are waited for, which their events last until: then, where
-    the clocks of the two ranks agree, until the receive is over.
-    """
+    Without a GPU both ends may be there long before they are waited for, which their events last until: then, where the
+    clocks of the two ranks agree, until the receive is over."""
     spans = []
     for message in sorted(messages, key=lambda one: -(one.send.position + one.receive.position)):
         ends = [summaries[half.rank].comm for half in (message.send, message.receive)]
@@ -477,10 +459,8 @@ def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]
 
 
 def _exchanges(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[Exchange]:
-    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one.
-
-    A grouped call is over with its last message: of a rank's events, it belongs to the latest.
-    """
+    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one. A
+    grouped call is over with its last message: of a rank's events, it belongs to the latest."""
     root: dict[Event, Event] = {}
     ranks: dict[Event, set[int]] = {}
     kept: list[Message] = []

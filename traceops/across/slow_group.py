@@ -146,10 +146,8 @@ def _measured(
 
 
 def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[tuple[int, ...]]:
-    """The slower ranks by what each spends its longer time in.
-
-    Fewer than a group's stay apart only where that is beyond doubt; all are one where no group would be left.
-    """
+    """The slower ranks by what each spends its longer time in. Fewer than a group's stay apart only where that is
+    beyond doubt; all are one where no group would be left."""
     usual = median([own_time(graph, rank) for rank in peers], axis=0)
     by_cause = defaultdict[str, list[int]](list)
     plain = dict[int, bool]()

@@ -28,10 +28,8 @@ _SEED = 20200
 
 
 def chance(own: Steps, others: NDArray[np.float64]) -> float:
-    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
-
-    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
-    """
+    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random. A permutation
+    test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]"""
     if not len(others) or not own.sum():
         return 1.0
     thinned = others[:: len(others) // MOST_COMPARED + 1]
@@ -155,6 +153,11 @@ class Stragglers(Struct, frozen=True):
     alone: int | None
     fed_ns: Steps | None = None
 
+    @property
+    def by_device(self) -> tuple[int, ...]:
+        """The leader, where its device is why it is late."""
+        return (self.leader.rank,) if self.leader and self.leader.cause in ("gpu_compute", "copy") else ()
+
 
 def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     """Find the smallest set of ranks whose cure explains what curing all candidates saves."""
@@ -214,12 +217,10 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
         worst = max(blamed, key=lambda r: blamed[r], default=None)
         if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (len(replays.graph.ranks) - 1):
             break
-        steps = _steps(replays, [*chosen, worst])
-        if steps is None or len(chosen) - sure >= _MOST_HIDDEN:
+        if (steps := _steps(replays, [*chosen, worst])) is None or len(chosen) - sure >= _MOST_HIDDEN:
             break
         chosen.append(worst)
-        before = _steps(replays, chosen[:sure])
-        if before is not None and (before - steps).mean() >= least:
+        if (before := _steps(replays, chosen[:sure])) is not None and (before - steps).mean() >= least:
             sure = len(chosen)
     return chosen[:sure]
 
@@ -315,10 +316,8 @@ def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
 
 
 def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
-    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median.
-
-    Of medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ.
-    """
+    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median. Of
+    medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ."""
     usual = median(others, axis=1)
     slowest = float(usual.max())
     return median(own) >= slowest + 2 * (slowest - median(usual))

@@ -77,9 +77,7 @@ def _repeated_ms(
     mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int
 ) -> tuple[float, float]:
     """Of kernels launched more often than on the peer, each launch as large: what they take longer, and take there.
-
-    Both ms per step.
-    """
+    Both ms per step."""
     longer = of_peer = 0.0
     for name in mine.keys() & theirs.keys():
         one, other = mine[name], theirs[name]
@@ -119,11 +117,9 @@ def _compute_ms(summary: RankSummary) -> float:
 def _blocks_ratio(
     mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int, extra: float
 ) -> tuple[float, float]:
-    """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks.
-
-    1 where these are too few to say so: a small kernel more on one rank is no share of the work. The second is what
-    these kernels take longer, ms per step.
-    """
+    """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks. 1
+    where these are too few to say so: a small kernel more on one rank is no share of the work. The second is what these
+    kernels take longer, ms per step."""
     ratios, weights, growth = [], [], 0.0
     for name in mine.keys() & theirs.keys():
         one, other = mine[name], theirs[name]
@@ -140,10 +136,8 @@ def _blocks_ratio(
 
 
 def _bytes_ratio(own: RankSummary, peer: RankSummary) -> float:
-    """How many times the elements of its peer the rank sends or receives in all-to-alls of uneven parts.
-
-    One side of each is what a rank has itself, the other what it gets to work on: the side that differs more counts.
-    """
+    """How many times the elements of its peer the rank sends or receives in all-to-alls of uneven parts. One side of
+    each is what a rank has itself, the other what it gets to work on: the side that differs more counts."""
     mine, theirs = _all_to_alls(own), _all_to_alls(peer)
     if not mine or len(mine) != len(theirs):
         return 1.0

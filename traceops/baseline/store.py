@@ -169,10 +169,8 @@ def find_like(store_url: str, run: Run, branch: str | None = None, last: int = 1
 def to_prune(
     found: Sequence[Entry], *, keep: int | None = None, older_than_days: float | None = None, now_ns: int
 ) -> list[Entry]:
-    """Which entries go: those beyond the newest `keep` of each key, and only older ones where an age is given.
-
-    Raises UsageError without either, and where a key would lose all its entries without `keep`.
-    """
+    """Which entries go: those beyond the newest `keep` of each key, and only older ones where an age is given. Raises
+    UsageError without either, and where a key would lose all its entries without `keep`."""
     if keep is None and older_than_days is None:
         raise UsageError("say which entries to delete: --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 1:

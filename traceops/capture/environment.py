@@ -30,10 +30,8 @@ _SECRET = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "API_KEY", "AUTH")
 
 
 def environment_that_matters(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that change how a distributed training runs, sorted by name.
-
-    Bytes that are no UTF-8 are written as escapes: JSON could not hold them.
-    """
+    """The variables of `environ` that change how a distributed training runs, sorted by name. Bytes that are no UTF-8
+    are written as escapes: JSON could not hold them."""
     return {
         printable(name): printable(value)
         for name, value in sorted(environ.items())
@@ -84,10 +82,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def device_of_this_process() -> DeviceRecord:
-    """Type, index, name, uuid and memory of the current device; null where the device has none.
-
-    Wakes up no GPU and loads no torch: before the training has done so the answer is the CPU.
-    """
+    """Type, index, name, uuid and memory of the current device; null where the device has none. Wakes up no GPU and
+    loads no torch: before the training has done so the answer is the CPU."""
     if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return {
             "type": "cpu", "index": None, "name": platform.processor() or platform.machine(),
@@ -138,8 +134,7 @@ def _driver_version() -> str | None:
 def script_name() -> str:
     """Name of the running program, fit for a folder name."""
     main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name not in (None, "__main__"):
+    if (spec := getattr(main, "__spec__", None)) is not None and spec.name not in (None, "__main__"):
         name = spec.name.removesuffix(".__main__").rpartition(".")[2]
     else:
         name = Path(getattr(main, "__file__", None) or sys.argv[0] or "python").stem
@@ -148,9 +143,7 @@ def script_name() -> str:
 
 def usable_cores() -> int | None:
     """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def host() -> str:

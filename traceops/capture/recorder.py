@@ -359,10 +359,8 @@ _REMARK = "clears events at the end of each cycle"
 
 @contextmanager
 def _without_remark() -> Iterator[None]:
-    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own.
-
-    Not by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown.
-    """
+    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own. Not
+    by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown."""
     from torch.autograd import profiler as autograd
     from torch.profiler import profiler
 
@@ -387,10 +385,8 @@ def _without_remark() -> Iterator[None]:
 
 @contextmanager
 def before_other_profilers(own: Any, give_way: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts.
-
-    Kineto holds one session a process: without this the training would fail in its own profiler.
-    """
+    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts. Kineto holds
+    one session a process: without this the training would fail in its own profiler."""
     from torch.autograd import profiler
 
     saved = [(name, getattr(profiler.profile, name)) for name in ("_prepare_trace", "_start_trace")]

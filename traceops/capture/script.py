@@ -112,10 +112,8 @@ def _watch_steps(session: Capture) -> None:
 
 
 def _own_traceback(error: BaseException) -> BaseException:
-    """`error`, and those that led to it, as Python itself would show them: without our frames.
-
-    Where the last frames are ours, the error is too, and they stay.
-    """
+    """`error`, and those that led to it, as Python itself would show them: without our frames. Where the last frames
+    are ours, the error is too, and they stay."""
     one: BaseException | None = error
     seen: set[int] = set()
     while one is not None and id(one) not in seen:

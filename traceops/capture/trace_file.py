@@ -32,10 +32,8 @@ _BACKEND = "gloo"
 
 
 def recorded_collectives() -> list[list[Any]]:
-    """The latest collectives of this rank by torch's flight recorder: in a trace, gloo's events name no group.
-
-    torch records them where TORCH_FR_BUFFER_SIZE is set, as `traceops run` does.
-    """
+    """The latest collectives of this rank by torch's flight recorder: in a trace, gloo's events name no group. torch
+    records them where TORCH_FR_BUFFER_SIZE is set, as `traceops run` does."""
     dist = sys.modules.get("torch.distributed")
     native = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(native, "_dump_fr_trace_json", None)

@@ -127,10 +127,8 @@ def _rows(
 
 
 def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discovery, root: Path) -> Iterator[Written]:
-    """The reports of the windows that --select asks for, written.
-
-    A window without a usable trace hides no other; raises InputError where no window has one.
-    """
+    """The reports of the windows that --select asks for, written. A window without a usable trace hides no other;
+    raises InputError where no window has one."""
     own, unusable, made = own_kernels(), None, False
     best_first = sorted(found.windows, key=lambda window: (window is not found.latest, -window.index))
     for window in found.windows if args.select == "all" else best_first:

@@ -49,10 +49,8 @@ class Command:
 
 
 def understand(words: Sequence[str], nproc: int | None, *, ours: bool = False) -> Command:
-    """What a command asks for. nproc: of --nproc. ours: an option needs ranks that torchrun starts.
-
-    Raises UsageError where there is no such script or program, with what can be done.
-    """
+    """What a command asks for. nproc: of --nproc. ours: an option needs ranks that torchrun starts. Raises UsageError
+    where there is no such script or program, with what can be done."""
     variables = {}
     rest = list(words)
     while len(rest) > 1 and _VARIABLE.match(rest[0]) and not Path(rest[0]).exists():
@@ -146,10 +144,8 @@ def _of_module(command: Sequence[str], module: str, rest: Sequence[str], nproc: 
 
 
 def _of_torchrun(command: Sequence[str], words: Sequence[str], nproc: int | None) -> Command:
-    """The same ranks, started by our own torchrun, which shows what it does before the first step.
-
-    With options that ours does not take (restarts, an elastic number of nodes), torchrun runs as it is.
-    """
+    """The same ranks, started by our own torchrun, which shows what it does before the first step. With options that
+    ours does not take (restarts, an elastic number of nodes), torchrun runs as it is."""
     try:
         asked = _torchrun_parser().parse_args(list(words))
         options, trains = _torchrun_options(asked)

@@ -62,9 +62,7 @@ class Decided(Struct, frozen=True):
 
 def main(args: argparse.Namespace) -> int:
     """Launch the run, or the series of runs of --against; returns the training's own exit code, 3 without a trace.
-
-    Raises UsageError for everything that cannot work, before anything is started or written.
-    """
+    Raises UsageError for everything that cannot work, before anything is started or written."""
     if args.stop and not args.script:
         return stop_run(Path(args.stop))
     if args.slurm or args.submit:
@@ -302,9 +300,7 @@ def _understood(
 
 def _schedule_options(args: argparse.Namespace, usual: dict[str, int]) -> tuple[dict[str, int], int | None]:
     """The options of the schedule, by name, with those that --quick stands for; and trainings per side of --against.
-
-    usual: of traceops.toml, where neither is given.
-    """
+    usual: of traceops.toml, where neither is given."""
     given = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
     if args.quick:
         given = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | given

@@ -36,10 +36,8 @@ _MOST_TABLE = 1 << 20  # characters
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0, or what ended the trainings of --nproc.
-
-    Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
-    """
+    """Returns 0, or what ended the trainings of --nproc. Raises UsageError for a price that is none and for runs that
+    are no scaling, InputError where none can be read."""
     price = None if args.price is None else price_of(args.price)
     if (table := _table(args)) is not None:
         rows, name = table
@@ -106,8 +104,7 @@ def price_of(text: str) -> float:
     try:
         price = float(text)
     except ValueError:
-        instance = instance_of(text)
-        if instance is not None and instance.price is None:
+        if (instance := instance_of(text)) is not None and instance.price is None:
             raise UsageError(f"--price {text}: its price is not known here; give that of one GPU and hour") from None
         price = math.nan if instance is None else (instance.price or 0.0) / (instance.count or 1)
     if not 0 <= price < math.inf:

@@ -176,10 +176,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0 where at least one combination finished, 1 where none did, 130 where the user ended it.
-
-    Raises UsageError for every combination that cannot work, before anything is trained.
-    """
+    """Returns 0 where at least one combination finished, 1 where none did, 130 where the user ended it. Raises
+    UsageError for every combination that cannot work, before anything is trained."""
     budget_s = None if args.budget is None else seconds_of(args.budget)
     points = points_of(axes_of(args.vary, args.vary_arg))
     if args.repeat is not None and args.repeat < 1:

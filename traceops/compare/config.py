@@ -56,10 +56,8 @@ class CompareConfig(Struct, frozen=True):
 
 
 def load_config(start: Path | None = None, file: str | None = None) -> CompareConfig:
-    """The settings for a folder: `file`, else the nearest traceops.toml or [tool.traceops] above `start`.
-
-    Raises UsageError naming the file and the key for anything in it that is not understood.
-    """
+    """The settings for a folder: `file`, else the nearest traceops.toml or [tool.traceops] above `start`. Raises
+    UsageError naming the file and the key for anything in it that is not understood."""
     found = read_settings(start, file)
     return CompareConfig() if found is None else _parse(*found)
 

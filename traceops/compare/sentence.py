@@ -170,10 +170,8 @@ def _why_memory(comparison: Comparison) -> str:
 
 
 def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str:
-    """Variables that only one side has set and the reason does not name; else what head's report finds anew.
-
-    Of a step that is faster what base's report found and head's does not: a new finding is no reason for it.
-    """
+    """Variables that only one side has set and the reason does not name; else what head's report finds anew. Of a step
+    that is faster what base's report found and head's does not: a new finding is no reason for it."""
     variables = [c for c in comparison.changes if c.kind == "environment" and c.name not in why]
     if told := [_variable(change) for change in variables[:_MOST_VARIABLES]]:
         if len(variables) > len(told):

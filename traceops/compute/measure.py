@@ -90,9 +90,7 @@ def _mean(ns: Int) -> float:
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     """Small kernels, where the host bounds the step: loops that one batched kernel does as well, or a small batch.
-
-    These are no other claims' rest: to batch a loop is another way to fix what is in it.
-    """
+    These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
         return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
@@ -523,8 +521,7 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     """The losses with the step after their fix, where steps take so long without the profiler: never longer."""
-    steps_ns = [ns for ns in steps_ns if ns > 0]
-    if not steps_ns:
+    if not (steps_ns := [ns for ns in steps_ns if ns > 0]):
         return compute
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns

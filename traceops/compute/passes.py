@@ -67,8 +67,7 @@ def find_unread_logits(kernels: Kernels) -> None:
     uses: dict[int, Judged] = {}
     saved = 0.0
     for at, one in enumerate(kernels.order):
-        product = one.work.product
-        if product is None or product.columns < _LOGITS or one.cause is not None:
+        if (product := one.work.product) is None or product.columns < _LOGITS or one.cause is not None:
             continue
         made = product.batch * product.rows * product.columns
         after = kernels.order[at + 1 : at + 1 + _AFTER_LOGITS]
@@ -375,9 +374,7 @@ def find_dense_table(kernels: Kernels) -> None:
 
 def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels, known: Container[int]) -> int | None:
     """Elements of the gradient of all rows that this backward fills with zeros; None where it fills no so large one.
-
-    known: the ids of what other tables' gradients are filled by.
-    """
+    known: the ids of what other tables' gradients are filled by."""
     for fill in kernels.free(lambda fill: fill.kind == "fill" and fill.use.node == one.use.node):
         if fill.numel >= least and fill.tensors[0].dims[-1:] == (width,) and id(fill) not in known:
             return fill.numel

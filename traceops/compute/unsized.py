@@ -28,10 +28,8 @@ _SMALL = frozenset({"elementwise", "cast", "copy", "fill", "reduction", "norm"})
 
 
 def find_unsized_attention(kernels: Kernels) -> None:
-    """Of a trace without shapes: a softmax between two batched products, with all kernels between these.
-
-    Fused attention has the products alone: what lies between them is the least that goes.
-    """
+    """Of a trace without shapes: a softmax between two batched products, with all kernels between these. Fused
+    attention has the products alone: what lies between them is the least that goes."""
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
     saved = launches = around = 0.0
@@ -197,8 +195,7 @@ def find_small_chains(kernels: Kernels) -> None:
 def find_few_rows(kernels: Kernels) -> None:
     """Products of few rows, by the tiles in their names: what they take is what their weights take to be read."""
     few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
-    total = time_of(few)
-    if total < _MOST_OF_ALL * kernels.busy_ns:
+    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
         return
     for one in few:
         one.cause = "bandwidth_bound_at_limit"

@@ -17,9 +17,7 @@ Number = TypeVar("Number", bound=np.number)
 
 def compiled_passes() -> Any:
     """The compiled passes over columns; None where TRACEOPS_NATIVE=0 forbids them, or none of this version were built.
-
-    Each answers None where an argument is no column as it takes them; then NumPy does the work.
-    """
+    Each answers None where an argument is no column as it takes them; then NumPy does the work."""
     if os.environ.get("TRACEOPS_NATIVE") == "0":
         return None
     try:
@@ -48,10 +46,8 @@ def numbered(column: NDArray[Any]) -> tuple[NDArray[Any], Int]:
 
 
 def alike(columns: Sequence[NDArray[np.integer]]) -> tuple[Int, Int]:
-    """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group.
-
-    By Python's own tuples: of few rows in a quarter of NumPy's time.
-    """
+    """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group. By
+    Python's own tuples: of few rows in a quarter of NumPy's time."""
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
     firsts: dict[tuple[int, ...], int] = {}
     for at, row in enumerate(rows):
@@ -336,10 +332,8 @@ class Bars(Struct, frozen=True, eq=False):
 
 
 def bars_of(start: Int, end: Int, name: NDArray[np.integer]) -> Bars:
-    """A bar an event, in order of begin; the part of one that overlaps the one before it is cut off.
-
-    One that lies whole within another is left out: rows hold no nested events.
-    """
+    """A bar an event, in order of begin; the part of one that overlaps the one before it is cut off. One that lies
+    whole within another is left out: rows hold no nested events."""
     if len(start) and np.count_nonzero(start[1:] < start[:-1]):
         order = start.argsort(kind="stable")
         start, end, name = start[order], end[order], name[order]
@@ -353,10 +347,8 @@ def bars_of(start: Int, end: Int, name: NDArray[np.integer]) -> Bars:
 
 
 def fewer(bars: Bars, most: int) -> Bars:
-    """At most `most` bars: shorter ones than some length are drawn together where they lie close to each other.
-
-    Bars of that length and more stay as they are, so nothing that can be seen loses its name. `most` is at least 1.
-    """
+    """At most `most` bars: shorter ones than some length are drawn together where they lie close to each other. Bars of
+    that length and more stay as they are, so nothing that can be seen loses its name. `most` is at least 1."""
     if len(bars) <= most:
         return bars
     if native is not None:

@@ -181,12 +181,9 @@ class ShorterSchedule:
 
 
 def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
-    """For a `schedule` as run.json has it, in a program of so many steps.
-
-    None where it was complete, where nothing fits, or where this is no schedule.
-    """
-    phases = _phases(schedule)
-    if phases is None or steps < 1 or (needed := sum(phases.values())) <= steps:
+    """For a `schedule` as run.json has it, in a program of so many steps. None where it was complete, where nothing
+    fits, or where this is no schedule."""
+    if (phases := _phases(schedule)) is None or steps < 1 or (needed := sum(phases.values())) <= steps:
         return None
     for name, least in _GIVEN_UP:
         excess = sum(phases.values()) - steps
@@ -217,10 +214,8 @@ def counted(steps: int) -> str:
 
 
 def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
-    """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later.
-
-    Those are a first window, or of a profiler of the program's own.
-    """
+    """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later. Those
+    are a first window, or of a profiler of the program's own."""
     return bool(recorded) and max(recorded) < FIRST_STEPS and any_before_window(schedule, [max(recorded)])
 
 

@@ -149,10 +149,8 @@ def open_own(path: Path, folder: Path) -> Iterator[IO[bytes]]:
 
 
 def make_own_folder(path: Path, folder: Path) -> None:
-    """Make `path` and what is above it, `folder` included, for this user alone; sticky where the cache is shared.
-
-    A folder of ours that an earlier version made writable for others is closed. Raises OSError.
-    """
+    """Make `path` and what is above it, `folder` included, for this user alone; sticky where the cache is shared. A
+    folder of ours that an earlier version made writable for others is closed. Raises OSError."""
     shared = bool(shared_with())
     folder.parent.mkdir(parents=True, exist_ok=True)
     for each in _from(folder, path):
@@ -214,10 +212,8 @@ OFF = "off"
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder for one kind of things, None for nowhere; it need not exist, and may not be writable.
-
-    $TRACEOPS_CACHE ('off' for nowhere), else $XDG_CACHE_HOME/traceops, else ~/.cache/traceops.
-    """
+    """The folder for one kind of things, None for nowhere; it need not exist, and may not be writable. $TRACEOPS_CACHE
+    ('off' for nowhere), else $XDG_CACHE_HOME/traceops, else ~/.cache/traceops."""
     if (chosen := os.environ.get(FOLDER)) == OFF:
         return None
     if chosen:

@@ -56,10 +56,8 @@ FLAGS = RECORDED | SKIPPED | EVENT | SPAN  # one more needs another `MAGIC`
 
 
 def split_log(raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none.
-
-    Records of zeros at its end are none: a machine that loses its power leaves them, and no step takes no time.
-    """
+    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none. Records of zeros at its
+    end are none: a machine that loses its power leaves them, and no step takes no time."""
     header, _, body = raw[len(MAGIC) :].partition(b"\n")
     told = json.loads(header) if raw.startswith(MAGIC) else None
     if not isinstance(told, dict):
@@ -162,10 +160,8 @@ def seldom(steps: int, within: Mapping[str, int]) -> list[str]:
 
 
 def rounds(steps: int, count: int) -> range:
-    """Of how many steps a round may be in which something is within one: it came `count` times in so many steps.
-
-    A program ends anywhere in a round, so it may be one time more or less. Empty where it comes in no rhythm.
-    """
+    """Of how many steps a round may be in which something is within one: it came `count` times in so many steps. A
+    program ends anywhere in a round, so it may be one time more or less. Empty where it comes in no rhythm."""
     return range(-(-steps // (count + 1)), steps // max(count - 1, 1) + 1)
 
 

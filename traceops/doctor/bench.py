@@ -278,10 +278,8 @@ PAIR_BYTES = {"cuda": 128 << 20, "cpu": 4 << 20}
 
 
 def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None:
-    """All operations at each size while the budget lasts; the time of one is the slowest rank's median.
-
-    One buffer serves all, in place. It holds zeros, which stay what they are however often they are summed.
-    """
+    """All operations at each size while the budget lasts; the time of one is the slowest rank's median. One buffer
+    serves all, in place. It holds zeros, which stay what they are however often they are summed."""
     if context.world_size < 2:
         context.report("skipped", "bandwidth_needs_two")
         return

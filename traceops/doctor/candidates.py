@@ -178,10 +178,8 @@ _ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", 
 
 
 def suspicious(situation: Situation) -> tuple[str, ...]:
-    """Variables of the environment that the library reads and that may be at fault, the likeliest first.
-
-    Where something is broken that is the interface; where all works, what is known to cost speed.
-    """
+    """Variables of the environment that the library reads and that may be at fault, the likeliest first. Where
+    something is broken that is the interface; where all works, what is known to cost speed."""
     prefixes = _READ_BY.get(situation.backend, ())
     named = [
         name
@@ -314,10 +312,8 @@ def _rdma(machine: Machine) -> tuple[Rdma, ...]:
 
 
 def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...]:
-    """GPUs that CUDA shows with this CUDA_VISIBLE_DEVICES, in its order; like CUDA it ends at one that is none.
-
-    MIG instances are no GPUs of their own to nvidia-smi: each counts as number of its place.
-    """
+    """GPUs that CUDA shows with this CUDA_VISIBLE_DEVICES, in its order; like CUDA it ends at one that is none. MIG
+    instances are no GPUs of their own to nvidia-smi: each counts as number of its place."""
     every = [gpu.index for gpu in machine.gpus]
     if (named := environ.get(_VISIBLE)) is None:
         return tuple(every)

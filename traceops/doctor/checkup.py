@@ -220,10 +220,8 @@ def _settings(contexts: NodeContext, change: EnvironmentChange) -> dict[str, str
 
 
 def _held_down(plan: CheckupPlan) -> bool:
-    """Whether what was measured may be less than the machine gives: slow, slow pairs, or a costly variable set.
-
-    A variable that was measured not to cost anything holds nothing down.
-    """
+    """Whether what was measured may be less than the machine gives: slow, slow pairs, or a costly variable set. A
+    variable that was measured not to cost anything holds nothing down."""
     best = plan.best
     assert best is not None
     left = set(plan.costly) - set(best.change.unset)
@@ -285,10 +283,8 @@ def _without(problem: str) -> str:
 def _with_machine(
     one: SavedOutputs, machines: Sequence[Machine], *, alone: bool
 ) -> tuple[SavedOutputs, Machine | None]:
-    """The outputs with the topology of their host.
-
-    It has its name; without names, what one folder holds of one machine is of the same one, unless GPUs differ.
-    """
+    """The outputs with the topology of their host. It has its name; without names, what one folder holds of one machine
+    is of the same one, unless GPUs differ."""
     named = [machine for machine in machines if one.host is not None and same_host(machine.host, one.host)]
     if not named and alone and len(machines) == 1 and None in (machines[0].host, one.host):
         named = list(machines)

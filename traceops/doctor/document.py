@@ -131,10 +131,8 @@ class _Version(msgspec.Struct):
 
 
 def read_checkup(path: str | FilePath) -> Checkup | None:
-    """The checkup in a doctor.json, without NCCL's log; None where the file is not one.
-
-    Raises InputError, which names the file, for one that is damaged or of another version.
-    """
+    """The checkup in a doctor.json, without NCCL's log; None where the file is not one. Raises InputError, which names
+    the file, for one that is damaged or of another version."""
     try:
         content = read_regular(path, _LARGEST_BYTES)
     except (IsADirectoryError, NotRegularError, TooLargeError, FileNotFoundError):

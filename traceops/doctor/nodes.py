@@ -46,10 +46,8 @@ def find_identity(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> NodeIdentity | None:
-    """Where this process belongs, from options, else from torchrun's, Slurm's or Kubeflow's variables, else alone.
-
-    None where another process of this node does the work. Raises UsageError for options that cannot work.
-    """
+    """Where this process belongs, from options, else from torchrun's, Slurm's or Kubeflow's variables, else alone. None
+    where another process of this node does the work. Raises UsageError for options that cannot work."""
     if nnodes is not None:
         if nnodes == 1:
             return NodeIdentity()
@@ -238,10 +236,8 @@ class Nodes:
 
 
 def meet(identity: NodeIdentity, within_s: float = MEET_S) -> Nodes:
-    """The nodes that this process's belongs to, once all have come.
-
-    Raises NodeError that names those which do not come within so many seconds.
-    """
+    """The nodes that this process's belongs to, once all have come. Raises NodeError that names those which do not come
+    within so many seconds."""
     if identity.nodes == 1:
         return Nodes(identity)
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined, unused-ignore]

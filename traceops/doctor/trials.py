@@ -98,10 +98,8 @@ class WorkerProcess(Struct):
 
 
 class Workers:
-    """All ranks of a job on this machine. `end` must be called.
-
-    Raises InputError where there is no room for what the ranks report.
-    """
+    """All ranks of a job on this machine. `end` must be called. Raises InputError where there is no room for what the
+    ranks report."""
 
     def __init__(self, job: Job, environ: Mapping[str, str], folder: Path, logs: Path) -> None:
         self.children: list[WorkerProcess] = []
@@ -412,11 +410,9 @@ def _watch(job: Job, workers: Workers) -> list[Ended]:
 
 
 def _wait_for(stage: str, workers: Workers, until: float) -> How:
-    """Until every rank has ended the stage, or it is clear that they will not.
-
-    A rank that has failed keeps the others waiting. They get a moment all the same: what they say of it may tell
-    more, and they may have all they need to end the stage.
-    """
+    """Until every rank has ended the stage, or it is clear that they will not. A rank that has failed keeps the others
+    waiting. They get a moment all the same: what they say of it may tell more, and they may have all they need to end
+    the stage."""
     failed_at: float | None = None
     while True:
         workers.refresh()

@@ -37,10 +37,8 @@ _BEGIN, _END = "topo.", ".txt"
 
 
 def with_bus_ids(machines: Sequence[Machine], log: NcclLog | None) -> list[Machine]:
-    """Those with the host of the file's name, and with the bus ids that NCCL's log has of their rows.
-
-    A matrix from elsewhere may be of the whole host, where a job sees a part of it; this one is of what its ranks saw.
-    """
+    """Those with the host of the file's name, and with the bus ids that NCCL's log has of their rows. A matrix from
+    elsewhere may be of the whole host, where a job sees a part of it; this one is of what its ranks saw."""
     return [_named(machine, log) for machine in machines]
 
 
@@ -246,10 +244,8 @@ class _Found(Struct):
 
 
 def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
-    """What the files tell together. Those that were found cost only themselves if they are bad.
-
-    Raises InputError for one of `named` that is of no use.
-    """
+    """What the files tell together. Those that were found cost only themselves if they are bad. Raises InputError for
+    one of `named` that is of no use."""
     found = _Found()
     for path in files:
         try:

@@ -118,10 +118,8 @@ def _kept(found: Any, path: str | FilePath) -> Reference:
 
 
 def references_in(path: str | FilePath) -> tuple[Reference, ...]:
-    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind.
-
-    Raises InputError, which names the file, where it cannot be read or what it holds is damaged.
-    """
+    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind. Raises InputError,
+    which names the file, where it cannot be read or what it holds is damaged."""
     found = _content(FilePath(path))
     if not isinstance(found, dict):
         return ()
@@ -158,8 +156,7 @@ def kept_reference(host: str, topology: str) -> Reference | None:
 def _best_of(kept: Sequence[Measured], now: Sequence[Measured]) -> tuple[Measured, ...]:
     rows = {_what(row): row for row in kept}
     for row in now:
-        before = rows.get(_what(row))
-        if before is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
+        if (before := rows.get(_what(row))) is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
             rows[_what(row)] = row
     return tuple(rows[what] for what in sorted(rows))
 

@@ -82,8 +82,7 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 
 
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
-    crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
-    if crash is None:
+    if (crash := next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)) is None:
         return _of_unknown_rank(root, crashes[0]) if alone and not crashes[0].ranks else root
     if root.rule == DIED:
         alike = () if root.op is not None else _alike(crash, root.ranks)
@@ -387,10 +386,8 @@ def _with_detail(death: Death, text: str) -> Death:
 
 
 def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent], first_told: bool) -> list[int]:
-    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself.
-
-    first_told: it does; else `roots` are all that ended, and those that only lost a peer which failed are none.
-    """
+    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself. first_told:
+    it does; else `roots` are all that ended, and those that only lost a peer which failed are none."""
     own = {event.rank for event in evidence.log if event.rank is not None and _is_its_own(event)}
     reached = {event.rank for event in evidence.log if event.kind in _REACHED} - own
     if not first_told and own.intersection(roots):
@@ -402,10 +399,8 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
 
 
 def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: Collection[int | None]) -> list[int]:
-    """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did.
-
-    All of them where a launcher does not say when, or where the earliest may only have followed another's end.
-    """
+    """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did. All
+    of them where a launcher does not say when, or where the earliest may only have followed another's end."""
     own = [rank for rank in roots if rank not in reached]
     times = {rank: exits[rank].when for rank in own if rank in exits}
     known = {rank: when for rank, when in times.items() if when is not None}

@@ -242,10 +242,8 @@ def world_of(told: Iterable[World], own: Collection[int], named: Collection[int]
 
 
 def worlds_in_logs(texts: Iterable[Path], events: Sequence[LogEvent]) -> list[World]:
-    """What lines of logs say of the number of ranks, and what the sizes of a collective say of its group.
-
-    Raises InputError where a file cannot be read.
-    """
+    """What lines of logs say of the number of ranks, and what the sizes of a collective say of its group. Raises
+    InputError where a file cannot be read."""
     found = [World(size, "sizes") for event in events if (size := _of_sizes(event)) is not None]
     for path in texts:
         sizes: set[int] = set()
@@ -379,9 +377,7 @@ class _Job(Struct, frozen=True):
 
 def with_kernel_joined(log: Sequence[LogEvent], texts: Sequence[Path]) -> list[LogEvent]:
     """The events; what the kernel says that nothing joins to the job beside it is 'trouble', with what is not known.
-
-    Without a job's log, or where a process id, the time or the kind of failure joins them, it stays what it is.
-    """
+    Without a job's log, or where a process id, the time or the kind of failure joins them, it stays what it is."""
     if not (said := [event for event in log if _is_of_kernel(event)]):
         return list(log)
     job = _job(log, said, texts)

@@ -394,9 +394,7 @@ def _of_model(model: Shards | Trained, op: Operation) -> Carried | None:
 
 def _of_bucket(model: Trained, op: Operation) -> Carried | None:
     """Parameters that follow each other and have the operation's size together, as DDP fills a bucket from the end.
-
-    Where several such runs have it, they cannot be told apart: the first is named, and how many there are.
-    """
+    Where several such runs have it, they cannot be told apart: the first is named, and how many there are."""
     elements = _elements(op.sizes_in)
     if op.op not in _REDUCES or not elements:
         return None

@@ -90,11 +90,8 @@ _PACKAGES = LIBRARIES | {"urllib3", "requests", "grpc", "filelock", "nvidia", "d
 
 
 def stack_activity(stack: ThreadStack) -> StackActivity:
-    """What the thread does, as far as the functions on its stack tell.
-
-    A C function that is not named on the stack (time.sleep or .item() in a stack of faulthandler) counts as
-    its caller.
-    """
+    """What the thread does, as far as the functions on its stack tell. A C function that is not named on the stack
+    (time.sleep or .item() in a stack of faulthandler) counts as its caller."""
     frames = stack.frames
     own = next((place for place, frame in enumerate(frames) if is_own(frame)), len(frames))
     where = frames[own] if own < len(frames) else _package_frame(frames)

@@ -174,8 +174,7 @@ def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPositio
     if (other := counterpart(head, position, ranks[peer])) is None:
         finished = has_finished(head, position, ranks[peer])
         return [] if finished else [_wait(head, peer, "not_recorded" if finished is None else "not_called")]
-    first = ranks[peer].head
-    if first is None or other is first or _launched_together(other, first):
+    if (first := ranks[peer].head) is None or other is first or _launched_together(other, first):
         return []
     return [_wait(head, peer, "earlier")]
 
@@ -203,10 +202,8 @@ def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call 
 
 
 def has_finished(call: Call, position: RankPosition, peer: RankPosition) -> bool | None:
-    """Whether the peer has finished the other half already; None where that cannot be told.
-
-    Complete records prove it by counting; in a group of two both ends count every message alike.
-    """
+    """Whether the peer has finished the other half already; None where that cannot be told. Complete records prove it
+    by counting; in a group of two both ends count every message alike."""
     opposite = "recv" if call.op.op == "send" else "send"
     if position.record.whole and peer.record.whole:
         own = position.sends.get((call.group, peer.rank, call.op.op), ())
@@ -236,10 +233,8 @@ def _wait(head: Call, on: int, reason: WaitReason) -> Wait:
 
 
 def cycles(by_rank: Mapping[int, frozenset[int]]) -> list[tuple[int, ...]]:
-    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted.
-
-    The strongly connected components with more than one rank that no edge leaves.
-    """
+    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted. The strongly connected
+    components with more than one rank that no edge leaves."""
     nodes = {*by_rank, *(on for waits in by_rank.values() for on in waits)}
     found = []
     for component in _components(nodes, by_rank):

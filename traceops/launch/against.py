@@ -45,11 +45,8 @@ def loaded_files(folder: Path) -> set[Path]:
 
 
 def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[str]:
-    """Warnings about `files`, which the training `label` of the base loaded.
-
-    Raises UsageError if code that differs between the sides came from the working tree or from an installed
-    copy: both sides ran the same then.
-    """
+    """Warnings about `files`, which the training `label` of the base loaded. Raises UsageError if code that differs
+    between the sides came from the working tree or from an installed copy: both sides ran the same then."""
     outside = [file for file in files if not file.is_relative_to(base.folder)]
     of_tree = {inside: file for file in outside if (inside := base.repository.inside(file)) is not None}
     copies = {inside: file for file in outside if (inside := _in_site_packages(file)) is not None}
@@ -79,10 +76,8 @@ def _in_site_packages(file: Path) -> Path | None:
 
 
 def _ends(file: Path, root: Path) -> list[Path]:
-    """The names under which `file` of a source tree may be installed: from any folder on that is in no package.
-
-    A name alone is a module's only where project files put it: at the top, or in src.
-    """
+    """The names under which `file` of a source tree may be installed: from any folder on that is in no package. A name
+    alone is a module's only where project files put it: at the top, or in src."""
     folders = [*reversed(file.parents)]
     return [
         file.relative_to(folder)
@@ -144,8 +139,7 @@ class BaseCommit(Struct, frozen=True):
 def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -> None:
     """Raise UsageError if the commit lacks the working folder, or the script or module that is trained."""
     repository = base.repository
-    where = repository.inside(base.cwd)
-    if where is None or not repository.in_commit(base.commit, where):
+    if (where := repository.inside(base.cwd)) is None or not repository.in_commit(base.commit, where):
         raise UsageError(f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have")
     if trains[0] == "-m":
         _check_module(base, trains[1], environ)
@@ -195,10 +189,8 @@ def base_plan(plan: Plan, base: BaseCommit, environ: Mapping[str, str]) -> Plan:
 
 
 def python_path(base: BaseCommit, environ: Mapping[str, str]) -> list[str]:
-    """PYTHONPATH of the base: the head's, and what editable installs add, moved into the worktree.
-
-    It comes before site-packages, whose editable installs lead to the working tree.
-    """
+    """PYTHONPATH of the base: the head's, and what editable installs add, moved into the worktree. It comes before
+    site-packages, whose editable installs lead to the working tree."""
     own = [str(base.place(entry) or entry) for entry in _python_path(base.cwd, environ)]
     linked = [str(base.links)] if editable_links(base) else []
     moved = [str(placed) for entry in site_paths(environ) if (placed := base.place(entry)) is not None]
@@ -334,11 +326,8 @@ class Series(Struct, frozen=True):
 
 
 def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Series:
-    """The series of `plan` against `ref`, with everything checked.
-
-    Raises UsageError for what cannot work: several nodes, no git, no repository, no such commit, a script or
-    a working folder that it does not have.
-    """
+    """The series of `plan` against `ref`, with everything checked. Raises UsageError for what cannot work: several
+    nodes, no git, no repository, no such commit, a script or a working folder that it does not have."""
     if plan.cluster.nnodes > 1:
         raise UsageError(
             "--against trains both sides in turn on one machine. On several nodes, start each training by "

@@ -153,11 +153,8 @@ class Watch:
 
 
 class _Stillness:
-    """Looks at the ranks again and again, and knows since when nothing has moved.
-
-    looks: how often nothing had moved. since: when something moved last, and `what`.
-    collectives: when collectives were called last.
-    """
+    """Looks at the ranks again and again, and knows since when nothing has moved. looks: how often nothing had moved.
+    since: when something moved last, and `what`. collectives: when collectives were called last."""
 
     def __init__(self, folder: Path, look: Look) -> None:
         self._folder = folder

@@ -87,9 +87,7 @@ class WindowDue(Struct, frozen=True):
 
 def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> WindowDue | None:
     """Of a rank's steps until now, where those of the `window` were recorded. None where all is well, or is not known.
-
-    Known it is only when the steps have settled: for a while they have taken as long, and none was compiled.
-    """
+    Known it is only when the steps have settled: for a while they have taken as long, and none was compiled."""
     own = [step for step in steps if step.number in window]
     plain = [step for step in steps if not step.recorded]
     behind = [step for step in plain if step.number > max(window)]

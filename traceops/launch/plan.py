@@ -163,10 +163,8 @@ LOG_PREFIX = "[rank ${rank}] "
 
 
 class Cluster(Struct, frozen=True):
-    """How many processes, where, and how they find each other; None leaves it to torchrun.
-
-    One node without any of the rendezvous settings is launched standalone, on a free port.
-    """
+    """How many processes, where, and how they find each other; None leaves it to torchrun. One node without any of the
+    rendezvous settings is launched standalone, on a free port."""
 
     nproc: int
     nnodes: int = 1
@@ -340,10 +338,7 @@ def python_path(environ: Mapping[str, str]) -> str | None:
 
 
 def parse_assignments(texts: list[str]) -> dict[str, str]:
-    """``KEY=VALUE`` texts as a dict.
-
-    Raises UsageError for anything else.
-    """
+    """``KEY=VALUE`` texts as a dict. Raises UsageError for anything else."""
     pairs = [text.partition("=") for text in texts]
     for (key, sign, _), text in zip(pairs, texts, strict=True):
         if not sign or not key.isidentifier():

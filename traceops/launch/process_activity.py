@@ -78,10 +78,8 @@ class ProcessSample(Struct, frozen=True):
 
 
 def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
-    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most.
-
-    Before there is any, at torchrun and what it starts, as rank `STARTING`.
-    """
+    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most. Before there is any, at
+    torchrun and what it starts, as rank `STARTING`."""
     if not alive:
         return {STARTING: ProcessSample(STARTING, time.monotonic(), {}, *spent(os.getpid()))}
     asked = {record.rank: read_pulse(folder, record.rank)[0] for record in alive}
@@ -172,10 +170,8 @@ def listens(pid: int, number: int) -> bool:
 
 
 def spent(pid: int) -> tuple[int, float, float]:
-    """(bytes of storage, seconds of processor, seconds that may be spinning) of a process; see `ProcessSample`.
-
-    Those that it has started are in the first two.
-    """
+    """(bytes of storage, seconds of processor, seconds that may be spinning) of a process; see `ProcessSample`. Those
+    that it has started are in the first two."""
     try:
         rank = psutil.Process(pid)
         family = [rank, *rank.children(recursive=True)]

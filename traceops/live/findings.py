@@ -243,10 +243,8 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
 
 
 def _alike(ranks: Sequence[RankEvidence]) -> float:
-    """The log likelihood of ranks that all do more of their own work and of what follows it, in the same measure.
-
-    It need not be in proportion: of larger batches, what a step does once stays as it is.
-    """
+    """The log likelihood of ranks that all do more of their own work and of what follows it, in the same measure. It
+    need not be in proportion: of larger batches, what a step does once stays as it is."""
     grew = [sum(one.grew_ms.get(kind, 0.0) for kind in _GROUPS[Why.HOST]) for one in ranks]
     part = fmean(grew) / max(fmean(one.now_ms - one.before_ms for one in ranks), 1e-9)
     if not _BOTH < part < 1 - _BOTH:
@@ -260,10 +258,8 @@ def _alike(ranks: Sequence[RankEvidence]) -> float:
 
 
 def _causes_by_kind(ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]], bar: float) -> list[Cause]:
-    """One for each kind of work that grew by so much, on the ranks where it did; the largest first.
-
-    Also where it grew by less, but by a good part of a step more than on other ranks: a slower one hides it.
-    """
+    """One for each kind of work that grew by so much, on the ranks where it did; the largest first. Also where it grew
+    by less, but by a good part of a step more than on other ranks: a slower one hides it."""
     usual = {why: median_low(found[one.rank].get(why, 0.0) for one in ranks) for why in Why}
     named = [
         (ms, why, one) for one in ranks for why, ms in found[one.rank].items()
@@ -324,10 +320,8 @@ def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
 
 
 class _Looks(Struct, frozen=True):
-    """Where one rank's host was seen, ms per step by kind of its own work (None: it waits), in so many looks.
-
-    excess: by how much steps became longer, beyond `before`.
-    """
+    """Where one rank's host was seen, ms per step by kind of its own work (None: it waits), in so many looks. excess:
+    by how much steps became longer, beyond `before`."""
 
     before: dict[Why | None, float]
     seen: dict[Why | None, float]
@@ -393,10 +387,8 @@ class _Fit(Struct, frozen=True):
 
 
 def _of_core(one: RankEvidence, part: float) -> float:
-    """The log likelihood of what a rank's main thread ran longer, if it were such a part of what it ran before.
-
-    Only of hosts that sleep where they wait; one that waits for a GPU may run.
-    """
+    """The log likelihood of what a rank's main thread ran longer, if it were such a part of what it ran before. Only of
+    hosts that sleep where they wait; one that waits for a GPU may run."""
     ran = one.before_ran_ms
     if one.ran_ms is None or ran is None or one.on_gpu or ran > _RUNS_PART * one.before_ms:
         return 0.0
@@ -436,9 +428,7 @@ def _where_it_waited(one: RankEvidence, ranks: Sequence[RankEvidence]) -> dict[W
 
 def _waited_for_cores(one: RankEvidence, beyond: float) -> float:
     """By how much longer a rank waited for a core, where that is a cause by itself: 0 where it ran longer by as much.
-
-    beyond: ms of other work that grew, which brings along waits as before.
-    """
+    beyond: ms of other work that grew, which brings along waits as before."""
     cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
     if beyond:
         cores -= max(ran, 0.0) * (one.before_cores_ms or 0.0) / max(one.before_ran_ms or 0.0, 1e-9)

@@ -36,7 +36,7 @@ _LOOKS = 90  # at each rank's host since the change, after which the cause is ju
 _NOTED_PCT = 10.0
 _FEW = 10
 _STEPS, _MOSTLY = 8, 0.6  # since the change, before a cause is named, and the part of them that is slow
-_SURPRISE = 14.0  # and by how much chance is too unlikely to make them so, where some were as slow before
+_SURPRISE = 22.0  # and by how much chance is too unlikely to make them so, where some were as slow before
 _LEAST = 1.10  # times the usual step, where a cause is named
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
@@ -174,11 +174,12 @@ class RankState:
 
 
 class _Episode:
-    """A slowdown that goes on. reported: claims, by cause and ranks."""
+    """A slowdown that goes on."""
 
     def __init__(self, now_ns: int, since_ns: int, step: int) -> None:
         self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
-        self.reported: set[tuple[Why, tuple[int, ...]]] = set()
+        self.reported: list[Cause] = []
+        self.suspected: list[Cause] = []  # by the latest judgement
         self.noted = self.closely = False
         self.again = 0
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
@@ -187,7 +188,7 @@ class _Episode:
     @property
     def has_cause(self) -> bool:
         """Whether something was named that is more than other work of the program."""
-        return any(why not in HARMLESS for why, _ in self.reported)
+        return any(cause.why not in HARMLESS for cause in self.reported)
 
 
 class Job:
@@ -290,19 +291,25 @@ class Job:
             return []
         found = []
         causes = causes_of(self._evidence(changes, episode, now_ns))
+        # Once something is named, what else shows has to do so twice: a few seconds have long steps by chance.
+        before, episode.suspected = episode.suspected if episode.reported else causes, causes
         for cause in causes:
+            if not _is_among(cause, before):
+                continue
             if cause.why in INDIRECT and episode.has_cause and len(causes) == 1:
                 continue  # what was named goes on, and nothing else shows
             if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
                 continue
-            if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
-                episode.reported.add((cause.why, cause.ranks))
+            if not _is_among(cause, episode.reported):
+                episode.reported.append(cause)
                 found.append(self._slower(cause, changes, episode, now_ns))
             if cause.why is Why.WORKLOAD:
                 for state in self.ranks.values():
                     state.pace.accept()
                 self._episode = None
-        if episode.reported:
+        if not episode.reported:
+            self._sources.closer()  # more looks may decide it
+        else:
             episode.again_ns = now_ns + int(episode.pause_s * 1e9)
             episode.again, episode.closely = episode.again + 1, False
             if episode.again >= _SOON_AGAIN:
@@ -360,10 +367,8 @@ class Job:
         return Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
 
     def _evidence(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[RankEvidence]:
-        states = [self.ranks[rank] for rank in changes]
-        with_lines = set(list(changes)[:_MOST_RANKS])
-        return [self._evidence_of(state, changes[state.rank], episode, now_ns, state.rank in with_lines)
-                for state in states]  # fmt: skip
+        return [self._evidence_of(self.ranks[rank], change, episode, now_ns, at < _MOST_RANKS)
+                for at, (rank, change) in enumerate(changes.items())]  # fmt: skip
 
     def _evidence_of(
         self, state: RankState, change: Change, episode: _Episode, now_ns: int, with_lines: bool
@@ -543,6 +548,11 @@ class Job:
             self.goodput.steps(whole, state.pace.usual_ms, len(first.steps), told, self.slow)
         elif self._stuck_since is not None:
             self.goodput.add("hang", (now_ns - before) / 1e9)
+
+
+def _is_among(cause: Cause, causes: Sequence[Cause]) -> bool:
+    """Whether one of these is of the same kind, on some of its ranks."""
+    return any(one.why is cause.why and set(one.ranks) & set(cause.ranks) for one in causes)
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:

@@ -140,10 +140,8 @@ def _window(out: Path) -> int | None:
 
 
 def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Sequence[int]) -> str:
-    """The card of the first of these windows, which a detection asked for, and its report.
-
-    It begins with what changed against the latest other window before step `since`: a healthy one of the same job.
-    """
+    """The card of the first of these windows, which a detection asked for, and its report. It begins with what changed
+    against the latest other window before step `since`: a healthy one of the same job."""
     from traceops.pipeline.analyze import analyze_window, find_traces
     from traceops.pipeline.mapping.ranks import MapOptions
     from traceops.render.files import write_report
@@ -423,8 +421,7 @@ class Follower:
 
 def has_monitor(out: Path) -> bool:
     """Whether another process watches this run."""
-    state = read_state(out)
-    if state is None or state.get("ended") or state.get("pid") == os.getpid():
+    if (state := read_state(out)) is None or state.get("ended") or state.get("pid") == os.getpid():
         return False
     return time.time() - float(state.get("time_ns", 0)) / 1e9 < _FRESH_S
 

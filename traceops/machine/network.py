@@ -125,8 +125,7 @@ def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     usable = [interface for interface in interfaces if interface.usable]
     if infiniband := [interface for interface in usable if interface.name.startswith("ib")]:
         return tuple(infiniband)
-    others = [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]
-    if others:
+    if others := [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]:
         return tuple(others)
     for start in ("docker", "lo", "virbr"):
         if last := [interface for interface in usable if interface.name.startswith(start)]:
@@ -253,10 +252,8 @@ def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:
 
 
 def v2_index(port: Port) -> int | None:
-    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one.
-
-    Link-local ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid).
-    """
+    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one. Link-local
+    ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid)."""
     second = [
         (index, address)
         for index, kind, address in port.gids

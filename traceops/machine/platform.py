@@ -62,9 +62,7 @@ def named_gpus(text: str) -> tuple[tuple[int, str, str], ...]:
 
 def parse_p2p(text: str) -> dict[tuple[int, int], str]:
     """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``DR``, ``U``.
-
-    Other matrices in the text are passed over; of several of this kind the first counts.
-    """
+    Other matrices in the text are passed over; of several of this kind the first counts."""
     return next(iter(p2p_matrices(text)), {})
 
 
@@ -169,10 +167,8 @@ def _kind(environ: Mapping[str, str], root: Path) -> str | None:
 
 
 def _redirecting(gpus: Sequence[Path]) -> tuple[str, ...] | None:
-    """Bridges inside PCIe switches above GPUs that ACS makes send everything up.
-
-    Below a port of the root nothing goes from device to device, so ACS there leads nothing astray.
-    """
+    """Bridges inside PCIe switches above GPUs that ACS makes send everything up. Below a port of the root nothing goes
+    from device to device, so ACS there leads nothing astray."""
     above: dict[str, Path] = {}
     for gpu in gpus:
         try:
@@ -376,11 +372,8 @@ def field_of(status: str | None, name: str) -> str | None:
 
 
 def _folders(root: Path) -> list[Path]:
-    """The folders of this process's cgroups and of those above them, the nearest first.
-
-    Inside a container the path in /proc is the host's and often leads nowhere; what is mounted is then the
-    process's own.
-    """
+    """The folders of this process's cgroups and of those above them, the nearest first. Inside a container the path in
+    /proc is the host's and often leads nowhere; what is mounted is then the process's own."""
     mount = root / "sys/fs/cgroup"
     found = []
     for line in (text(root / "proc/self/cgroup") or "").splitlines():

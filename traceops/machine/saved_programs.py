@@ -23,10 +23,8 @@ def is_bug_report(text: str) -> bool:
 
 
 def driver_log(report: str) -> str:
-    """The driver's lines, each once: those of earlier boots, and after a line as of journalctl those of this one.
-
-    What only files of /var/log have is of an earlier boot where the journal of this one is there.
-    """
+    """The driver's lines, each once: those of earlier boots, and after a line as of journalctl those of this one. What
+    only files of /var/log have is of an earlier boot where the journal of this one is there."""
     now: dict[str, str] = {}
     before: dict[str, str] = {}
     filed: dict[str, str] = {}

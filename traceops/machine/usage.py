@@ -31,10 +31,7 @@ _WORD = 4  # bytes that InfiniBand's counters count as one
 
 class ProcessTime(Struct, frozen=True):
     """Of a process since it began: CPU time, how long its main thread waited for a core, and ran on one, major page
-    faults, its core.
-
-    Milliseconds; None where the kernel does not tell.
-    """
+    faults, its core. Milliseconds; None where the kernel does not tell."""
 
     cpu_ms: float
     wait_ms: float | None
@@ -90,10 +87,8 @@ def cores_ms(proc: Path = Path("/proc")) -> tuple[float | None, float | None]:
 
 
 def quota_ms(pid: int, root: Path = Path("/")) -> tuple[float | None, float | None]:
-    """CPU time of a process' cgroup, v2 or v1: refused because its quota was used up, and used.
-
-    The kernel adds up what each core was refused: two cores that wait at once count twice.
-    """
+    """CPU time of a process' cgroup, v2 or v1: refused because its quota was used up, and used. The kernel adds up what
+    each core was refused: two cores that wait at once count twice."""
     groups = dict[str, str]()
     listed = text(root / f"proc/{pid}/cgroup")
     if listed is None:  # the process is gone: what is above its cgroup is another's

@@ -76,10 +76,8 @@ _TO_DEVICE = re.compile(r"HtoD|Host(ToDevice| -> Device)", re.IGNORECASE)
 
 
 class HostCollectives(Struct, frozen=True):
-    """Per collective the row of the backend's note, and when the ranks exchanged data, ns.
-
-    `launch` is the call that asked for it, or the note itself where that is not known; `launched` when it had.
-    """
+    """Per collective the row of the backend's note, and when the ranks exchanged data, ns. `launch` is the call that
+    asked for it, or the note itself where that is not known; `launched` when it had."""
 
     row: Int
     start: Int
@@ -123,10 +121,8 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
 
 
 def calls_of(events: Events, rows: Int) -> Int:
-    """The call of each collective, in the order of `rows`: its own row where they do not fit.
-
-    A backend runs its collectives in the order in which they were called.
-    """
+    """The call of each collective, in the order of `rows`: its own row where they do not fit. A backend runs its
+    collectives in the order in which they were called."""
     calls = rows_named(events, _CALL)
     calls = calls[events.in_cats(*OPERATOR_CATS)[calls]]
     calls = calls[events.ts[calls].argsort(kind="stable")]
@@ -211,10 +207,8 @@ class Activity(Struct, frozen=True, dict=True):
 
 
 def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: str | None = None) -> Activity:
-    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU.
-
-    `own_kernels` are patterns of kernels that communicate, beside those that are known. `backend`: the ranks'.
-    """
+    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU. `own_kernels` are
+    patterns of kernels that communicate, beside those that are known. `backend`: the ranks'."""
     host = HostRows(events)
     gpu = events.in_cats(*DEVICE_CATS).nonzero()[0]
     if not len(gpu):

@@ -89,10 +89,8 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
 def _kept_on_host(
     activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_], size: Int
 ) -> NDArray[np.bool_]:
-    """Copies of sizes that go both ways in a step: several of them, or to the host first.
-
-    One tensor that comes before one of its size goes is an input and its output.
-    """
+    """Copies of sizes that go both ways in a step: several of them, or to the host first. One tensor that comes before
+    one of its size goes is an input and its output."""
     kept = np.zeros(len(which), dtype=bool)
     known = size >= SMALL_BYTES
     there = Counter(size[known & to_device].tolist())
@@ -111,11 +109,8 @@ def _kept_on_host(
 def _out_and_back(
     activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], float]:
-    """Copies without sizes that leave in a step and those that come behind them, if most steps have both.
-
-    What comes first in a step is its input, and what leaves last its results. With it how many go each way in the
-    median step.
-    """
+    """Copies without sizes that leave in a step and those that come behind them, if most steps have both. What comes
+    first in a step is its input, and what leaves last its results. With it how many go each way in the median step."""
     kept = np.zeros(len(which), dtype=bool)
     step = steps.of_activity[which]
     each_way = []
@@ -373,10 +368,8 @@ def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
 
 
 def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, Int], Intervals]:
-    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait.
-
-    They wait in the copies themselves where those are to pageable memory.
-    """
+    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait. They
+    wait in the copies themselves where those are to pageable memory."""
     rows = activity.host.waiting
     around = _around(activity.host.nesting.innermost_around, rows)
     own = is_in(around, inner[inner >= 0])
@@ -398,11 +391,9 @@ def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: 
 
 
 def _host_late(events: Events, activity: Activity, steps: StepBounds, alone: Intervals) -> Intervals:
-    """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then.
-
-    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows. A host that
-    waits until the copies are done is not late.
-    """
+    """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then. A
+    copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows. A host that
+    waits until the copies are done is not late."""
     kernels = activity.by_start[activity.kind[activity.by_start] != MEMORY]
     place = activity.start[kernels].searchsorted(alone.end, side="left")
     some = place < len(kernels)

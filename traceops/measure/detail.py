@@ -115,10 +115,8 @@ def _steps_of(values: Int) -> Int:
 
 
 def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
-    """For each step the first bar that begins in it, and the one behind the last.
-
-    A thread's belong to the step on the host, a stream's to that on the device.
-    """
+    """For each step the first bar that begins in it, and the one behind the last. A thread's belong to the step on the
+    host, a stream's to that on the device."""
     if where[0] == "stream":
         begins, ends = steps.edges[:-1], steps.edges[1:]
     else:

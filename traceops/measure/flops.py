@@ -83,10 +83,8 @@ DEVICES: tuple[DevicePeak, ...] = (
 
 
 def peak_of(device: str | None, precision: Precision | None) -> tuple[float, str] | None:
-    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known.
-
-    A part of a GPU (MIG) has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip.
-    """
+    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known. A part of a GPU (MIG)
+    has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip."""
     if device is None or precision is None or " MIG " in device or "Laptop" in device:
         return None
     found = next((one for one in DEVICES if one.name.search(device)), None)
@@ -135,7 +133,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
-    step = _step_of(events, rows[counted], steps)
+    step = steps.on_host(events.ts[rows[counted]])
     counted, step = counted[step >= 0], step[step >= 0]
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
@@ -182,9 +180,7 @@ def _of_kernels(
     events: Events, activity: Activity, steps: StepBounds, products: NDArray[np.bool_]
 ) -> tuple[Precision | None, float]:
     """The precision that most product kernels have, and the part of their time that no counted operator launched.
-
-    products: positions of the nesting that lie in a counted operator, or are one.
-    """
+    products: positions of the nesting that lie in a counted operator, or are one."""
     if not activity.on_gpu:
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])
@@ -234,13 +230,6 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
     backward = _within(nodes[events.name[rows]], parent)
     again = names[events.name[rows]] & backward
     return again | _within(again, parent)
-
-
-def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    step = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
-    known: Int = np.where(inside, step, -1)
-    return known
 
 
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:

@@ -251,10 +251,8 @@ def _distances(names: Int) -> list[int]:
 
 
 def _beginning(texts: list[str]) -> int:
-    """The kernel of a repetition that counts as its first, the same on all ranks that run this repetition.
-
-    The first by name of those that come once; where none does, the first of the least rotation [Booth 1980].
-    """
+    """The kernel of a repetition that counts as its first, the same on all ranks that run this repetition. The first by
+    name of those that come once; where none does, the first of the least rotation [Booth 1980]."""
     counts = Counter(texts)
     if once := [text for text in texts if counts[text] == 1]:
         return texts.index(min(once))
@@ -316,8 +314,7 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):
         if marks.by == "repetition" and best is not None:
             break
-        candidate = _candidate(marks, launched)
-        if candidate is None or _is_part(candidate.steps, optimized):
+        if (candidate := _candidate(marks, launched)) is None or _is_part(candidate.steps, optimized):
             continue
         if best is None or candidate.alike > best.alike:
             best = candidate
@@ -369,10 +366,8 @@ def _alike(counts: Int, usual: float, slack: float = _ALIKE) -> NDArray[np.bool_
 
 
 def _together(counts: Int, closing: bool) -> tuple[int, int]:
-    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place.
-
-    Of micro-batches only the last has the optimizer's kernels behind it: few, but as many each time.
-    """
+    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place. Of
+    micro-batches only the last has the optimizer's kernels behind it: few, but as many each time."""
     if (exactly := _fewest(counts, 0.0)) is not None:
         usual = median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
         if np.ptp(usual) < _APART * median(usual):

@@ -237,11 +237,8 @@ def place_of(observed: Observed, number: int) -> CodePlace | None:
 
 
 def waits(observed: Observed, stack: int) -> bool:
-    """Whether the host waits there: in a collective, in autograd's engine, for the device.
-
-    What a line of the program's own says counts only where no function of Python runs below it: `model(x).item()` also
-    runs the model.
-    """
+    """Whether the host waits there: in a collective, in autograd's engine, for the device. What a line of the program's
+    own says counts only where no function of Python runs below it: `model(x).item()` also runs the model."""
     if not (numbers := observed.stacks[stack]):
         return False
     innermost = observed.frames[numbers[-1]]

@@ -60,10 +60,8 @@ _WIDEST = 1 << 62  # sums of two numbers below it fit an int64
 
 
 class _ThreadAxis(Struct, frozen=True):
-    """The threads' times end to end on one axis, so that one search or running maximum serves all threads.
-
-    `threads[k]` fills [k * span, (k + 1) * span), counting ns from `origin`, or else the different `moments`.
-    """
+    """The threads' times end to end on one axis, so that one search or running maximum serves all threads. `threads[k]`
+    fills [k * span, (k + 1) * span), counting ns from `origin`, or else the different `moments`."""
 
     threads: Int
     span: int

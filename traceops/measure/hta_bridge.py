@@ -30,10 +30,8 @@ DISTRIBUTIONS = ("HolisticTraceAnalysis", "traceinsight")
 
 
 def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
-    """What `hta_tables` computes, by HTA's own code; an analysis that fails costs its own table only.
-
-    A trace without device rows gives no tables: HTA raises or answers NaN there.
-    """
+    """What `hta_tables` computes, by HTA's own code; an analysis that fails costs its own table only. A trace without
+    device rows gives no tables: HTA raises or answers NaN there."""
     if not (trace.events.stream >= 0).any():
         return HtaTables(failed=NO_ACTIVITY)
     frames, failed = hta_frames(rank, trace)
@@ -62,10 +60,8 @@ def hta_frames(rank: int, trace: RankTrace) -> tuple[dict[str, pd.DataFrame], tu
 
 
 def to_hta(rank: int, trace: RankTrace) -> Any:
-    """An `hta.common.trace.Trace` with one rank, cut to the rows its analyses read, filtered as HTA filters.
-
-    HTA drops the last profiler step and device rows whose launch it did not keep.
-    """
+    """An `hta.common.trace.Trace` with one rank, cut to the rows its analyses read, filtered as HTA filters. HTA drops
+    the last profiler step and device rows whose launch it did not keep."""
     import pandas as pd
     from hta.common.trace import Trace, transform_correlation_to_index
     from hta.common.trace_symbol_table import TraceSymbolTable
@@ -281,10 +277,8 @@ _ANALYSES = {
 
 
 def preload(asked: str = "--hta") -> None:
-    """Import what the analyses need, so that processes forked later share it.
-
-    Raises UsageError where HTA, or a module that HTA imports, is not installed; `asked` is what needs it.
-    """
+    """Import what the analyses need, so that processes forked later share it. Raises UsageError where HTA, or a module
+    that HTA imports, is not installed; `asked` is what needs it."""
     try:
         for name in ("breakdown_analysis", "communication_analysis", "cuda_kernel_analysis", "trace_counters"):
             importlib.import_module(f"hta.analyzers.{name}")

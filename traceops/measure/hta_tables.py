@@ -100,10 +100,8 @@ def hta_rows(events: Events) -> HtaRows:
 
 
 def number_ids(correlation: Int, on_device: Bool) -> tuple[Int, int]:
-    """Correlation ids numbered from 0, -1 for none, and how many there are.
-
-    Those of many host and many device rows at once count as none: HTA would join each with each.
-    """
+    """Correlation ids numbered from 0, -1 for none, and how many there are. Those of many host and many device rows at
+    once count as none: HTA would join each with each."""
     given = (correlation != -1).nonzero()[0]
     key = np.full(len(correlation), -1)
     if not len(given):
@@ -208,10 +206,8 @@ def overlap(rank: int, comm: Busy, compute: Busy) -> Columns:
 
 
 def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) -> Columns:
-    """Time between kernels of one stream, by why the later one did not start before.
-
-    'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
-    """
+    """Time between kernels of one stream, by why the later one did not start before. 'host_wait': it was launched after
+    the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'."""
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
     whole: list[float] = []
     streams = [((stream == own).nonzero()[0], own) for own in uniques(stream).tolist()]
@@ -265,9 +261,7 @@ def kernel_types(busy: dict[int, Busy]) -> Columns:
 
 def kernels(rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDArray[np.integer], dur: Float) -> Columns:
     """Statistics of the durations by kernel, of each kind; `name` says which of `names`, of these `kinds`, a row has.
-
-    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones.
-    """
+    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones."""
     count = np.bincount(name, minlength=len(names))
     by_name = _statistics(name, dur, count)
     rows = []
@@ -308,9 +302,7 @@ def _sum(values: Float) -> float:
 
 def _statistics(group: NDArray[np.integer], values: Float, count: Int) -> dict[int, _Described]:
     """Sum, largest, smallest, standard deviation (0 for one value) and mean of the values of each group that has some.
-
-    The deviation is Welford's, in the order of the values: so it has HTA's last digit too.
-    """
+    The deviation is Welford's, in the order of the values: so it has HTA's last digit too."""
     used = count.nonzero()[0].tolist()
     if native is not None:
         total, most, least, deviation = columns = np.empty((4, len(count)))
@@ -334,9 +326,7 @@ def _described(values: Float) -> _Described:
 
 def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
     """By set of parts (bits, as in `_running`) its time in whole µs and its stretches, and how long those of 3 are.
-
-    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say.
-    """
+    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say."""
     if native is None:
         return None
     columns = [column for part in parts for column in part]
@@ -348,10 +338,8 @@ def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
 
 
 def _running(parts: Sequence[Busy]) -> tuple[Float, Int]:
-    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th.
-
-    Sorted after each part and by the sort that HTA calls, because what it answers for equal times depends on that.
-    """
+    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th. Sorted
+    after each part and by the sort that HTA calls, because what it answers for equal times depends on that."""
     times, change = np.empty(0), np.empty(0, dtype=np.int64)
     for i, (start, end) in enumerate(parts):
         times = np.concatenate((times, start, end))
@@ -415,10 +403,8 @@ def launch_statistics(events: Events, rows: HtaRows) -> Columns:
 
 
 def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
-    """What a stream had outstanding after each launch and each start: a row each stream; None without any.
-
-    HTA raises where several calls share a correlation id; there the first of them launched what has it.
-    """
+    """What a stream had outstanding after each launch and each start: a row each stream; None without any. HTA raises
+    where several calls share a correlation id; there the first of them launched what has it."""
     calls = (_named(events, rows, _QUEUED) & (rows.key >= 0)).nonzero()[0]
     device = ((rows.stream != -1) & (rows.key >= 0)).nonzero()[0]
     calls = calls[np.bincount(rows.key[device], minlength=rows.keys)[rows.key[calls]] > 0]

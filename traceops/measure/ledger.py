@@ -95,10 +95,8 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
 
 
 def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded_from: int) -> dict[str, Intervals]:
-    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over.
-
-    recorded_from: when the host's first event began.
-    """
+    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over. recorded_from:
+    when the host's first event began."""
     following = activity.start[activity.by_start].searchsorted(idle.end, side="left")
     some = following < len(activity.start)
     launch = np.full(len(idle), -1, dtype=np.int64)
@@ -155,12 +153,9 @@ def _in_one_stream(events: Events, activity: Activity, begin: Int, following: In
 
 
 def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: Int, following: Int) -> Int:
-    """Until when each gap is the host's: its end, if what ends it began as soon as it was launched.
-
-    Else the moment when the launch was over: what came after had another cause, which the host cannot help. A launch
-    that has begun to take effect (the kernels before in a CUDA graph) is over. Gaps whose `launch` is -1 count for
-    nothing.
-    """
+    """Until when each gap is the host's: its end, if what ends it began as soon as it was launched. Else the moment
+    when the launch was over: what came after had another cause, which the host cannot help. A launch that has begun to
+    take effect (the kernels before in a CUDA graph) is over. Gaps whose `launch` is -1 count for nothing."""
     at = activity.by_start[np.minimum(following, max(len(activity.start) - 1, 0))]
     over = events.ts[launch] + events.dur[launch]
     first = np.zeros(len(events) + 1, dtype=np.int64)  # of each launch: when its first activity began
@@ -231,10 +226,8 @@ def _loading_within(events: Events, rows: Int, late: Intervals, thread: Int) -> 
 
 
 class Breakdown(Struct, frozen=True):
-    """Percent of the rank's device time; None where it cannot be said (no communication, no activity).
-
-    `source` is 'hta', or 'traceops' with the reason why HTA's value is not used.
-    """
+    """Percent of the rank's device time; None where it cannot be said (no communication, no activity). `source` is
+    'hta', or 'traceops' with the reason why HTA's value is not used."""
 
     idle_pct: float | None
     compute_pct: float | None

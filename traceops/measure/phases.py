@@ -81,11 +81,9 @@ def _called(events: Events, rows: Int) -> Int:
 
 
 def _before_forward(events: Events, launched: Int, start: Int, backward: Int) -> NDArray[np.bool_]:
-    """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward.
-
-    A step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
-    autograd's functions began.
-    """
+    """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward. A
+    step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
+    autograd's functions began."""
     forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
     rows = rows_named(events, OPTIMIZER_NAME)
     ended = np.sort(events.ts[rows] + events.dur[rows], kind="stable")

@@ -168,9 +168,7 @@ def _host_waited_for(
     activity: Activity, spells: Intervals, by_end: Int, position: Int
 ) -> tuple[_Spells, Intervals, _Spells]:
     """The same where hosts run the collectives: a rank had waited where its device ran dry until one of them ended.
-
-    Where the device went on before, its host had launched that meanwhile, and waited for nothing.
-    """
+    Where the device went on before, its host had launched that meanwhile, and waited for nothing."""
     start, end = spells.start, spells.end
     none = np.zeros(0, dtype=np.int64)
     last = activity.end[by_end].searchsorted(end, side="right") - 1
@@ -213,10 +211,8 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
 def _host(
     events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int
 ) -> tuple[Int, Int, HostSyncs, Int]:
-    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading.
-
-    joined: the ends of the joins. Behind them the rest of what RankProgram tells of the host.
-    """
+    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading. joined:
+    the ends of the joins. Behind them the rest of what RankProgram tells of the host."""
     if not len(activity.end):
         none = np.zeros(len(steps.edges), dtype=np.int64)
         return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none

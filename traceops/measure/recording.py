@@ -99,9 +99,7 @@ _QUANTILE_WITH_STACK = 0.98
 
 class _Gaps(Struct, frozen=True):
     """From each boundary to the next of its thread: ns, and its kind; 0 between threads. By thread, then by time.
-
-    `place` is where each begins: its thread's number above `bits`, and there the ns since `first`.
-    """
+    `place` is where each begins: its thread's number above `bits`, and there the ns since `first`."""
 
     length: Int
     kind: NDArray[np.uint8]
@@ -165,11 +163,8 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
 
 
 def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
-    """The gaps between the begins and ends of these rows. what: what each row is.
-
-    Each boundary is one number, so that they are sorted at once: its thread, its time, and what is there, ends before
-    begins.
-    """
+    """The gaps between the begins and ends of these rows. what: what each row is. Each boundary is one number, so that
+    they are sorted at once: its thread, its time, and what is there, ends before begins."""
     begin, dur = events.ts[rows], events.dur[rows]
     first = min(int(begin.min()), int((begin + dur).min()))
     bits = (max(int(begin.max()), int((begin + dur).max())) - first).bit_length()

@@ -216,10 +216,8 @@ def _why_empty(trace: RankTrace, calls: int) -> str:
 
 
 def _through_host(trace: RankTrace, activity: Activity) -> bool:
-    """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do.
-
-    Where collectives run on the device too, they are the ones that are measured.
-    """
+    """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do. Where collectives run
+    on the device too, they are the ones that are measured."""
     if activity.through_host:
         return True
     if not activity.on_gpu or np.count_nonzero(activity.kind == COMM):

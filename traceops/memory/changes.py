@@ -167,10 +167,8 @@ def _change(
 
 
 def _needed(held: Held, peak: Peak) -> float:
-    """Bytes of tensors: what is left of this peak, or the optimizer's step, which may be the higher one now.
-
-    torch's foreach optimizers hold another copy of the parameters that they update for a moment.
-    """
+    """Bytes of tensors: what is left of this peak, or the optimizer's step, which may be the higher one now. torch's
+    foreach optimizers hold another copy of the parameters that they update for a moment."""
     copy = min(held.get("parameters", 0), held.get("optimizer_state", 0))
     update = sum(held.get(kind, 0) for kind in _STATE) + copy
     return min(max(sum(held.values()), update), peak.allocated)
@@ -210,10 +208,8 @@ def _zero1(peak: Peak) -> tuple[Held, Held] | None:
 
 
 def _shard(peak: Peak) -> tuple[Held, Held] | None:
-    """FSDP: a share of the state, and gathered parameters: of two blocks, or of the model where there are none.
-
-    At least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets.
-    """
+    """FSDP: a share of the state, and gathered parameters: of two blocks, or of the model where there are none. At
+    least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets."""
     if peak.world_size == 1 or not peak.replicated:
         return None
     share = 1 / peak.world_size

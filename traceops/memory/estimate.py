@@ -329,10 +329,8 @@ def estimate_of(
 
 
 def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
-    """What `parameters` parameters need at least: without activations nobody can say that they fit.
-
-    Raises UsageError where the number alone does not tell what a rank holds of them.
-    """
+    """What `parameters` parameters need at least: without activations nobody can say that they fit. Raises UsageError
+    where the number alone does not tell what a rank holds of them."""
     if asked.config.strategy in MESHES:
         raise UsageError(
             f"--params is not enough for {asked.config.strategy}: how many of the parameters a rank holds "

@@ -58,10 +58,8 @@ def instance_of(text: str) -> Hardware | None:
 
 
 def hardware_of(text: str) -> Hardware:
-    """The GPU that is meant: NVIDIA A100-SXM4-80GB, a100-80, 24GB, or an instance such as p4d.24xlarge.
-
-    Raises UsageError, which names what is near.
-    """
+    """The GPU that is meant: NVIDIA A100-SXM4-80GB, a100-80, 24GB, or an instance such as p4d.24xlarge. Raises
+    UsageError, which names what is near."""
     table = _table()
     if (instance := instance_of(text)) is not None:
         return instance

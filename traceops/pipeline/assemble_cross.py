@@ -42,10 +42,8 @@ _MOST_PLACES = 64
 
 
 def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
-    """A row per group, operation and size: count, median transfer and waiting, bus bandwidth.
-
-    Bandwidths in GB/s (1e9 bytes) by nccl-tests' rules; null where the size is not known.
-    """
+    """A row per group, operation and size: count, median transfer and waiting, bus bandwidth. Bandwidths in GB/s (1e9
+    bytes) by nccl-tests' rules; null where the size is not known."""
     by_kind: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
     places = places_in_steps(run)
     for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
@@ -81,9 +79,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
 
 def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
     """By a collective's id(): which of its group's in a step it is, from 1, and how many the group has in most steps.
-
-    By the order on its first member. Only of steps that have that many: in another one a place means something else.
-    """
+    By the order on its first member. Only of steps that have that many: in another one a place means something else."""
     if run.unit != "step":
         return {}
     by_rank = {times.summary.rank: times.summary for times in run.ranks}
@@ -93,8 +89,7 @@ def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
     for collective in run.matching.collectives:
         rank, position = collective.members[0]
         summary = by_rank[rank]
-        step = summary.step_number(position)
-        if step is not None and step >= 0 and not collective.links:
+        if (step := summary.step_number(position)) is not None and step >= 0 and not collective.links:
             start = int(summary.comm.start[position])
             in_step[collective.group, collective.description][step].append((start, id(collective)))
     found: dict[int, tuple[int, int]] = {}
@@ -317,10 +312,8 @@ _PATH_PIECES = 400
 
 
 def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
-    """report.json's what_if: mean step over the window as replayed, and under each change, ms.
-
-    Empty where the replay does not reproduce the measured steps.
-    """
+    """report.json's what_if: mean step over the window as replayed, and under each change, ms. Empty where the replay
+    does not reproduce the measured steps."""
     if run.replay is None or not run.replay.what_if.holds:
         return ()
     step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
@@ -394,10 +387,8 @@ def cross_rank_tables(run: CrossRank) -> Tables:
 
 
 def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
-    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms.
-
-    None where nobody is charged for much of the waiting: what is charged would show the wrong ranks.
-    """
+    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms. None where nobody is charged
+    for much of the waiting: what is charged would show the wrong ranks."""
     if run.replay is None or not run.replay.charged.holds:
         return ()
     return tuple(

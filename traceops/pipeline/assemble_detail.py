@@ -188,10 +188,8 @@ def _of_rank(
     zero: int,
     most: int,
 ) -> tuple[list[DetailTransfer], int]:
-    """The rank's communication in a step, ns since `zero` on the common clock, in order; how many are left out.
-
-    These are the shortest of more than `most`, and what overlaps too many others.
-    """
+    """The rank's communication in a step, ns since `zero` on the common clock, in order; how many are left out. These
+    are the shortest of more than `most`, and what overlaps too many others."""
     summary, fit = times.summary, run.clocks.fits[times.summary.rank]
     comm = summary.comm
     inside = comm.step == place if number >= 0 else np.ones(len(comm.start), dtype=bool)

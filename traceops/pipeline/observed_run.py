@@ -41,10 +41,8 @@ _MOST_TRIED = 2  # ranks, where the first has none
 
 
 def recorded_memory_of(found: Discovery, uses: Sequence[MemoryUse]) -> tuple[int, StepMemory] | None:
-    """The rank with the highest peak, and what its steps held; None where memory was not recorded.
-
-    Its trace is read again for that. Where the run's manifest says that it has no memory events, nothing is read.
-    """
+    """The rank with the highest peak, and what its steps held; None where memory was not recorded. Its trace is read
+    again for that. Where the run's manifest says that it has no memory events, nothing is read."""
     options = found.manifest.get("options")
     if is_remote(found.root) or (isinstance(options, dict) and not options.get("profile_memory")):
         return None
@@ -121,9 +119,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
 
 def mean_step_ms(folder: Path, manifest: dict[str, Any]) -> float | None:
     """What a step of the run takes on average without the profiler, ms: what a stopwatch over all steps would show.
-
-    Long steps count, those at the start do not. Where the profiler slows the steps behind it, of the others.
-    """
+    Long steps count, those at the start do not. Where the profiler slows the steps behind it, of the others."""
     told = manifest_ranks(manifest)
     read = (read_observed(str(folder), own.rank)[0] for own in told[:: max(1, -(-len(told) // MOST_RANKS))])
     whole = whole_run([one for one in read if one is not None], ends_by_calls(manifest))

@@ -94,11 +94,9 @@ def _content(summary: RankSummary) -> Hashable:
 def _without_other_processes(
     ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]
 ) -> tuple[list[RankSummary], list[Said], list[Said]]:
-    """A trace by another process than its rank's, or from before that began or after it ended, is of another run.
-
-    It is left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is
-    of another run, which `_of_another_manifest` says.
-    """
+    """A trace by another process than its rank's, or from before that began or after it ended, is of another run. It is
+    left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is of
+    another run, which `_of_another_manifest` says."""
     entries = {entry["rank"]: entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)}
     pids = {entry.get("pid") for entry in entries.values()}
     off = {summary.rank: _not_of(summary, entries.get(summary.rank, {}), pids) for summary in ranks}
@@ -119,10 +117,8 @@ def _without_other_processes(
 
 
 def _not_of(summary: RankSummary, entry: Mapping[str, Any], pids: Collection[Any]) -> str | None:
-    """How a trace is not of its rank's process; '' where it is, None where nothing tells.
-
-    pids: of all ranks. A trace that has another rank's may be of a process that forked its ranks.
-    """
+    """How a trace is not of its rank's process; '' where it is, None where nothing tells. pids: of all ranks. A trace
+    that has another rank's may be of a process that forked its ranks."""
     off = _out_of_life(summary, entry)
     own = entry.get("pid")
     if off or summary.pid is None or not isinstance(own, int):
@@ -188,8 +184,7 @@ def _of_one_clock(
 def _repeated_steps(ranks: Sequence[RankSummary]) -> list[Said]:
     doubts = []
     for summary in ranks:
-        twice = sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1)
-        if twice:
+        if twice := sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1):
             listed = ", ".join(map(str, twice[:_MOST_STEPS])) + (" …" if len(twice) > _MOST_STEPS else "")
             doubts.append((
                 summary.path,

@@ -59,10 +59,8 @@ def evidence_lines(finding: Finding) -> list[str]:
 
 
 def _evidence(evidence: Evidence, *, of_several: bool) -> str:
-    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it.
-
-    of_several: other evidence has the same metric, so the rank is said.
-    """
+    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it. of_several: other
+    evidence has the same metric, so the rank is said."""
     if isinstance(evidence.grown, str):
         usual = "" if evidence.peers is None else f", peers {as_measured(evidence.peers):g}"
         return f"grew: {_short(evidence.grown)} {value_text(evidence)} {evidence.unit}{usual}"

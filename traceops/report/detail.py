@@ -18,9 +18,7 @@ from traceops.report.rows import RankRow
 
 class DetailLane(Struct, frozen=True):
     """One row of a rank: `of` is 'stream' or 'thread', `lane` its number in the trace, `level` how deep in a thread.
-
-    Moments are ns since the step's zero.
-    """
+    Moments are ns since the step's zero."""
 
     of: str
     lane: int

@@ -93,10 +93,8 @@ def _follows(event: LogEvent) -> bool:
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
-    """The lines to list, the first event of each message and the ranks that say it (none where no line tells).
-
-    Beside hangs none: their causes tell what the lines mean.
-    """
+    """The lines to list, the first event of each message and the ranks that say it (none where no line tells). Beside
+    hangs none: their causes tell what the lines mean."""
     if any(root.crash is None for root in diagnosis.roots):
         return
     yield from seen_groups(seen_events(diagnosis))[:_MOST_LINES]
@@ -267,8 +265,7 @@ def operations_text(ranks: RankGroup) -> str:
     """'all_reduce #64 of default_pg, 4.2 MB'; how many there are where they differ."""
     if "op" in ranks.differ:
         return f"{len(ranks.values('op'))} operations"
-    text = operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))
-    if not text:
+    if not (text := operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))):
         return ""
     if "group" in ranks.differ:
         text += f" in {len(ranks.values('group'))} groups"

@@ -79,9 +79,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 class BubbleTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages of pipelines wait for each other, ms per step: of comm_wait, and the parts that it is made of.
-
-    Each is the median over all ranks, as the ledger's buckets.
-    """
+    Each is the median over all ranks, as the ledger's buckets."""
 
     bubble: NotNegative
     fill: NotNegative

@@ -95,10 +95,8 @@ def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
 def hidden_loading(
     rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
 ) -> Finding | None:
-    """Loading that costs nothing as long as a rank is late, and would bound the steps without it.
-
-    It comes after the late rank: it is a remark, or a warning where that is an error.
-    """
+    """Loading that costs nothing as long as a rank is late, and would bound the steps without it. It comes after the
+    late rank: it is a remark, or a warning where that is an error."""
     run = inputs.run
     by_workers = run.loading_ms
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
@@ -252,8 +250,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         if not idle:
             return kind.rule.clear(spared)
     worst = max(idle, key=lambda one: one.pct)
-    severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
-    if severity is None:
+    if (severity := severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)) is None:
         # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
         window = inputs.run.unit == "window"
         if behind is not None and kind.rule is INPUT_BOUND:
@@ -283,10 +280,8 @@ def _is_alone(run: CrossRank) -> bool:
 
 
 def judge_outside_torch(inputs: Inputs) -> Verdict:
-    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait.
-
-    What the profiler makes longer, and what the thread waits for a core, is no work of the program.
-    """
+    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait. What
+    the profiler makes longer, and what the thread waits for a core, is no work of the program."""
     if not _is_alone(inputs.run):
         return OUTSIDE_TORCH.not_evaluated(reason("idle", "not_alone"))
     (times,) = inputs.run.ranks
@@ -341,10 +336,8 @@ def _lacking(kind: IdleJudgement, what: Lacking) -> Verdict:
 def _of_loading(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], saved: float | None, behind: BehindLate | None
 ) -> tuple[list[Idle], float | None, str]:
-    """Who waits for loading, what a step gains without that, ms, and why others are left out.
-
-    What one rank loads longer is TO-S001's: next to it those are judged that are not late by their input.
-    """
+    """Who waits for loading, what a step gains without that, ms, and why others are left out. What one rank loads
+    longer is TO-S001's: next to it those are judged that are not late by their input."""
     loading, spared = loading_ranks(inputs, waits_for_input(idle, inputs.whole), kind.bounds[0])
     late = behind.late_by_input if behind is not None else ()
     others = [one for one in loading if late and one.times.summary.rank not in late]

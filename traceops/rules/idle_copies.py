@@ -100,9 +100,7 @@ class Part(Struct, frozen=True):
 
 def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> float:
     """What a step gains: as the replay has it, or of one rank as far as its host keeps up. Never more than is exposed.
-
-    The host cannot be quicker than its own work, nor does it wait in these copies any more.
-    """
+    The host cannot be quicker than its own work, nor does it wait in these copies any more."""
     saved = max(part.saved_ms for part in hit)
     if replayed_ms is not None:
         return stored(max(min(saved, replayed_ms), 0.0))
@@ -216,8 +214,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "no_gpu_activity"))
     if any(times.summary.captures_graphs for times in judged):
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "captures_graphs"))
-    by_rank = {times.summary.rank: times for times in judged if not times.summary.incomplete}
-    if not by_rank:
+    if not (by_rank := {times.summary.rank: times for times in judged if not times.summary.incomplete}):
         return EXPOSED_COPIES.not_evaluated(why_incomplete(judged))
     parts = {
         purpose: [
@@ -238,9 +235,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
 
 def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
     """A rank's copies as a part of the step that is told: without the profiler they take as long as that has room for.
-
-    Links are as fast without it: a step that has no room for copies of pinned memory is none that goes on like that.
-    """
+    Links are as fast without it: a step that has no room for copies of pinned memory is none that goes on like that."""
     light = inputs.undisturbed.step_ms if inputs.undisturbed is not None else None
     plain = min((known for known in (inputs.unprofiled_ms, light) if known), default=one.step_ms)
     other = work_ms(times) - one.exposed_ms

@@ -250,10 +250,8 @@ def _of_loading(
 
 def _hit(kind: IdleJudgement, idle: Sequence[Idle], worst: Idle) -> tuple[list[Idle], list[Idle]]:
     """Ranks that are hardly better than the worst: by what is claimed, and by the traces, where these say other ranks.
-
-    Of two hosts the one is the later now and the other then: the device that waits for its host in the light window
-    may wait for another rank in the traces. A rank that neither is idle nor waits without the profiler is not named.
-    """
+    Of two hosts the one is the later now and the other then: the device that waits for its host in the light window may
+    wait for another rank in the traces. A rank that neither is idle nor waits without the profiler is not named."""
     hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
     if not worst.light or kind.bucket != "idle_host":
         return hit, []

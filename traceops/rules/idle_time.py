@@ -241,10 +241,8 @@ def idle_of(
 
 
 def few_steps(times: RankTimes, bucket: str) -> int | None:
-    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not.
-
-    A window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell.
-    """
+    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not. A
+    window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell."""
     took = times.buckets[bucket][times.typical].astype(np.float64)
     if len(took) < _LEAST_STEPS or not took.any() or median(took) > _NONE * took.mean():
         return None
@@ -286,9 +284,7 @@ _MOST = 0.5  # of the lateness
 
 def recording_ms(times: RankTimes) -> float:
     """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host.
-
-    The device's wait for one long operator or call is not among it: that is one event.
-    """
+    The device's wait for one long operator or call is not among it: that is one event."""
     if not times.summary.on_gpu:
         return 0.0
     held = sum(mean_ms(one.idle_ns[times.typical]) for one in times.summary.held if not one.unseen)
@@ -433,8 +429,7 @@ def workers_needed(
 
 def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[int, float] | None:
     """Another rank, whose loader is about as slow as those of these ranks, and what it takes; None without one."""
-    slowest = slowest_other(run.loading_ms, ranks)
-    if slowest is None or slowest[1] < _AS_SLOW * step_ms:
+    if (slowest := slowest_other(run.loading_ms, ranks)) is None or slowest[1] < _AS_SLOW * step_ms:
         return None
     return slowest[0], min(slowest[1], step_ms)
 

@@ -74,13 +74,17 @@ class LateBehindLoading(LateClaim, frozen=True, kw_only=True):
 
 
 class ComesLast(LateClaim, frozen=True, kw_only=True):
-    """A rank for which all wait, whose peers are hardly faster. loader: another rank, whose loader is as slow."""
+    """A rank for which all wait, whose peers are hardly faster.
+
+    at_best: what its fix saves where all hosts keep up. loader: another rank, whose loader is as slow.
+    """
 
     rank: int
     does: str
     waiting: float
     saved: float
     step: float
+    at_best: float | None = None
     recorded: bool = False
     loader: int | None = None
     doubt: Doubt | None = None

@@ -148,9 +148,7 @@ def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
 
 def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
-
-    Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait.
-    """
+    Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait."""
     if any(times.summary.on_gpu for times in run.ranks):
         return False
     return far_beyond(run.replay.graph, straggler.rank, times=_TIMES, but=run.unlike)

@@ -13,7 +13,7 @@ from traceops.across.host_difference import grown, with_cause
 from traceops.across.lateness import CAUSES, least_share
 from traceops.across.loading import slowest_other
 from traceops.across.replay.graph import Steps
-from traceops.across.replay.what_if import WORK_SHARED
+from traceops.across.replay.what_if import HOST_IN_TIME, WORK_SHARED, rank_change
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
@@ -288,11 +288,9 @@ def _step_then(
     late: Sequence[int],
     ends: tuple[float, float] | None,
 ) -> _Then:
-    """The step, and what it takes with this rank cured, ms: one number, at least, or between two.
-
-    means: of the step, of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it.
-    ends: the least and the most that the step takes with the work shared evenly, ns.
-    """
+    """The step, and what it takes with this rank cured, ms: one number, at least, or between two. means: of the step,
+    of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it. ends: the least and
+    the most that the step takes with the work shared evenly, ns."""
     step, saved, shared = means
     gain = saved if shared is None else shared
     cured = late or cured_beside(run, straggler)
@@ -387,6 +385,7 @@ def only_waited_for(
         waiting=waiting / 1e6,
         saved=saved / 1e6,
         step=step / 1e6,
+        at_best=_saved_at_best(run, leader.rank),
         recorded=undisturbed is not None,
         loader=_other_loader(run, leader, step - saved),
         doubt=doubt,
@@ -405,6 +404,15 @@ def only_waited_for(
             role=late_in(run, leader.rank),
         )
     ]
+
+
+def _saved_at_best(run: ComparedRun, rank: int) -> float | None:
+    """What fixing a rank saves where no host is late with or without the fix, ms; None where hosts do not decide it."""
+    ends = run.replay.what_if.range_ns(rank_change([rank]), [rank])
+    by_hosts = run.replay.what_if.saved_ns(HOST_IN_TIME)
+    if ends is None or by_hosts is None:
+        return None
+    return (run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns) - by_hosts - ends[0]) / 1e6
 
 
 def _other_loader(run: ComparedRun, leader: Straggler, left: float) -> int | None:

@@ -260,10 +260,8 @@ def _why(one: Compilation) -> str:
 
 
 def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
-    """What torch says that it compiled again, in recorded steps and at the start too: no other part counts these.
-
-    A remark where it has ended with the start.
-    """
+    """What torch says that it compiled again, in recorded steps and at the start too: no other part counts these. A
+    remark where it has ended with the start."""
     first = int(run.numbers[0])
     again = {
         own.rank: [c for c in own.compilations if c.reason and c.step > first and own.rank in run.ranks]

@@ -294,10 +294,8 @@ _OF_COMM = {"comm_transfer": "transfer_ms", "comm_wait": "wait_ms", "comm_unmatc
 def scale_document(
     captures: Sequence[MeasuredRun], name: str, price: float | None = None, ahead: Sequence[int] = ()
 ) -> ScaleDocument:
-    """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest).
-
-    Raises UsageError for what is no scaling: one size, other models, runs that do not tell their samples.
-    """
+    """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest). Raises
+    UsageError for what is no scaling: one size, other models, runs that do not tell their samples."""
     refuse(captures)
     sizes = _by_size(captures)
     rows = _with_gains([_size_row(own, sizes[0], price) for own in sizes])
@@ -383,10 +381,8 @@ def _with_gains(rows: Sequence[SizeRow]) -> tuple[SizeRow, ...]:
 
 
 def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tuple[float, float] | None:
-    """95 % interval of mean(rates) ÷ mean(base) ÷ ideal, by captures; None where a side has a single one.
-
-    Welch's, of the logarithms: efficiencies are ratios.
-    """
+    """95 % interval of mean(rates) ÷ mean(base) ÷ ideal, by captures; None where a side has a single one. Welch's, of
+    the logarithms: efficiencies are ratios."""
     if len(rates) < 2 or len(base) < 2:
         return None
     sides = [[math.log(rate) for rate in side] for side in (rates, base)]
@@ -401,10 +397,8 @@ def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tup
 
 
 def lost_parts(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]) -> tuple[float, tuple[LostPart, ...]] | None:
-    """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known.
-
-    The share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole.
-    """
+    """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known. The
+    share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole."""
     mine, theirs = _parts(own), _parts(base)
     if mine is None or theirs is None:
         return None
@@ -504,8 +498,7 @@ def _predictions(
     """Each measured size from the smaller ones, with its error, then sizes that were not measured."""
     made = []
     measured = {row.ranks: row for row in rows}
-    targets = [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]
-    for ranks in targets:
+    for ranks in [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]:
         known, own = [side for side in sizes if side[0].ranks < ranks], measured.get(ranks)
         leaves = _leaves_host(known[-1], ranks, own)
         for by, rate in _rates(known, ranks, own, _kind(sizes)):

@@ -21,10 +21,8 @@ _OPENS, _CLOSES = (b'"B"', b'"b"', b'"S"'), (b'"E"', b'"e"', b'"F"')
 
 
 def step_windows(summary: RankSummary, steps: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """When a rank was at the chosen steps (ns, its own clock): from annotation on the host to the device's end.
-
-    Reads the trace again, for a summary does not hold the annotations. Windows that touch are one.
-    """
+    """When a rank was at the chosen steps (ns, its own clock): from annotation on the host to the device's end. Reads
+    the trace again, for a summary does not hold the annotations. Windows that touch are one."""
     events = load_trace(summary.path).events
     numbers = (*summary.step_numbers.tolist(), *summary.empty_steps)
     found = host_steps(events, find_activity(events), numbers if summary.steps_by == "profiler" else None)

@@ -106,10 +106,8 @@ class Bar(Struct, frozen=True):
 
 
 class Packets:
-    """Writes the packets of one sequence: text is written once and referred to by number.
-
-    What it returns is to be written in that order. `sequence` is another for each piece of the file.
-    """
+    """Writes the packets of one sequence: text is written once and referred to by number. What it returns is to be
+    written in that order. `sequence` is another for each piece of the file."""
 
     def __init__(self, sequence: int) -> None:
         self._sequence = number(10, sequence)

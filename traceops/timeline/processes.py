@@ -103,10 +103,8 @@ def rank_title(rank: int, *parts: str | None) -> str:
 
 
 class Processes:
-    """The processes of one rank: numbers while events pass by, then their names.
-
-    `slot` is the rank's place among the `slots` of the timeline.
-    """
+    """The processes of one rank: numbers while events pass by, then their names. `slot` is the rank's place among the
+    `slots` of the timeline."""
 
     def __init__(self, rank: int, slot: int, slots: int, host: str | None) -> None:
         self._rank, self._slot, self._slots, self._host = rank, slot, slots, host

@@ -44,11 +44,8 @@ class Slice(Struct, frozen=True):
 
 
 def spread(bundles: Sequence[tuple[Slice, ...]], nest: bool = False) -> list[int]:
-    """The lane of each bundle of adjacent slices, counted from 0, on as few lanes as they need.
-
-    On a lane bundles do not overlap. With `nest` one may lie whole within another, which only bundles of
-    one slice can.
-    """
+    """The lane of each bundle of adjacent slices, counted from 0, on as few lanes as they need. On a lane bundles do
+    not overlap. With `nest` one may lie whole within another, which only bundles of one slice can."""
     lanes: dict[int, int] = {}
     open_ends: list[list[int]] = []  # of each lane's bundles that a later one may lie in
     spans = [(own[0].start, own[-1].end) for own in bundles]
@@ -111,10 +108,8 @@ Event = dict[str, Any]
 
 
 class ShownRank(Struct, frozen=True):
-    """A rank that is on the timeline: its place among the ranks and in time.
-
-    Of its time only `windows` are shown (ns, its own clock), which are those of `steps`; None for all.
-    """
+    """A rank that is on the timeline: its place among the ranks and in time. Of its time only `windows` are shown (ns,
+    its own clock), which are those of `steps`; None for all."""
 
     slot: int
     placement: Placement
@@ -213,10 +208,8 @@ def _describe(collective: Collective, wait: int) -> dict[str, Any]:
 def arrows(
     matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn]
 ) -> Iterator[tuple[tuple[int, int], int, tuple[int, int], int]]:
-    """From the transfer of the rank that came last to that of the rank that waited longest for it.
-
-    Each as key in `drawn` (number of the collective, rank) and moment, ns, of both ends.
-    """
+    """From the transfer of the rank that came last to that of the rank that waited longest for it. Each as key in
+    `drawn` (number of the collective, rank) and moment, ns, of both ends."""
     for number, collective in enumerate(matching.collectives):
         wait = max(collective.wait_ns)
         waiter = collective.members[collective.wait_ns.index(wait)][0]
@@ -272,11 +265,8 @@ _MAY_STRETCH = 0.05  # how far beyond its events the profiler's notes on itself 
 
 
 class PartTask(Struct, frozen=True):
-    """What to write of one rank: `slot` is its place among the `slots` of the timeline.
-
-    `form` is Chrome's JSON or Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has
-    them), None for all.
-    """
+    """What to write of one rank: `slot` is its place among the `slots` of the timeline. `form` is Chrome's JSON or
+    Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has them), None for all."""
 
     path: str
     rank: int
@@ -292,10 +282,8 @@ class PartTask(Struct, frozen=True):
 
 
 class RankPart(Struct, frozen=True):
-    """A rank's piece of the timeline; `piece` is None where nothing could be read.
-
-    `first_ns` and `last_ns` bound its events, ns since the timeline's zero; `damage` says what was lost.
-    """
+    """A rank's piece of the timeline; `piece` is None where nothing could be read. `first_ns` and `last_ns` bound its
+    events, ns since the timeline's zero; `damage` says what was lost."""
 
     rank: int
     path: str

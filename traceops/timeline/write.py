@@ -66,10 +66,8 @@ FINDINGS_PID = 1  # below every rank's
 def finding_slices(
     run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], window: tuple[int, int]
 ) -> Iterator[Slice]:
-    """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline).
-
-    One that names steps none of which is shown is left out.
-    """
+    """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline). One that names
+    steps none of which is shown is left out."""
     for finding in findings:
         start, end = _steps_of(finding, run, shown) if finding.steps else window
         start, end = max(start, window[0]), min(end, window[1])
@@ -93,10 +91,8 @@ def _describe(finding: Finding) -> dict[str, Any]:
 
 
 def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, ShownRank]) -> tuple[int, int]:
-    """From first to last moment of a finding's steps on its ranks, as far as both are shown; else no time.
-
-    A finding about ranks that are not shown lies over the same steps of those that are.
-    """
+    """From first to last moment of a finding's steps on its ranks, as far as both are shown; else no time. A finding
+    about ranks that are not shown lies over the same steps of those that are."""
     bounds: dict[bool, list[int]] = {True: [], False: []}
     for own in run.ranks if run is not None else ():
         summary, rank = own.summary, shown.get(own.summary.rank)
@@ -250,9 +246,7 @@ def lanes_apart(bars: Sequence[Bar]) -> list[list[Bar]]:
 
 def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[Slice, ...]]) -> _Levels:
     """Bus bandwidth, GB/s, over time: of each collective during its transfer only, so waiting does not lower it.
-
-    Collectives that transfer at one time are added up. Those whose size is not known are left out.
-    """
+    Collectives that transfer at one time are added up. Those whose size is not known are left out."""
     changes: dict[int, float] = defaultdict(float)
     for number, bundle in bundles.items():
         rate, transfer = busbw_gbs(matching.collectives[number]), bundle[-1]
@@ -308,10 +302,8 @@ _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than 
 
 
 class Timeline(Struct, frozen=True):
-    """What was written: events of the traces, events added to them, and what could not be read.
-
-    `duration_ns` is from the first to the last event of the ranks shown.
-    """
+    """What was written: events of the traces, events added to them, and what could not be read. `duration_ns` is from
+    the first to the last event of the ranks shown."""
 
     path: Path
     size_bytes: int

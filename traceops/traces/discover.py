@@ -111,8 +111,7 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
     of_rank: dict[int, list[_Own]] = defaultdict(list)
     for (rank, process), held in by_process.items():
         of_rank[rank].append(_Own(rank, process, tuple(held)))
-    most = max((len(own) for own in of_rank.values()), default=0)
-    if most < 2:
+    if (most := max((len(own) for own in of_rank.values()), default=0)) < 2:
         return [list(files)], True
     first = min(rank for rank, own in of_rank.items() if len(own) == most)
     anchors = sorted(of_rank.pop(first), key=lambda own: own.began_ns)
@@ -126,11 +125,9 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
 
 
 def _of_anchors(owns: list[_Own], anchors: list[_Own]) -> tuple[list[int], bool]:
-    """The job of each process of a rank, and whether that is sure.
-
-    Ranks of a job begin to record together, and a launcher starts them one after the other. Where the two say different
-    jobs, times tell if these are far apart, else pids.
-    """
+    """The job of each process of a rank, and whether that is sure. Ranks of a job begin to record together, and a
+    launcher starts them one after the other. Where the two say different jobs, times tell if these are far apart, else
+    pids."""
     near = [sorted((abs(own.began_ns - one.began_ns), at) for at, one in enumerate(anchors)) for own in owns]
     clear = all(first[0] <= _CLEAR * second[0] for first, second, *_ in near)
     by_time, by_pid = (_distinct([first[1] for first, *_ in near]) if clear else None), _by_pid(owns, anchors)
@@ -431,10 +428,8 @@ def _without_spare(problems: Sequence[tuple[str, str]], candidates: Sequence[Can
 def _with_steps(
     candidates: Sequence[Candidate], recorded: dict[str, RecordedSteps]
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The steps that the capture recorded whole; a summary that was made without knowing them is left out.
-
-    Of a window that reached its end an earlier version did not ask for them.
-    """
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out. Of a window
+    that reached its end an earlier version did not ask for them."""
     of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
     kept, outdated = [], []
     for candidate in candidates:

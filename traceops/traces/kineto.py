@@ -52,10 +52,8 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
 
 
 def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) -> dict[int, CommArgs]:
-    """The calls by row: all of them or, where they do not fit, those without one group's.
-
-    A thread that the profiler does not follow, such as one that writes a checkpoint, leaves no events of its calls.
-    """
+    """The calls by row: all of them or, where they do not fit, those without one group's. A thread that the profiler
+    does not follow, such as one that writes a checkpoint, leaves no events of its calls."""
     called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=_created)
     if (found := _last_ones(rows, starts, called)) is None:
         without = [
@@ -101,8 +99,7 @@ def _read(row: Any) -> tuple[str, _Recorded] | None:
         return None
     name, group, description, sequence, elements_in, elements_out, dtype, created = row
     texts = (name, group, description)
-    created_ns = count(created)
-    if created_ns is None or not all(isinstance(text, str) for text in texts):
+    if (created_ns := count(created)) is None or not all(isinstance(text, str) for text in texts):
         return None
     args = CommArgs(
         op=name.partition(":")[2],

@@ -72,10 +72,8 @@ def frames_of(
 
 
 class CommArgs(Struct, frozen=True):
-    """What the trace says about the collective behind one event; None where it says nothing.
-
-    `source` and `destination` are the other end of a receive and of a send, counted inside the group.
-    """
+    """What the trace says about the collective behind one event; None where it says nothing. `source` and `destination`
+    are the other end of a receive and of a send, counted inside the group."""
 
     op: str
     elements_in: int | None = None
@@ -224,10 +222,8 @@ def collective_of_annotation(name: str, shapes: str) -> CommArgs:
 
 
 def with_known_ranks(comm: dict[int, CommArgs], groups: Sequence[Group]) -> dict[int, CommArgs]:
-    """The same with the members of those groups that an event only names, as the trace's header lists them.
-
-    torch cuts the list in an event off after 30 ranks.
-    """
+    """The same with the members of those groups that an event only names, as the trace's header lists them. torch cuts
+    the list in an event off after 30 ranks."""
     ranks_of: dict[str, tuple[int, ...] | None] = {}
     for group in groups:  # a name that two groups have tells nothing
         ranks_of[group.name] = None if ranks_of.get(group.name, group.ranks) != group.ranks else group.ranks

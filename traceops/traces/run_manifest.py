@@ -177,10 +177,8 @@ class RecordedSteps(Struct, frozen=True):
 
 
 def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, RecordedSteps]:
-    """Trace path -> the steps of its window that were recorded whole.
-
-    Their numbers tell them from a step that was cut off, and from those of a profiler that the program has itself.
-    """
+    """Trace path -> the steps of its window that were recorded whole. Their numbers tell them from a step that was cut
+    off, and from those of a profiler that the program has itself."""
     steps = {}
     for rank in manifest.get("ranks") or ():
         windows = rank.get("windows")

@@ -160,10 +160,8 @@ class SnapshotRows(Struct, frozen=True):
 
 
 def read_rows(path: Path) -> SnapshotRows:
-    """The rows of a pickle, or of a page that torch.cuda._memory_viz made of one.
-
-    Raises OSError, UnpicklingError, EOFError, and what `rows_of` raises.
-    """
+    """The rows of a pickle, or of a page that torch.cuda._memory_viz made of one. Raises OSError, UnpicklingError,
+    EOFError, and what `rows_of` raises."""
     if (pickled := _pickle_in_page(path)) is None:
         return native_rows(path) or rows_of(load_plain_file(path))
     with tempfile.NamedTemporaryFile() as file:

@@ -290,10 +290,8 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def open_binary(path: str, head_bytes: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a local or remote file for reading; a failure is an InputError that names it.
-
-    `head_bytes`: no more than about as many are wanted; from a store, many more would be read ahead.
-    """
+    """Open a local or remote file for reading; a failure is an InputError that names it. `head_bytes`: no more than
+    about as many are wanted; from a store, many more would be read ahead."""
     try:
         if is_remote(path):
             file_system, within = filesystem(path)
@@ -351,10 +349,8 @@ _PATIENCE_S = 1.0  # with a read that nobody wants any more
 
 
 def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items in the same order; an exception comes where it would have come.
-
-    The thread ends with the items, or when the iteration is given up; only a read that does not return outlasts it.
-    """
+    """The same items in the same order; an exception comes where it would have come. The thread ends with the items, or
+    when the iteration is given up; only a read that does not return outlasts it."""
     waiting: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()
     places: queue.SimpleQueue[None] = queue.SimpleQueue()
     given_up = threading.Event()

@@ -106,11 +106,9 @@ def _gone(
     typical: NDArray[np.bool_],
     no_slower: bool = False,
 ) -> _Gone | None:
-    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are.
-
-    moments: of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no
-    step takes longer than in the slowest of the programs after those.
-    """
+    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are. moments:
+    of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no step
+    takes longer than in the slowest of the programs after those."""
     aligned = np.array([_in_order_of(programs[0], *own) for own in zip(programs, moments, strict=True)])
     order = aligned[0].argsort(kind="stable")
     order = order[aligned.min(axis=0)[order] > NEVER]
@@ -142,10 +140,8 @@ def _in_order_of(first: RankNodes, nodes: RankNodes, moments: Int) -> Int:
 
 
 def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_], no_slower: bool) -> NDArray[np.float64]:
-    """What the first `peers` of these ranks usually take in each place and step, ns, as `_gone` has it.
-
-    Places add up to what steps usually take: a pause that comes somewhere in most steps is in the median of no place.
-    """
+    """What the first `peers` of these ranks usually take in each place and step, ns, as `_gone` has it. Places add up
+    to what steps usually take: a pause that comes somewhere in most steps is in the median of no place."""
     taken = _expected(cube, peers, typical)
     whole = ~np.isnan(cube).any(axis=(0, 1))  # the window may begin or end within a step
     if not np.count_nonzero(whole):
@@ -187,11 +183,8 @@ def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 
 def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> Scenario | None:
-    """These ranks run as their peers outside the set usually do in `typical` steps.
-
-    Where all peers of one are in the set, each is as quick as they are where it is late, in a place of its own; None
-    where it is late in none.
-    """
+    """These ranks run as their peers outside the set usually do in `typical` steps. Where all peers of one are in the
+    set, each is as quick as they are where it is late, in a place of its own; None where it is late in none."""
     program_of, spared = {}, {}
     for rank in ranks:
         # the peer of `rank` outside `ranks` with the median own time; of two the slower one

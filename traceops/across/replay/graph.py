@@ -225,19 +225,15 @@ def lead(nodes: RankNodes) -> int:
 
 
 def is_unknown(nodes: RankNodes) -> bool:
-    """Whether nobody knows how fast the host is by itself. One without any launch in the trace is not replayed.
-
-    It uses up its lead, or the trace has launches, and none in the first step: nothing shows how far ahead it was.
-    """
+    """Whether nobody knows how fast the host is by itself. One without any launch in the trace is not replayed. It uses
+    up its lead, or the trace has launches, and none in the first step: nothing shows how far ahead it was."""
     own = leads(nodes)
     return (own[0] is None and any(one is not None for one in own)) or _uses_up(nodes, own)
 
 
 def caught_up_each_step(nodes: RankNodes) -> bool:
-    """Whether in every step the host waits until the device has done all that was launched before.
-
-    One that waits for an event of the step before keeps what it is ahead.
-    """
+    """Whether in every step the host waits until the device has done all that was launched before. One that waits for
+    an event of the step before keeps what it is ahead."""
     edges, waits = nodes.stands_at[nodes.first_edge :], nodes.waits.stands_at
     if len(waits) < len(edges) - 1:
         return False
@@ -352,10 +348,8 @@ def build_graph(
     fits: Mapping[int, ClockFit],
     stages: Mapping[int, int] | None = None,
 ) -> StepGraph | None:
-    """The graph over the steps that all ranks share; None where there is nothing to compare.
-
-    Ranks in different `stages` of a pipeline are no peers, whatever their programs look like.
-    """
+    """The graph over the steps that all ranks share; None where there is nothing to compare. Ranks in different
+    `stages` of a pipeline are no peers, whatever their programs look like."""
     steps = _common_steps(ranks, matching)
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None

@@ -238,10 +238,8 @@ def unslowed(nodes: RankNodes, part: float) -> RankNodes:
 
 
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
-    """The program of `source` with its nodes in the order of `target`.
-
-    A node that only the target has begins with the one before it; a join for one that only the source has goes.
-    """
+    """The program of `source` with its nodes in the order of `target`. A node that only the target has begins with the
+    one before it; a join for one that only the source has goes."""
     if source.labels == target.labels:
         return source
     at = {label: node for node, label in enumerate(source.labels)}
@@ -305,9 +303,7 @@ class HostShift(Struct, frozen=True):
 
 def shared_hosts(graph: StepGraph, role: Sequence[int], more: Sequence[int]) -> Mapping[int, HostShift]:
     """What these ranks' hosts take longer than their peers' in steps in which they launch more, shared by the role.
-
-    Elsewhere a host that takes longer is late for a reason of its own, which stays.
-    """
+    Elsewhere a host that takes longer is late for a reason of its own, which stays."""
     rest = [rank for rank in role if rank not in more]
     if not rest or any(rank not in graph.kernels for rank in role):
         return {}

@@ -121,11 +121,9 @@ def _no_longer(steps: Steps, measured: Steps, replayed: Steps) -> bool:
 def _replay(
     graph: StepGraph, change: Scenario, later: Mapping[int, int] | None, kept: Mapping[int, int] | None = None
 ) -> tuple[SimulatedSteps, dict[int, int], dict[int, int]]:
-    """The replayed steps, by how much each host loses its lead in them, and by how much it gains, ns.
-
-    later: by how much hosts are later than just in time for the first step; None: as they were. kept: how much of its
-    lead a host keeps, because it would gain that much under the change too.
-    """
+    """The replayed steps, by how much each host loses its lead in them, and by how much it gains, ns. later: by how
+    much hosts are later than just in time for the first step; None: as they were. kept: how much of its lead a host
+    keeps, because it would gain that much under the change too."""
     programs = [_program(graph, rank, change, later, kept or {}) for rank in graph.ranks]
     transfer = graph.transfer if change.transfer is None else change.transfer
     if (compiled := _compiled()) is None:
@@ -239,10 +237,8 @@ _FAR = 1 << 40  # ns: further than any two moments of a window are apart
 
 class _WaitingHost:
     """One rank's launches and waits while it is replayed. Of each launch `late` is the host's own time less the rank's.
-
     Behind its first waits a host is later by `later`, each time what its device was behind then. Launches between two
-    waits hold up what comes next by the most of their `late` and that.
-    """
+    waits hold up what comes next by the most of their `late` and that."""
 
     def __init__(self, nodes: RankNodes, late: Int, work: Int, host: Int, joined_at: Int) -> None:
         """`late` is of each node; `work` and `host` of each wait; `joined_at` when the joins are over."""

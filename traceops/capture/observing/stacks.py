@@ -241,9 +241,7 @@ class Stacks:
 
 def is_begin(code: CodeType, instruction: int) -> bool:
     """Whether a function is only called there. Python lets others run first there, and then at the next call or loop.
-
-    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it.
-    """
+    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it."""
     if not 0 <= instruction < len(code.co_code) or code.co_code[instruction] != _RESUME:
         return False
     return code.co_code[instruction + 1] == 0  # others are behind a `yield` or an `await`

@@ -274,9 +274,7 @@ def allocator_counters(device: int) -> tuple[int, int, int] | None:
 
 def allocator_bytes(device: int) -> tuple[int, int, int, int, int] | None:
     """Bytes that tensors hold, that are reserved, that lie free between blocks in use; most held and reserved so far.
-
-    None where torch does not tell.
-    """
+    None where torch does not tell."""
     torch = sys.modules.get("torch")
     if (read := getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)) is None:
         return None

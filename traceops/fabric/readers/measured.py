@@ -101,10 +101,8 @@ class _TestRun(Struct):
 
 
 def holds_nccl_tests(path: str) -> bool:
-    """Whether a text file has the head of such a table; of a large one, the first 64 MiB count.
-
-    Raises InputError where it cannot be read.
-    """
+    """Whether a text file has the head of such a table; of a large one, the first 64 MiB count. Raises InputError where
+    it cannot be read."""
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 

@@ -201,11 +201,9 @@ _MOST_NVML = 16
 
 
 class _Lane(Struct):
-    """One device of one process. starting: a communicator between its START and its COMPLETE.
-
-    The rest waits for a COMPLETE without START, as NCCL printed it until 2.17. late: links by how many communicators
-    there were before. splits: by the parent's pointer.
-    """
+    """One device of one process. starting: a communicator between its START and its COMPLETE. The rest waits for a
+    COMPLETE without START, as NCCL printed it until 2.17. late: links by how many communicators there were before.
+    splits: by the parent's pointer."""
 
     members: list[Member] = field(default_factory=list)
     starting: Member | None = None

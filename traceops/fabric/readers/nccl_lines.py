@@ -62,10 +62,8 @@ class NcclLine(NamedTuple):
 
 
 def holds_nccl_lines(path: str) -> bool:
-    """Whether a text file holds lines of NCCL or RCCL; of a large one, the first 64 MiB count.
-
-    Raises InputError where it cannot be read.
-    """
+    """Whether a text file holds lines of NCCL or RCCL; of a large one, the first 64 MiB count. Raises InputError where
+    it cannot be read."""
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
@@ -295,9 +293,7 @@ def read_ring(message: bytes) -> tuple[int, ...] | None:
 
 def read_link(text: bytes) -> Link | None:
     """What follows ``Channel 00/0 : ``."""
-    if (match := _LINK.match(text)) is None:
-        return None
-    if (way := _way(match[6])) is None:
+    if (match := _LINK.match(text)) is None or (way := _way(match[6])) is None:
         return None
     transport, detail, device, gdr, proxy = way
     return Link(

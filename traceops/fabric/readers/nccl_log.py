@@ -87,10 +87,8 @@ _NEEDLES: tuple[bytes, ...] = (
 
 
 class _NcclProcess(Struct):
-    """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``.
-
-    absent, off and broken: networks without a device, switched off, and with devices that cannot be used.
-    """
+    """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``. absent, off and broken: networks
+    without a device, switched off, and with devices that cannot be used."""
 
     devices: dict[str, dict[int, str]] = field(default_factory=dict)
     gdr: dict[str, dict[str, bool]] = field(default_factory=dict)
@@ -271,10 +269,8 @@ _MOST_NAMES = 100
 
 
 def read_nccl_log(paths: Sequence[str]) -> nccl.NcclLog:
-    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over.
-
-    The files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read.
-    """
+    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over. The
+    files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read."""
     reader = _Reader()
     lines = nccl_lines.LineReader()
     for path in paths:

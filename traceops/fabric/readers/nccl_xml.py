@@ -162,10 +162,8 @@ def _link(gpu: Element) -> Element:
 
 
 def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], tuple[int, float | None]]:
-    """Links of a kind between pairs of GPUs, and the share of them that leads back where it is not all.
-
-    A switch gives each pair as many as the one with fewer has. Of a pair whose two ways differ the key has the wider.
-    """
+    """Links of a kind between pairs of GPUs, and the share of them that leads back where it is not all. A switch gives
+    each pair as many as the one with fewer has. Of a pair whose two ways differ the key has the wider."""
     by_bus = {_bus_id(parents): label for label, _, parents in gpus}
     direct: defaultdict[tuple[str, str], int] = defaultdict(int)
     switched: defaultdict[str, int] = defaultdict(int)

@@ -58,10 +58,8 @@ def _order(numbers: list[int]) -> list[int]:
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:
-    """Operations launched together: the last entry stands for the launch, and only it has a state.
-
-    Sends and receives stay apart, with that state; collectives become one with all their sizes.
-    """
+    """Operations launched together: the last entry stands for the launch, and only it has a state. Sends and receives
+    stay apart, with that state; collectives become one with all their sizes."""
     if len(run) == 1 or not run[-1].op.lower().endswith(_WRAPPER):
         return run
     last = run[-1]
@@ -200,10 +198,8 @@ def is_dump(head: bytes) -> bool:
 
 
 def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
-    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used.
-
-    Raises InputError for a file that is no dump, or from which nothing can be read.
-    """
+    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used. Raises
+    InputError for a file that is no dump, or from which nothing can be read."""
     document, damage = _document(path)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}

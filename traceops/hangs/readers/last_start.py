@@ -45,10 +45,8 @@ class _Said(Struct, frozen=True):
 
 
 def without_passed(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, nodes that were ready again before a pod was deleted as 'passed'.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log, nodes that were ready again before a pod was deleted as 'passed'. Raises InputError where
+    the file cannot be read."""
     if not any(_NOT_READY in event.text for event in events):
         return events
     said, now = _read(path)
@@ -136,10 +134,8 @@ class _LastState(Struct, frozen=True):
 
 
 def with_pod_states(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, with what ended a container before its last start told as that.
-
-    A container that runs again or is done is over it: 'passed'. Raises InputError where the file cannot be read.
-    """
+    """The events of a log, with what ended a container before its last start told as that. A container that runs again
+    or is done is over it: 'passed'. Raises InputError where the file cannot be read."""
     ends = [event for event in events if event.kind in ("error", "memory", "exit")]
     states = list(_last_states(_text(path))) if ends and holds(path, _OF_PODS) else []
     lines_of = {event.line for event in ends}
@@ -252,10 +248,8 @@ _MOST = 1 << 12  # ranks
 
 
 def last_lines(path: str) -> tuple[LogEvent, ...]:
-    """The last line of each rank, as 'said', with the time of day in it, in order of ranks.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The last line of each rank, as 'said', with the time of day in it, in order of ranks. Raises InputError where the
+    file cannot be read."""
     last: dict[int, int] = {}  # the first line of the last block that names a rank
     for number, block in blocks_with(path, _OF_RANKS):
         for rank in map(int, set(_RANK.findall(block))):

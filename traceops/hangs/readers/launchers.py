@@ -205,11 +205,9 @@ class Exits:
 
 
 class _Emitter(Struct, frozen=True):
-    """A launcher's line on the end of processes. word: in each such line.
-
-    Groups: ranks ('3', '0-2,5'), code, signal (its number), name (SIGKILL), words (Slurm's), pid. text: instead of
-    the line itself. sure: it counts the ranks of the job. by_shell: 128 is added to a signal.
-    """
+    """A launcher's line on the end of processes. word: in each such line. Groups: ranks ('3', '0-2,5'), code, signal
+    (its number), name (SIGKILL), words (Slurm's), pid. text: instead of the line itself. sure: it counts the ranks of
+    the job. by_shell: 128 is added to a signal."""
 
     word: str
     pattern: re.Pattern[str]

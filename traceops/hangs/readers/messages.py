@@ -343,11 +343,8 @@ _MOST_KNOWN = 1 << 16
 
 
 class Speakers:
-    """Tells lines by rank.
-
-    A label may count ranks within a node, or Slurm's tasks. It is the rank only where the log never shows one of its
-    kind beside a different rank. Once it was seen beside a rank, it means that rank.
-    """
+    """Tells lines by rank. A label may count ranks within a node, or Slurm's tasks. It is the rank only where the log
+    never shows one of its kind beside a different rank. Once it was seen beside a rank, it means that rank."""
 
     def __init__(self, default: int | None) -> None:
         self._default = default

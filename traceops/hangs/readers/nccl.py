@@ -400,9 +400,7 @@ class _Calls(NamedTuple):
 
 def mismatched_calls(path: str) -> LogEvent | None:
     """The first call that differs between ranks; None where all agree, or not all ranks of a communicator are there.
-
-    Raises InputError where the file cannot be read.
-    """
+    Raises InputError where the file cannot be read."""
     calls: defaultdict[tuple[int, _Process, str], _Calls] = defaultdict(lambda: _Calls(defaultdict(list), {}))
     ranks: dict[tuple[_Process, str], int] = {}
     devices: dict[_Process, int] = {}

@@ -69,10 +69,8 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def processes(jobs: int) -> Iterator[WorkerPool]:
-    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them.
-
-    Where this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work.
-    """
+    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them. Where
+    this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work."""
     import multiprocessing  # what needs no processes starts sooner without it
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing.connection import wait

@@ -136,11 +136,8 @@ class MapOptions(Struct, frozen=True):
 
 
 def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list[RankSummary], list[tuple[str, str]]]:
-    """Summaries in rank order, and the files that failed with what is wrong with them.
-
-    Raises UsageError for an executor or a size of the cache that makes no sense, and where HTA is asked for and is not
-    installed.
-    """
+    """Summaries in rank order, and the files that failed with what is wrong with them. Raises UsageError for an
+    executor or a size of the cache that makes no sense, and where HTA is asked for and is not installed."""
     if options.with_hta:
         from traceops.measure.hta_bridge import preload
 
@@ -168,10 +165,8 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
 
 
 def write_summary(file: TraceFile) -> Path:
-    """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path.
-
-    Raises InputError where the trace cannot be read or analysed, or the summary cannot be written.
-    """
+    """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path. Raises InputError
+    where the trace cannot be read or analysed, or the summary cannot be written."""
     target = Path(trace_stem(file.path) + SUFFIX)
     content = content_of(file.path)
     try:
@@ -300,8 +295,7 @@ class _Results:
             else:
                 self.fail(file, result.problem)
             return
-        summary = result.summary
-        if summary is None:
+        if (summary := result.summary) is None:
             try:
                 header, summary = unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
             except ValueError as error:

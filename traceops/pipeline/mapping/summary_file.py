@@ -125,8 +125,7 @@ def _narrow(array: NDArray[Any]) -> tuple[str, bytes] | None:
 def _unpack(kind: type, packed: Any) -> Any:
     dtype, stored_as = _dtypes(kind)
     array = msgspec.convert(packed, _PackedArray)
-    stored = stored_as.get(array.dtype)
-    if stored is None or (array.first is not None and not array.shape):
+    if (stored := stored_as.get(array.dtype)) is None or (array.first is not None and not array.shape):
         raise ValueError(f"an array of {array.dtype!r:.20} where {dtype} belongs")
     shape = array.shape if array.first is None else (array.shape[0] - 1, *array.shape[1:])
     if min(shape, default=0) < 0 or math.prod(shape) * stored.itemsize != len(array.data):
@@ -157,9 +156,7 @@ def _dtypes(kind: type) -> tuple[np.dtype[Any], dict[str, np.dtype[Any]]]:
 
 def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
     """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
-
-    Structs are changed in place: nobody else has them yet.
-    """
+    Structs are changed in place: nobody else has them yet."""
     kind: Any = type(value)
     if kind in _LEAVES:
         return value
@@ -397,10 +394,8 @@ class Content(Struct, frozen=True):
 
 
 def content_of(path: str) -> Content | None:
-    """What a file holds now; None for a remote one whose store tells no checksum.
-
-    Raises InputError where it cannot be read.
-    """
+    """What a file holds now; None for a remote one whose store tells no checksum. Raises InputError where it cannot be
+    read."""
     if is_remote(path):
         return _remote_content(path)
     digest = hashlib.sha256()
@@ -502,10 +497,8 @@ def _if_same(data: bytes, header: SummaryHeader) -> bytes | None:
 
 
 def load(folder: Path, header: SummaryHeader) -> bytes | None:
-    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one.
-
-    One that others could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read.
-    """
+    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one. One that others
+    could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read."""
     path = _place(folder, header)
     try:
         with open_own(path, folder) as file:

@@ -87,9 +87,7 @@ _MOST_TICKS = 10
 
 def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] = ()) -> Figure | None:
     """Bus bandwidth in GB/s over bytes of a message, a line an operation, with dashed lines of earlier references.
-
-    Lines need two sizes at least; None without any.
-    """
+    Lines need two sizes at least; None without any."""
     if not (lines := _lines(measured)):
         return None
     whose = list(dict.fromkeys((gpus, host) for _, gpus, host in lines))
@@ -276,11 +274,8 @@ _MOST_TITLE = 80
 
 
 def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "none") -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
-
-    Without a sweep there is no chart, and the page has no script. Everything that came from the machine is escaped.
-    Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. Without a sweep there is no chart, and the page has no
+    script. Everything that came from the machine is escaped. Raises ValueError for another `plotlyjs`."""
     return write_html(describe(checkup), plotlyjs=plotlyjs)
 
 
@@ -376,8 +371,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
         blocks.append(TableBlock(tests))
     if checkup.inspector is not None:
         blocks.append(TableBlock(inspector_table(checkup.inspector)))
-    figure = sweep_figure(checkup.measured, checkup.references)
-    if figure is not None and (blocks or matrices):
+    if (figure := sweep_figure(checkup.measured, checkup.references)) is not None and (blocks or matrices):
         dashed = any(trace["line"]["dash"] == "dash" for trace in figure["data"])
         about = " ".join([WORDS["latency"], *([WORDS["dashed"]] if dashed else [])])
         blocks += [Heading("Over message size"), soft(about), Chart("sweep", WORDS["sweep"], figure)]

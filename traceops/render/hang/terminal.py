@@ -51,10 +51,8 @@ def print_diagnosis(
 
 
 def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
-    """The first cause, what it rests on, and what to do about it; nothing where there is none.
-
-    Memory that ran out is told without the lines it was read from: they repeat its numbers, and more is to come.
-    """
+    """The first cause, what it rests on, and what to do about it; nothing where there is none. Memory that ran out is
+    told without the lines it was read from: they repeat its numbers, and more is to come."""
     first = diagnosis.roots[:1]
     out_of_memory = any(root.crash is not None and root.crash.kind == "gpu_memory" for root in first)
     shown = [replace(root, evidence=()) if out_of_memory else root for root in first]

@@ -64,10 +64,8 @@ _LEAST_RANGE = 0.05  # of the median to both sides, so that an even trend looks 
 
 
 def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
-    """A dot a capture over its commit, in time order, a line at each level, and a mark at each lasting change.
-
-    Captures of one commit stand above each other. The axis spans at least 5 % to both sides of the median.
-    """
+    """A dot a capture over its commit, in time order, a line at each level, and a mark at each lasting change. Captures
+    of one commit stand above each other. The axis spans at least 5 % to both sides of the median."""
     scale, unit = (1e-9, "GB") if trend.unit == "B" else (1.0, trend.unit)
     places = [position for position, commit in enumerate(history.commits) for _ in commit.samples]
     samples = [sample for commit in history.commits for sample in commit.samples]
@@ -161,11 +159,8 @@ TERMS = tuple(Term(key.removeprefix("term."), meaning) for key, meaning in WORDS
 def render_history_html(
     histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str
 ) -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
-
-    Everything that came from the store is escaped, and a content security policy admits the page's own
-    scripts only. Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. Everything that came from the store is escaped, and a
+    content security policy admits the page's own scripts only. Raises ValueError for another `plotlyjs`."""
     return write_html(describe(histories, problems, store), plotlyjs=plotlyjs)
 
 
@@ -281,10 +276,8 @@ FILES = ("history.html", "history.json", "history.csv")
 def write_history(
     histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, folder: Path, plotlyjs: str = "none"
 ) -> list[Path]:
-    """Write the three files into `folder`, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the three files into `folder`, each whole or not at all; the page comes first. Raises InputError where the
+    folder cannot be written to."""
     # what history.json holds, see docs/formats.md
     contents: dict[str, str | bytes] = {
         "history.html": render_history_html(histories, problems, store, plotlyjs=plotlyjs),

@@ -208,10 +208,8 @@ def _operator_text(row: OperatorRow) -> str:
 
 
 def roofline_figure(report: Report) -> Figure | None:
-    """Operators as points: operations per byte against TFLOP/s, below what memory and the units attain.
-
-    None where no operator's operations are known, or the GPU's rates are not.
-    """
+    """Operators as points: operations per byte against TFLOP/s, below what memory and the units attain. None where no
+    operator's operations are known, or the GPU's rates are not."""
     if report.compute is UNSET or report.compute.roofs is None:
         return None
     rows = [row for row in report.compute.operators if row.flops and row.bytes and row.ms]

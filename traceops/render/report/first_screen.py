@@ -189,10 +189,8 @@ def _marks(rows: Rows, kind: str, said: str, end: float) -> tuple[Mark, ...]:
 
 
 def dense_stretches(rows: Rows, kind: str, end: float) -> list[tuple[float, float, float]]:
-    """(from, to, ms of the kind) of each stretch with a kind, the most first.
-
-    Runs less than 3 % of the step apart are one stretch, as long as half of it is of that kind.
-    """
+    """(from, to, ms of the kind) of each stretch with a kind, the most first. Runs less than 3 % of the step apart are
+    one stretch, as long as half of it is of that kind."""
     found: list[tuple[float, float, float]] = []
     for row in sorted((row for row in rows if row.kind == kind), key=lambda row: row.start_ms):
         stop = row.start_ms + row.duration_ms

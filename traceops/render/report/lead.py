@@ -139,9 +139,7 @@ def nothing_timed(report: Report) -> bool:
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:
     """What could not be judged: a family of rules by its name if none of it was judged, else the ids, or how many.
-
-    Rules that no data of the run could decide are left out, as `count_checks` leaves them out.
-    """
+    Rules that no data of the run could decide are left out, as `count_checks` leaves them out."""
     families: dict[Family | None, list[Check]] = defaultdict(list)
     for check in checks:
         if check.unjudged is not UNSET:

@@ -67,10 +67,8 @@ def detail_step(report: Report) -> int | None:
 
 
 def finding_place(finding: Finding, report: Report) -> Place | None:
-    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either.
-
-    None too where it names steps of the run and none of them was recorded.
-    """
+    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either. None
+    too where it names steps of the run and none of them was recorded."""
     if (detail := report.detail) is None:
         return None
     drawn = {rank.rank for step in detail.steps for rank in step.ranks}
@@ -87,12 +85,9 @@ def _longest(detail: Detail) -> int:
 
 
 def _blob(step: DetailStep) -> str:
-    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64
-    with '-' for '/', which JSON inside a page escapes.
-
-    The columns, each of all lanes: the gap since the bar before, how long it lasts, its name, how many events more than
-    one it stands for, and how long it is idle within.
-    """
+    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64 with '-'
+    for '/', which JSON inside a page escapes. The columns, each of all lanes: the gap since the bar before, how long it
+    lasts, its name, how many events more than one it stands for, and how long it is idle within."""
     unit = max(step.length_ns // _FINEST, 1)
     words: dict[str, int] = {}
     columns: tuple[list[Int], ...] = ([], [], [], [], [])

@@ -156,10 +156,8 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
 
 
 def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
-    """How many steps there were, and what part of the run the odd ones take.
-
-    That others take much longer than the recorded ones is said, as what is found is of those alone.
-    """
+    """How many steps there were, and what part of the run the odd ones take. That others take much longer than the
+    recorded ones is said, as what is found is of those alone."""
     rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
     slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
     own = rows.own_profiler

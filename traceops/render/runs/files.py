@@ -225,10 +225,8 @@ FILES = ("runs.html", "runs.json", "runs.csv")
 
 
 def write_runs(rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[str, ...] = FORMATS) -> list[Path]:
-    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written. Raises
+    InputError where the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
         contents["runs.html"] = write_html(describe(rows, title))

@@ -35,10 +35,8 @@ _MOST_PARTS = 12
 
 
 def write_scale(found: ScaleDocument, folder: Path) -> list[Path]:
-    """Write the four files, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the four files, each whole or not at all; the page comes first. Raises InputError where the folder cannot
+    be written to."""
     lines = [prose(verdict(found).sentence, 900)]
     tables = [sizes_table(found), *(lost_table(row) for row in found.sizes if row.lost)]
     if found.predictions:

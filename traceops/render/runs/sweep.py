@@ -27,10 +27,8 @@ FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 
 
 def write_sweep(found: SweepDocument, folder: Path) -> list[Path]:
-    """Write the four files, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the four files, each whole or not at all; the page comes first. Raises InputError where the folder cannot
+    be written to."""
     made = _table(found)
     lines = markdown_lines(made)
     sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
@@ -85,7 +83,8 @@ def verdict(found: SweepDocument) -> Headline:
         behind = other.behind_pct or 0.0  # of the rate: the step's time is as much shorter
         facts |= {"same": other.label} if found.told_apart is False else {"other": other.label}
         facts |= {"more_pct": 100 / (1 - behind / 100) - 100} if found.by_samples else {"less_pct": behind}
-        facts |= {"once": not found.told_apart and best.trained == other.trained == 1}
+        once = not found.told_apart and best.trained == other.trained == 1
+        facts |= {"once": once, "both_once": True if once and found.told_apart is False else None}
         facts |= {"no_samples": not found.by_samples}
     said = phrases("runs", "sweep", "verdict" if other is not None else "alone", **facts)
     return Headline("warning" if failed else "info", said[0])

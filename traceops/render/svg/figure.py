@@ -17,10 +17,8 @@ _BELOW_PX = 60  # of plotly's height: margins, which hold its ticks and title
 
 
 def plot_of(figure: Mapping[str, Any]) -> plot.Plot:
-    """The figure laid out.
-
-    Raises ValueError for a trace of another type than `TYPES`: nothing of a figure is left out without a word.
-    """
+    """The figure laid out. Raises ValueError for a trace of another type than `TYPES`: nothing of a figure is left out
+    without a word."""
     traces: Sequence[Mapping[str, Any]] = figure["data"]
     layout: Mapping[str, Any] = figure["layout"]
     for trace in traces:

@@ -153,10 +153,8 @@ _ROOM = 0.06  # of the range, beside the outermost points
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """A scale from `low` to `high`, which may be the larger one; log: of powers of ten, as the range is.
-
-    `names` are the categories by place, if it has any; `ticks` (value, text).
-    """
+    """A scale from `low` to `high`, which may be the larger one; log: of powers of ten, as the range is. `names` are
+    the categories by place, if it has any; `ticks` (value, text)."""
 
     low: float
     high: float
@@ -304,10 +302,8 @@ _EXTRA = re.compile(r"<extra>.*?</extra>", re.S)
 
 
 def titles(trace: Mapping[str, Any], template_key: str = "hovertemplate") -> Callable[[Any, dict[str, Any]], str]:
-    """(place of the mark, its own values) to the text; '' for a trace that has none.
-
-    The place is an index, or (line, column) of a heat map.
-    """
+    """(place of the mark, its own values) to the text; '' for a trace that has none. The place is an index, or (line,
+    column) of a heat map."""
     template = trace.get(template_key)
     if not template or trace.get("hoverinfo") == "skip":
         return lambda place, values: ""
@@ -333,9 +329,7 @@ def number_as(value: Any, form: str) -> str:
     if not isinstance(value, (int, float)) or not form:
         return str(value)
     digits = int(re.sub(r"\D", "", form) or 3)
-    if form.endswith("f"):
-        return f"{value:,.{digits}f}"
-    return digits_text(value, digits)
+    return f"{value:,.{digits}f}" if form.endswith("f") else digits_text(value, digits)
 
 
 def _at(values: Any, place: Any) -> Any:

@@ -36,10 +36,8 @@ _ANY_MARK = re.compile(r"[^A-Za-z0-9 ]")
 
 
 def prose(text: str, limit: int = 600) -> str:
-    """Words to stand in a paragraph, a list item or a table's cell.
-
-    Mentions, references, commit-like links and emoji codes stay plain text, formatting signs are shown.
-    """
+    """Words to stand in a paragraph, a list item or a table's cell. Mentions, references, commit-like links and emoji
+    codes stay plain text, formatting signs are shown."""
     said = one_line(text, limit)  # which leaves no break that was there before
     for pattern, instead in _LINKS:
         said = pattern.sub(instead, said)

@@ -39,11 +39,9 @@ _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA",
 
 
 class _Seen(Struct, frozen=True):
-    """What a log and the topologies show of the network.
-
-    between: talks over sockets that leave their host. fast: devices of faster networks. asked_for: settings that ask
-    for sockets. nothing_faster: a topology names all networks of a host, and none is faster.
-    """
+    """What a log and the topologies show of the network. between: talks over sockets that leave their host. fast:
+    devices of faster networks. asked_for: settings that ask for sockets. nothing_faster: a topology names all networks
+    of a host, and none is faster."""
 
     log: NcclLog
     talked: Sequence[Talk]
@@ -60,8 +58,7 @@ class _Seen(Struct, frozen=True):
 
 def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
-    log = fabric.log
-    if log is None or not (log.networks or log.communicators or log.plugin_failures):
+    if (log := fabric.log) is None or not (log.networks or log.communicators or log.plugin_failures):
         return SOCKETS.not_evaluated(reason("fabric", "no_log"))
     seen = _seen(fabric, log, talked)
     over_sockets = seen.over_sockets
@@ -118,8 +115,7 @@ def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
         return "info", Sockets(case="not_informed", remark="not_informed")
     if seen.over_sockets:
         return "error" if seen.between else "warning", Sockets(case="fell_back")
-    others = tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"}))
-    if others:
+    if others := tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"})):
         return "info", Sockets(case="in_its_place", ways=others)
     if all_ranks_told(log):
         return "info", Sockets(case="not_needed")
@@ -218,10 +214,8 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
 
 
 def _far_ends(log: NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
-    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log.
-
-    count: how many NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them.
-    """
+    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log. count: how many
+    NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them."""
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)

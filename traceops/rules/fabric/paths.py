@@ -152,10 +152,8 @@ def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[G
 
 
 def _way(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) -> str:
-    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these.
-
-    hung: ranks hang, and the other way is advised for that. logged: NCCL's log tells of connections.
-    """
+    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these. hung: ranks hang, and
+    the other way is advised for that. logged: NCCL's log tells of connections."""
     if not between:
         return "joined" if by_others else "not_logged" if logged else "no_log"
     transport = between[0].connection.transport
@@ -266,10 +264,8 @@ def _unused(
 
 
 def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> _Has | None:
-    """What the pair has and does not use; None where nothing shows that it has anything better.
-
-    no_p2p: NCCL says that GPUs cannot reach each other directly; over PCIe that is how many kinds are made.
-    """
+    """What the pair has and does not use; None where nothing shows that it has anything better. no_p2p: NCCL says that
+    GPUs cannot reach each other directly; over PCIe that is how many kinds are made."""
     if (path := talk.path) is not None and path.kind in ("NV", "XGMI"):
         return _Has("xgmi" if path.kind == "XGMI" else "nvlink")
     name = next((gpu.name for gpu in talk.gpus if gpu is not None and gpu.name), None) or device

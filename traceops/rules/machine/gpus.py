@@ -108,11 +108,8 @@ def _slowed(gpu: SmiGpu) -> str:
 
 
 def _capped(gpu: SmiGpu) -> str:
-    """Why its clocks are low on purpose.
-
-    At the power limit is where a busy GPU belongs, an idle one may report that far below it, and clocks that a card
-    has by default were set by no one.
-    """
+    """Why its clocks are low on purpose. At the power limit is where a busy GPU belongs, an idle one may report that
+    far below it, and clocks that a card has by default were set by no one."""
     draw, limit = gpu.power_draw, gpu.power_limit
     below = draw is not None and limit is not None and draw < BOUNDS.power * limit
     usual = {"sw_power_cap": not gpu.idle or below, "applications_clocks_setting": gpu.own_clocks}

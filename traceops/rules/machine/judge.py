@@ -87,10 +87,8 @@ _MOST_HOSTS = 8
 
 
 def wrong_looks(looks: Sequence[Look]) -> list[Look]:
-    """Looks that are not all right, also those that could not be made.
-
-    Of a variable whose cost was measured, what is usually said of it is left out.
-    """
+    """Looks that are not all right, also those that could not be made. Of a variable whose cost was measured, what is
+    usually said of it is left out."""
     measured = {name for look in looks if look.level != "ok" for name in look.facts.get("variables", ())}
     return [look for look in looks if look.level != "ok" and not (look.area == "environment" and look.what in measured)]
 

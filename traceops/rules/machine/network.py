@@ -126,10 +126,8 @@ def _rate(one: Rdma) -> str:
 
 
 def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
-    """Ports that are down or slower beside siblings of the same model that are not.
-
-    InfiniBand between GPUs has all of its cards in use; a card's second port, storage and management often are not.
-    """
+    """Ports that are down or slower beside siblings of the same model that are not. InfiniBand between GPUs has all of
+    its cards in use; a card's second port, storage and management often are not."""
     siblings: dict[tuple[str | None, str | None], list[tuple[Rdma, Port]]] = defaultdict(list)
     for one in devices:
         for port in one.ports:
