@@ -14,13 +14,12 @@ from traceops.compare.model import Comparison, metric_of
 from traceops.compare.sentence import headline
 from traceops.compare.statistics import (
     detectable_pct,
+    drift,
     estimate,
     far_from_median,
     harmonic_mean,
     holm,
     quantile,
-    spread,
-    spread_of_rounds,
     step_error,
     taken_in_turn,
     two_sided_p,
@@ -224,9 +223,9 @@ def test_steps_that_only_alternate_do_not_widen_what_launches_may_differ_by() ->
     noise = np.random.default_rng(3).normal(size=120)
     level, slow = 20.0 + 0.2 * noise, 20.0 + np.repeat(noise[::8], 8)
     pairs = level * np.tile([0.05, 1.95], 60)
-    assert spread_of_rounds(level) > 0.5 * spread(level)  # unrelated steps: as it is
-    assert spread_of_rounds(slow) == spread(slow)  # neighbours are alike: as it is
-    assert spread_of_rounds(pairs) < 0.1 * spread(pairs)
+    assert drift(level) < 0.5 * np.std(level)  # unrelated steps: a stretch of them averages out
+    assert drift(slow) > 0.5 * np.std(slow)  # neighbours are alike: it does not
+    assert drift(pairs) < 0.1 * np.std(pairs)
     result = compare([trained(36.0, 1.0, 1)], [trained(16.5, 1.0, 2, turns=(0.05, 1.95))])
     assert verdict(result) == ("improvement", "improvement")
 
