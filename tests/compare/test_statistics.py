@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.compare import CompareConfig, ComparedCapture, compare
+from traceops.compare.judge import shows_from_pct
 from traceops.compare.model import Comparison, metric_of
 from traceops.compare.sentence import headline
 from traceops.compare.statistics import (
@@ -206,7 +207,7 @@ def verdict(result: Comparison) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("change_pct", "spread_pct", "decided"),
-    [(91.0, 5.0, True), (12.0, 1.0, True), (0.0, 1.0, False), (-12.0, 1.0, True), (12.0, 12.0, False)],
+    [(91.0, 5.0, True), (12.0, 1.0, True), (0.0, 1.0, False), (-12.0, 1.0, True), (4.0, 12.0, False)],
 )
 def test_two_captures_on_a_cpu_decide_what_steps_differ_less_than(
     change_pct: float, spread_pct: float, decided: bool
@@ -230,9 +231,27 @@ def test_steps_that_only_alternate_do_not_widen_what_launches_may_differ_by() ->
     assert verdict(result) == ("improvement", "improvement")
 
 
+def test_a_pace_that_drifts_hides_what_a_steady_one_shows() -> None:
+    """Eight stretches of each run that differ by a fifth among each other: launches may too."""
+    drifting = tuple(np.repeat([0.8, 1.1, 0.9, 1.2, 0.8, 1.2, 0.9, 1.1], 15))
+    base, head = trained(20.0, 1.0, 1, turns=drifting), trained(26.0, 1.0, 2, turns=drifting[::-1])
+    result = compare([base], [head])
+    assert verdict(result)[1] == "inconclusive" and "can show changes from" in result.sentence
+    assert verdict(compare([trained(20.0, 1.0, 1)], [trained(26.0, 1.0, 2)]))[1] == "regression"
+
+
+def test_what_two_captures_show_is_known_before_the_second() -> None:
+    steps = 20.0 + np.random.default_rng(1).normal(size=200)
+    quiet, slow = shows_from_pct(steps, "cpu", 0.0, CompareConfig()), shows_from_pct(steps, "cpu", 40.0, CompareConfig())
+    assert quiet is not None and slow is not None and 8.0 < quiet < 15.0 < 150.0 < slow
+    assert shows_from_pct(steps[:10], "cpu", 0.0, CompareConfig()) is None
+    assert (found := shows_from_pct(steps[:10], "cuda", 0.0, CompareConfig())) is not None and found < 15.0
+
+
 def test_a_loaded_machine_is_no_regression() -> None:
     """Head meets other work: its steps take three times as long, and differ by as much among each other."""
-    result = compare([trained(15.0, 2.0, 1)], [trained(43.0, 35.0, 2)])
+    waits = {"machine": [{"rank": 0, "host": "a", "waited_pct": 66.0}]}
+    result = compare([trained(15.0, 2.0, 1)], [trained(43.0, 35.0, 2, **waits)])
     assert verdict(result)[1] == "inconclusive"
 
 

@@ -137,7 +137,7 @@ def reach_text(out: Path, on_gpus: bool) -> str:
     percent = shows_from_pct(np.asarray(steps, dtype=float), device, waited, CompareConfig())
     if percent is None or percent <= _FINE_PCT:
         return ""
-    return _text("reach", percent=percent, noise=launch_noise_pct([steps], device, waited))
+    return _text("reach", percent=percent, noise=launch_noise_pct([([steps], waited)], device))
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:

@@ -150,21 +150,25 @@ _OF_DRIFT = 1.5  # with a margin
 _LEAST_CAPTURES = 2
 
 
-def launch_noise_pct(series: Sequence[Float], device: str, waited: float) -> float | None:
-    """What launches of one code may differ by here; None where it takes several captures a side to know.
+def launch_noise_pct(sides: Sequence[tuple[Sequence[Float], float]], device: str) -> float | None:
+    """What launches of one code may differ by here, percent of base's step; None where several captures must show it.
 
-    series: steps of each capture, ms. waited: percent of its time for which a main thread waits for a core.
+    sides: of base and head the steps of each capture, ms, and the percent of its time for which a main thread waits for
+    a core.
     """
     if device != "cpu":
         return LAUNCH_NOISE_PCT["cuda"]
-    if any(len(own) < _MANY_STEPS for own in series):
+    if any(len(own) < _MANY_STEPS for series, _ in sides for own in series):
         return None
-    return max(LAUNCH_NOISE_PCT["cpu"], waited, *(100 * _OF_DRIFT * drift(own) / float(np.median(own)) for own in series))
+    steps = [float(np.mean([np.median(own) for own in series])) for series, _ in sides]
+    drifts = [_OF_DRIFT * max(map(drift, series)) for series, _ in sides]
+    least = [max(LAUNCH_NOISE_PCT["cpu"], waited) / 100 * step for (_, waited), step in zip(sides, steps, strict=True)]
+    return 100 * math.sqrt(float(np.mean(np.square(np.maximum(drifts, least))))) / steps[0]
 
 
 def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConfig) -> float | None:
     """The smallest change that this capture and one more would show; None where two do not suffice."""
-    noise_pct = launch_noise_pct([steps], device, waited)
+    noise_pct = launch_noise_pct([([steps], waited)], device)
     if noise_pct is None or len(steps) < MIN_STEPS:
         return None
     step = float(np.median(steps))

@@ -142,7 +142,7 @@ def _noise(
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     pct = config.launch_noise_pct
     if pct is None:
-        pct = _launches_differ_by(step_time, (*base, *head), on_cpu)
+        pct = _launches_differ_by(step_time, (base, head), on_cpu)
     # Captures that were not taken in turn may have met different sessions of the machine.
     floor_pct = 0.0 if in_turn else pct or 0.0
     if on_cpu:
@@ -150,9 +150,11 @@ def _noise(
     return _Noise(in_turn, in_turn and len(base) >= LEAST_PAIRS, pct, floor_pct)
 
 
-def _launches_differ_by(step_time: Metric, captures: Sequence[ComparedCapture], on_cpu: bool) -> float | None:
-    series = [step_time.series(capture) for capture in captures]
-    return judge.launch_noise_pct(series, "cpu" if on_cpu else "cuda", judge.waited_pct(captures))
+def _launches_differ_by(
+    step_time: Metric, sides: Sequence[Sequence[ComparedCapture]], on_cpu: bool
+) -> float | None:
+    timed = [([step_time.series(capture) for capture in side], judge.waited_pct(side)) for side in sides]
+    return judge.launch_noise_pct(timed, "cpu" if on_cpu else "cuda")
 
 
 def _bound(
@@ -168,7 +170,7 @@ def _bound(
     if open_:
         return judge.step_bound(base, head) if all(one.of_profiler for one in open_) else None
     timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
-    return judge.apart(*timed, noise_pct=_launches_differ_by(step_time, (*base, *head), on_cpu), on_gpus=not on_cpu)
+    return judge.apart(*timed, noise_pct=_launches_differ_by(step_time, (base, head), on_cpu), on_gpus=not on_cpu)
 
 
 def _regression(row: MetricChange, held: Explanation | None, explanations: Sequence[Explanation]) -> Finding:
