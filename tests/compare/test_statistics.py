@@ -242,7 +242,10 @@ def test_a_pace_that_drifts_hides_what_a_steady_one_shows() -> None:
 
 def test_what_two_captures_show_is_known_before_the_second() -> None:
     steps = 20.0 + np.random.default_rng(1).normal(size=200)
-    quiet, slow = shows_from_pct(steps, "cpu", 0.0, CompareConfig()), shows_from_pct(steps, "cpu", 40.0, CompareConfig())
+    quiet, slow = (
+        shows_from_pct(steps, "cpu", 0.0, CompareConfig()),
+        shows_from_pct(steps, "cpu", 40.0, CompareConfig()),
+    )
     assert quiet is not None and slow is not None and 8.0 < quiet < 15.0 < 150.0 < slow
     assert shows_from_pct(steps[:10], "cpu", 0.0, CompareConfig()) is None
     assert (found := shows_from_pct(steps[:10], "cuda", 0.0, CompareConfig())) is not None and found < 15.0

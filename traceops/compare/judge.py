@@ -174,7 +174,11 @@ def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConf
     step = float(np.median(steps))
     alike = estimate([steps], [steps], np.median, noise_pct / 100 * step)
     assert alike is not None
-    return 100 * alike.detectable(config.confidence, config.power, (config.threshold("step_time") or 0.0) / 100 * step) / step
+    return (
+        100
+        * alike.detectable(config.confidence, config.power, (config.threshold("step_time") or 0.0) / 100 * step)
+        / step
+    )
 
 
 def waited_pct(captures: Sequence[ComparedCapture]) -> float:

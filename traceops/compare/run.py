@@ -150,9 +150,7 @@ def _noise(
     return _Noise(in_turn, in_turn and len(base) >= LEAST_PAIRS, pct, floor_pct)
 
 
-def _launches_differ_by(
-    step_time: Metric, sides: Sequence[Sequence[ComparedCapture]], on_cpu: bool
-) -> float | None:
+def _launches_differ_by(step_time: Metric, sides: Sequence[Sequence[ComparedCapture]], on_cpu: bool) -> float | None:
     timed = [([step_time.series(capture) for capture in side], judge.waited_pct(side)) for side in sides]
     return judge.launch_noise_pct(timed, "cpu" if on_cpu else "cuda")
 
