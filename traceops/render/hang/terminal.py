@@ -24,7 +24,7 @@ from traceops.report.hang_text import seen_left_out, seen_lines, what_would_deci
 
 _WIDTHS = (40, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
-_FIRST_LINES, _FIRST_ROOTS = 6, 3  # where not all is asked for
+_FIRST_LINES, _FIRST_ROOTS = 5, 3  # where not all is asked for
 _FIRST_EVIDENCE, _FIRST_ADVICE = 1, 150  # and of causes after the first
 _LIKED_LINES = 8  # with more, ranks that are nearly alike share a line
 _MOST_EVIDENCE = 6
@@ -103,8 +103,11 @@ def describe_summary(
 
 def _root(root: Root, advised: set[str], most: int) -> Iterator[Block]:
     sentence = f"{MARK['error']} {hang_text.root_sentence(root)}"
-    yield text(sentence, look="level-error", indent=(0, 2))
-    yield text(f"Confidence: {root.confidence}  ", Span(root.rule, "soft"), indent=(2, 4))
+    if most > _FIRST_EVIDENCE:
+        yield text(sentence, look="level-error", indent=(0, 2))
+        yield text(f"Confidence: {root.confidence}  ", Span(root.rule, "soft"), indent=(2, 4))
+    else:
+        yield text(f"{sentence} ", Span(root.rule, "soft"), look="level-error", indent=(0, 2))
     news = [line for what, value in root.evidence if (line := _news(what, value, sentence))]
     for line in news[:most]:
         yield text(line, indent=(4, 6))
