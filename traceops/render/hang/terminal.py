@@ -24,7 +24,7 @@ from traceops.report.hang_text import seen_left_out, seen_lines, what_would_deci
 
 _WIDTHS = (40, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
-_FIRST_LINES, _FIRST_ROOTS = 5, 3  # where not all is asked for
+_FIRST_LINES, _FIRST_ROOTS = 6, 3  # where not all is asked for
 _FIRST_EVIDENCE, _FIRST_ADVICE = 1, 150  # and of causes after the first
 _LIKED_LINES = 8  # with more, ranks that are nearly alike share a line
 _MOST_EVIDENCE = 6
@@ -81,7 +81,8 @@ def describe_summary(
     for finding in beside:
         blocks += [text(""), finding_block(finding)]
     if diagnosis.ranks:
-        blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES), text("")]
+        blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES)]
+        blocks += [text("")] if verbose else []
     if diagnosis.roots:
         stall, read = hang_text.stall_text(diagnosis), f"Read: {hang_text.read_text(diagnosis)}."
         blocks.append(text(f"{stall}. {read}" if stall else read))
