@@ -381,7 +381,8 @@ def _jobs_of(text: str) -> list[int | str]:
     """Numbers, in ranges too, and launchers' names; of a range, those that are held back first."""
     jobs: list[int | str] = []
     for word in text.split(","):
-        jobs += sorted(_cores_of(word), key=is_held, reverse=True) if word[0].isdigit() else [word]
+        cores = sorted(_cores_of(word), key=is_held, reverse=True) if word[0].isdigit() else []
+        jobs += cores or [word]
     return jobs
 
 

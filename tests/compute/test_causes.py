@@ -580,3 +580,17 @@ def test_logits_that_nothing_reads_are_made_for_nothing(tmp_path, read, found):
     assert (loss is not None) == found
     if loss:
         assert loss.device_ns == pytest.approx(900e3 * (1 - 1 / 512))
+
+
+@pytest.mark.parametrize(("norm", "found"), [("collect_statistics_kernel", True), ("channels_last_kernel", False)])
+def test_without_shapes_conversions_and_norms_tell_of_channels_first(tmp_path, norm, found):
+    convolution = op("aten::cudnn_convolution", us=20, kernel="nchwToNhwcKernel")
+    step = [
+        convolution,
+        op("aten::relu", us=280),
+        op("aten::native_batch_norm", us=100, kernel=f"batch_norm_{norm}<x>"),
+    ]
+    loss = losses(tmp_path, step * 8).get("channels_first_layout")
+    assert (loss is not None) == found
+    if loss:
+        assert loss.device_ns == pytest.approx(8 * (20e3 + 60e3))

@@ -186,8 +186,7 @@ def _pipeline(
     held = chunks or 2
     each = set(sends.values())
     micro_batches = each.pop() // held if len(each) == 1 else None
-    noted = {int(stage) for rank in order for stage in ranks[rank].comm.stage if stage >= 0}
-    if noted:
+    if noted := {int(stage) for rank in order for stage in ranks[rank].comm.stage if stage >= 0}:
         chunks = (max(noted) + 1) // len(order)
         micro_batches = 1 + max(int(ranks[rank].comm.micro_batch.max()) for rank in order)
     if not backward:

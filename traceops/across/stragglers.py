@@ -217,12 +217,10 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
         worst = max(blamed, key=lambda r: blamed[r], default=None)
         if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (len(replays.graph.ranks) - 1):
             break
-        steps = _steps(replays, [*chosen, worst])
-        if steps is None or len(chosen) - sure >= _MOST_HIDDEN:
+        if (steps := _steps(replays, [*chosen, worst])) is None or len(chosen) - sure >= _MOST_HIDDEN:
             break
         chosen.append(worst)
-        before = _steps(replays, chosen[:sure])
-        if before is not None and (before - steps).mean() >= least:
+        if (before := _steps(replays, chosen[:sure])) is not None and (before - steps).mean() >= least:
             sure = len(chosen)
     return chosen[:sure]
 

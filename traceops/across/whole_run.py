@@ -60,9 +60,7 @@ def in_rhythm(step_ms: Floats, timed: Mask, functions: Iterable[Seen]) -> Mask:
 def _rhythm(seen: Seen, timed: Mask) -> Mask | None:
     """All timed steps of the rhythm in which a function was seen; None where it was seen in none."""
     at = sorted(step for step in seen if timed[step])
-    if len(at) < _LEAST_SEEN:
-        return None
-    if (apart := gcd(*(b - a for a, b in pairwise(at)))) < _LEAST_APART:
+    if len(at) < _LEAST_SEEN or (apart := gcd(*(b - a for a, b in pairwise(at)))) < _LEAST_APART:
         return None
     rhythm = timed & (np.arange(len(timed)) % apart == at[0] % apart)
     return rhythm if len(at) >= (1 - _MOST_MISSED) * rhythm.sum() else None

@@ -134,8 +134,7 @@ def _driver_version() -> str | None:
 def script_name() -> str:
     """Name of the running program, fit for a folder name."""
     main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name not in (None, "__main__"):
+    if (spec := getattr(main, "__spec__", None)) is not None and spec.name not in (None, "__main__"):
         name = spec.name.removesuffix(".__main__").rpartition(".")[2]
     else:
         name = Path(getattr(main, "__file__", None) or sys.argv[0] or "python").stem
@@ -144,9 +143,7 @@ def script_name() -> str:
 
 def usable_cores() -> int | None:
     """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def host() -> str:

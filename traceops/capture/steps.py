@@ -370,8 +370,7 @@ class _Boundary:
         setattr(owner, name, around(before))
 
     def _install_engine(self, engine: Engine, module: Any) -> None:
-        owner = getattr(module, engine.owner, None)
-        if owner is not None and hasattr(owner, engine.method):
+        if (owner := getattr(module, engine.owner, None)) is not None and hasattr(owner, engine.method):
             self._replace(owner, engine.method, partial(self.around_engine, engine.label))
 
     def _install_forward(self, module: Any) -> None:

@@ -203,8 +203,7 @@ def _with_value_that_works(parser: argparse.ArgumentParser, message: str, words:
         value = given if joined else next(iter(words[at + 1 :]), "")
         if not re.match(rf"{re.escape(option)} {re.escape(value)}: |argument (\S+/)?{re.escape(option)}[:/]", message):
             continue
-        action = parser._option_string_actions.get(option)
-        if action is None or action.nargs == 0 or not value:
+        if (action := parser._option_string_actions.get(option)) is None or action.nargs == 0 or not value:
             continue
         kind = getattr(action.type, "__name__", "")
         sample = next(iter(action.choices or ()), None) or action.default

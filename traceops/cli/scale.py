@@ -104,8 +104,7 @@ def price_of(text: str) -> float:
     try:
         price = float(text)
     except ValueError:
-        instance = instance_of(text)
-        if instance is not None and instance.price is None:
+        if (instance := instance_of(text)) is not None and instance.price is None:
             raise UsageError(f"--price {text}: its price is not known here; give that of one GPU and hour") from None
         price = math.nan if instance is None else (instance.price or 0.0) / (instance.count or 1)
     if not 0 <= price < math.inf:

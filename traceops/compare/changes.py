@@ -390,8 +390,7 @@ def environment_changes(base: Sequence[ComparedCapture], head: Sequence[Compared
 
 def _environment(captures: Sequence[ComparedCapture]) -> dict[str, str] | None:
     """What the captures of a side have set; None where none says."""
-    known = [capture.run.environment for capture in captures if capture.run.environment]
-    if not known:
+    if not (known := [capture.run.environment for capture in captures if capture.run.environment]):
         return None
     names = {name for variables in known for name in variables}
     return {

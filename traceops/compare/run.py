@@ -230,8 +230,7 @@ def _moved(rows: Sequence[MetricChange], name: str) -> bool:
 
 def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
     """The change of the step that asks for a reason: one that is certain, or very large where nothing was tested."""
-    step = metric_of(rows, "step_time")
-    if step is None or step.change is None or step.change_pct is None:
+    if (step := metric_of(rows, "step_time")) is None or step.change is None or step.change_pct is None:
         return None
     certain = step.outcome in ("regression", "improvement", "waived")
     return step.change if certain or abs(step.change_pct) >= _LARGE_PCT else None

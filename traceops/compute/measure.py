@@ -280,10 +280,10 @@ def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> f
     return max(expected_ns(one.kind, work), once)
 
 
-_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_optimizer_loop)
+_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_converted_layouts, find_optimizer_loop)
 _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
     find_copied_keys, find_made_masks, find_growing, find_widened_weights, find_float32_kernels,
-    find_converted_layouts, find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
+    find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
     find_small_chains, find_few_rows,
 )  # fmt: skip
 _WITH_SHAPES = (
@@ -395,6 +395,8 @@ def _bf16_behind_tf32(losses: list[Loss]) -> None:
 
 
 _LITTLE = 0.05
+_GENERAL = frozenset({"unfused_elementwise", "float32_training"})  # of the whole model: where savings are about alike,
+_OF_GENERAL = 0.75  # the fix of one place leads
 
 
 def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> float:
@@ -402,6 +404,8 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
     device = loss.device_ns + loss.more_ns / 2
     if loss.cause == "scatter_or_sort":  # whose least is not known
         device = max(device, 0.15 * loss.ns)
+    if loss.cause in _GENERAL:
+        device *= _OF_GENERAL
     if bound != "host":
         return device
     share = loss.launches / max(kernels.launches, 1.0)
@@ -471,14 +475,18 @@ def replayed_ns(schedule: Schedule, host: Floats, device: Floats) -> Floats:
     return step
 
 
-def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
-    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
-    # the host's times at all paces: first by a share of all time, then by so much an event
+def paced_hosts(schedule: Schedule) -> Floats:
+    """The host's times at all paces: first by a share of all time, then by so much an event."""
     recorded = schedule.host_ns.astype(np.float64)
     shares = np.outer(PACES, recorded)
     spread = recorded.sum() / max(schedule.events.sum(), 1)
     rows = [np.maximum(recorded - (1 - pace) * spread * schedule.events, _LEAST_LEFT * recorded) for pace in PACES]
-    host, device = np.concatenate((shares, np.array(rows))), schedule.device_ns.astype(np.float64)[np.newaxis, :]
+    return np.concatenate((shares, np.array(rows)))
+
+
+def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix]) -> RankCompute:
+    """The losses with the step after each fix at all paces. fixes: of the losses, in their order."""
+    host, device = paced_hosts(schedule), schedule.device_ns.astype(np.float64)[np.newaxis, :]
     paces = len(host)
     parts_host, parts_device = [host], [np.repeat(device, paces, axis=0)]
     for loss, fix in zip(compute.losses, fixes, strict=True):
@@ -513,8 +521,7 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     """The losses with the step after their fix, where steps take so long without the profiler: never longer."""
-    steps_ns = [ns for ns in steps_ns if ns > 0]
-    if not steps_ns:
+    if not (steps_ns := [ns for ns in steps_ns if ns > 0]):
         return compute
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns

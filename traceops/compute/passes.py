@@ -67,8 +67,7 @@ def find_unread_logits(kernels: Kernels) -> None:
     uses: dict[int, Judged] = {}
     saved = 0.0
     for at, one in enumerate(kernels.order):
-        product = one.work.product
-        if product is None or product.columns < _LOGITS or one.cause is not None:
+        if (product := one.work.product) is None or product.columns < _LOGITS or one.cause is not None:
             continue
         made = product.batch * product.rows * product.columns
         after = kernels.order[at + 1 : at + 1 + _AFTER_LOGITS]

@@ -18,6 +18,9 @@ _LONG_NS = 20_000
 _LARGE = 1e6  # elements
 _GROUPED = 4.0  # heads share their keys, most often
 _MUCH = 0.1  # of the busy time
+_CONVERTED = 0.02  # of the busy time
+_NORM_FIRST = re.compile(r"batch_norm_(collect_statistics|backward)_kernel")
+_OF_NORMS = 0.6  # of batch norm with channels first goes with channels last: it takes 2.4 to 3 times as long
 _MASKS = re.compile(r"where|masked_fill|compare|fill_|arange|tril|triu")
 _CHAIN = 6  # small kernels in a row that one does as well
 _MOST_OF_ALL = 0.3  # of the busy time
@@ -164,10 +167,13 @@ def find_float32_kernels(kernels: Kernels) -> None:
 
 
 def find_converted_layouts(kernels: Kernels) -> None:
-    """Kernels that bring images from channels first to channels last, and back, around convolutions."""
-    uses = kernels.free(lambda one: one.use.alone and converts_layout(one.use.main_kernel))
-    if time_of(uses) > _MUCH * kernels.busy_ns:
-        kernels.claim("channels_first_layout", uses, time_of(uses))
+    """Kernels that bring images from channels first to last, and back, around convolutions; and norms between them."""
+    converted = kernels.free(lambda one: any(map(converts_layout, one.use.kernels)))
+    saved = sum(one.use.kernel_ns_of(converts_layout) * one.calls / one.use.calls for one in converted)
+    norms = kernels.free(lambda one: any(map(_NORM_FIRST.search, one.use.kernels)))
+    if saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns:  # images of three channels are converted anyway
+        return
+    kernels.claim("channels_first_layout", [*converted, *norms], saved + _OF_NORMS * time_of(norms))
 
 
 def find_small_chains(kernels: Kernels) -> None:
@@ -189,8 +195,7 @@ def find_small_chains(kernels: Kernels) -> None:
 def find_few_rows(kernels: Kernels) -> None:
     """Products of few rows, by the tiles in their names: what they take is what their weights take to be read."""
     few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
-    total = time_of(few)
-    if total < _MOST_OF_ALL * kernels.busy_ns:
+    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
         return
     for one in few:
         one.cause = "bandwidth_bound_at_limit"

@@ -183,8 +183,7 @@ class ShorterSchedule:
 def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
     """For a `schedule` as run.json has it, in a program of so many steps. None where it was complete, where nothing
     fits, or where this is no schedule."""
-    phases = _phases(schedule)
-    if phases is None or steps < 1 or (needed := sum(phases.values())) <= steps:
+    if (phases := _phases(schedule)) is None or steps < 1 or (needed := sum(phases.values())) <= steps:
         return None
     for name, least in _GIVEN_UP:
         excess = sum(phases.values()) - steps

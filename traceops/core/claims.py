@@ -135,8 +135,7 @@ class Wording:
 
     def __call__(self, part: str, /, **facts: Any) -> str:
         """The first sentence of a part of which every fact is known. Raises KeyError where there is none."""
-        sentence = next(_sentences(_facts(self._family, self._kind, **facts), part), None)
-        if sentence is None:
+        if (sentence := next(_sentences(_facts(self._family, self._kind, **facts), part), None)) is None:
             raise KeyError(f"words/{self._family}.ini has no sentence for {self._kind}.{part} with {sorted(facts)}")
         return sentence
 

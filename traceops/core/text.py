@@ -65,9 +65,7 @@ def short_name(text: str, limit: int = 72) -> str:
     short = short.replace("(anonymous namespace)::", "")
     short = _without_parameters(short)
     short = re.sub(r"\b(?:\w+::)+(?=\w)", "", short) or text
-    if len(short) <= limit:
-        return short
-    return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
+    return short if len(short) <= limit else f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
 
 
 def _without_parameters(text: str) -> str:

@@ -216,8 +216,7 @@ def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial], device: str) -
 def _devices_named(plan: CheckupPlan) -> list[Look]:
     """Devices that failed with the others, though not alone, and without which the others work."""
     named = plan.isolation.named
-    left_out = plan.isolation.left_out.get(tuple(sorted(named)))
-    if left_out is None or not left_out.works:
+    if (left_out := plan.isolation.left_out.get(tuple(sorted(named)))) is None or not left_out.works:
         return []
     assert plan.first is not None
     trial = next(trial for trial in plan.first.trials if trial.failed == named)

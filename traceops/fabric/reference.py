@@ -156,8 +156,7 @@ def kept_reference(host: str, topology: str) -> Reference | None:
 def _best_of(kept: Sequence[Measured], now: Sequence[Measured]) -> tuple[Measured, ...]:
     rows = {_what(row): row for row in kept}
     for row in now:
-        before = rows.get(_what(row))
-        if before is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
+        if (before := rows.get(_what(row))) is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
             rows[_what(row)] = row
     return tuple(rows[what] for what in sorted(rows))
 

@@ -82,8 +82,7 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 
 
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
-    crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
-    if crash is None:
+    if (crash := next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)) is None:
         return _of_unknown_rank(root, crashes[0]) if alone and not crashes[0].ranks else root
     if root.rule == DIED:
         alike = () if root.op is not None else _alike(crash, root.ranks)

@@ -174,8 +174,7 @@ def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPositio
     if (other := counterpart(head, position, ranks[peer])) is None:
         finished = has_finished(head, position, ranks[peer])
         return [] if finished else [_wait(head, peer, "not_recorded" if finished is None else "not_called")]
-    first = ranks[peer].head
-    if first is None or other is first or _launched_together(other, first):
+    if (first := ranks[peer].head) is None or other is first or _launched_together(other, first):
         return []
     return [_wait(head, peer, "earlier")]
 

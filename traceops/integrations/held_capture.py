@@ -125,8 +125,7 @@ class Detections:
             run.summary["traceops/detected"] = message
 
     def _to_mlflow(self, message: str) -> None:
-        mlflow = sys.modules.get("mlflow")
-        if mlflow is not None and mlflow.active_run() is not None:
+        if (mlflow := sys.modules.get("mlflow")) is not None and mlflow.active_run() is not None:
             mlflow.log_metric("traceops/detections", self._count, step=self._steps)
             mlflow.set_tag("traceops.detected", message)
 

@@ -139,8 +139,7 @@ class BaseCommit(Struct, frozen=True):
 def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -> None:
     """Raise UsageError if the commit lacks the working folder, or the script or module that is trained."""
     repository = base.repository
-    where = repository.inside(base.cwd)
-    if where is None or not repository.in_commit(base.commit, where):
+    if (where := repository.inside(base.cwd)) is None or not repository.in_commit(base.commit, where):
         raise UsageError(f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have")
     if trains[0] == "-m":
         _check_module(base, trains[1], environ)

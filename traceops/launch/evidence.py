@@ -128,8 +128,7 @@ def collect(
 
 def set_aside(out: Path) -> Path | None:
     """Move what was collected into a folder of its own, as the job went on; the folder, None where there is nothing."""
-    found = [path for pattern in _OF_A_STALL for path in (out / "evidence").glob(pattern)]
-    if not found:
+    if not (found := [path for pattern in _OF_A_STALL for path in (out / "evidence").glob(pattern)]):
         return None
     kept = next(path for number in count(1) if not (path := out / STALLS / str(number)).exists())
     kept.mkdir(parents=True)

@@ -421,8 +421,7 @@ class Follower:
 
 def has_monitor(out: Path) -> bool:
     """Whether another process watches this run."""
-    state = read_state(out)
-    if state is None or state.get("ended") or state.get("pid") == os.getpid():
+    if (state := read_state(out)) is None or state.get("ended") or state.get("pid") == os.getpid():
         return False
     return time.time() - float(state.get("time_ns", 0)) / 1e9 < _FRESH_S
 

@@ -125,8 +125,7 @@ def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     usable = [interface for interface in interfaces if interface.usable]
     if infiniband := [interface for interface in usable if interface.name.startswith("ib")]:
         return tuple(infiniband)
-    others = [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]
-    if others:
+    if others := [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]:
         return tuple(others)
     for start in ("docker", "lo", "virbr"):
         if last := [interface for interface in usable if interface.name.startswith(start)]:

@@ -133,7 +133,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
-    step = _step_of(events, rows[counted], steps)
+    step = steps.on_host(events.ts[rows[counted]])
     counted, step = counted[step >= 0], step[step >= 0]
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
@@ -230,13 +230,6 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
     backward = _within(nodes[events.name[rows]], parent)
     again = names[events.name[rows]] & backward
     return again | _within(again, parent)
-
-
-def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    step = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
-    known: Int = np.where(inside, step, -1)
-    return known
 
 
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:

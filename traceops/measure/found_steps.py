@@ -314,8 +314,7 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):
         if marks.by == "repetition" and best is not None:
             break
-        candidate = _candidate(marks, launched)
-        if candidate is None or _is_part(candidate.steps, optimized):
+        if (candidate := _candidate(marks, launched)) is None or _is_part(candidate.steps, optimized):
             continue
         if best is None or candidate.alike > best.alike:
             best = candidate

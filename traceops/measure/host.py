@@ -48,8 +48,8 @@ def measure_anomaly(host: HostRows, steps: StepBounds) -> AnomalyChecks | None:
     if not np.count_nonzero(looks[name[at]]) or not np.count_nonzero(reads[name[at]]):
         return None
     rows = nesting.rows[at]
-    step = steps.host_start.searchsorted(host.events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (host.events.ts[rows] < steps.host_end[np.maximum(step, 0)])
+    step = steps.on_host(host.events.ts[rows])
+    inside = step >= 0
     step, rows, read = step[inside], rows[inside], reads[name[at[inside]]]
     took = np.bincount(step, host.events.dur[rows], len(steps)).astype(np.int64)
     return AnomalyChecks(np.bincount(step[read], minlength=len(steps)), took)

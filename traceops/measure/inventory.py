@@ -175,7 +175,7 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     else:
         around[nesting.rows] = nesting.parent
     launcher[known] = around[activity.launch[known]]
-    blocking = _steps_of(events, activity.host.blocking, steps)
+    blocking = steps.on_host(events.ts[activity.host.blocking])
     return RankInventory(
         kernels=_kernels(events, activity, steps, work.nonzero()[0], nesting, launcher),
         operators=_operators(events, activity, steps, nesting, launcher),
@@ -232,7 +232,7 @@ def _operators(
     events: Events, activity: Activity, steps: StepBounds, nesting: Nesting, launcher: Int
 ) -> tuple[OperatorCalls, ...]:
     ops = nesting.rows
-    kept = (_steps_of(events, ops, steps) >= 0).nonzero()[0]
+    kept = (steps.on_host(events.ts[ops]) >= 0).nonzero()[0]
     if not len(kept):
         return ()
     device = np.zeros(len(ops), dtype=np.int64)
@@ -284,14 +284,6 @@ def _kind_of(args: CommArgs | None, name: str) -> tuple[str, int | None, str | N
     sizes = [size for size in (args.elements_in, args.elements_out) if size is not None]
     group_size = len(args.group_ranks) if args.group_ranks else args.group_size
     return args.op, group_size, args.dtype, max(sizes, default=None)
-
-
-def _steps_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    """The step in which each host event began, -1 outside all."""
-    step = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
-    known: Int = np.where(inside, step, -1)
-    return known
 
 
 def _per_step(step: Int, steps: StepBounds) -> Int:

@@ -115,8 +115,8 @@ def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs
 
 def _waited(events: Events, calls: Int, steps: StepBounds) -> Int:
     """Time of each step's calls in which the host waited for the device."""
-    step = steps.host_start.searchsorted(events.ts[calls], side="right") - 1
-    inside = (step >= 0) & (events.ts[calls] < steps.host_end[np.maximum(step, 0)])
+    step = steps.on_host(events.ts[calls])
+    inside = step >= 0
     waited: Int = np.bincount(step[inside], events.dur[calls][inside], minlength=len(steps)).astype(np.int64)
     return waited
 

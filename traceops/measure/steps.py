@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from traceops.core.arrays import Int, is_in, median
+from traceops.core.arrays import Int, is_in, median, uniques
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
@@ -34,9 +34,7 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     spread by. Fewer than half can be left out. A short step is not: work that is missing is no cost.
     """
     steps = np.asarray(durations, dtype=float)
-    if len(steps) < _LEAST:
-        return np.ones(len(steps), dtype=bool)
-    return ~far_beyond(steps, steps)
+    return np.ones(len(steps), dtype=bool) if len(steps) < _LEAST else ~far_beyond(steps, steps)
 
 
 def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
@@ -80,6 +78,7 @@ def step_ends_ns(one: Observed) -> NDArray[np.float64]:
 
 
 IDLE_TAIL = 20  # an only step that goes on for so many times the time of its device work is idle to its end
+_FILTERED = 0.5  # of the activities in the window lack a launch: more is no loss of records
 NO_STEP = -1  # the number of the one window of a trace that marks no steps
 
 
@@ -102,6 +101,12 @@ class StepBounds(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.number)
+
+    def on_host(self, moments: Int) -> Int:
+        """The step in which each of these moments of the host lies, -1 outside all."""
+        step = self.host_start.searchsorted(moments, side="right") - 1
+        step[(step >= 0) & (moments >= self.host_end[np.maximum(step, 0)])] = -1
+        return step
 
     @property
     def catches_up_ns(self) -> int:
@@ -159,13 +164,14 @@ def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...
 def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds:
     """The steps on the device's timeline."""
     numbers, start, end, by, mark = found.number, found.begin, found.end, found.by, found.name
-    step = start.searchsorted(activity.launched, side="right") - 1
-    step[activity.launched >= end[-1]] = len(start)
+    launched, before = _launched(events, activity)
+    step = start.searchsorted(launched, side="right") - 1
+    step[launched >= end[-1]] = len(start)
     if not activity.on_gpu:
         if len(step) and not np.count_nonzero((step >= 0) & (step < len(start))):
             return _one_window(activity, tuple(numbers.tolist()))
         return StepBounds(numbers, np.concatenate((start, [end[-1]])), start, end, step, by=by, mark=mark)
-    step[_launched_before_window(events, activity)] = -1
+    step[before] = -1
     edges = np.full(len(start) + 1, _LONG_AGO)
     inside = (step >= -1) & (step < len(start))
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
@@ -196,6 +202,25 @@ def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "
     edges = np.array([first, last], dtype=np.int64)
     of_activity = np.zeros(len(activity.start), dtype=np.int64)
     return StepBounds(np.array([NO_STEP]), edges, edges[:1], edges[1:], of_activity, empty, by)
+
+
+def _launched(events: Events, activity: Activity) -> tuple[Int, NDArray[np.bool_]]:
+    """When each was launched at the latest, its own begin where no launch is recorded; and which before the window.
+
+    A filtered trace lacks most launches behind the first one of a stream too. There each was launched at the latest
+    when the next known one of its stream was, as these run in order, and none before the window.
+    """
+    missing, launched, before = activity.launch < 0, activity.launched, _launched_before_window(events, activity)
+    lost, inside = np.count_nonzero(missing & ~before), len(missing) - np.count_nonzero(before)
+    if lost in (0, len(missing)) or lost <= _FILTERED * inside:
+        return launched, before
+    launched = launched.copy()
+    streams = events.stream[activity.row[activity.by_start]]
+    for stream in uniques(streams):
+        own = activity.by_start[streams == stream][::-1]
+        known = np.where(missing[own], np.iinfo(np.int64).max, launched[own])
+        launched[own] = np.minimum(launched[own], np.minimum.accumulate(known))
+    return launched, np.zeros(len(before), dtype=bool)
 
 
 def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:

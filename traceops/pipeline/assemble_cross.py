@@ -89,8 +89,7 @@ def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
     for collective in run.matching.collectives:
         rank, position = collective.members[0]
         summary = by_rank[rank]
-        step = summary.step_number(position)
-        if step is not None and step >= 0 and not collective.links:
+        if (step := summary.step_number(position)) is not None and step >= 0 and not collective.links:
             start = int(summary.comm.start[position])
             in_step[collective.group, collective.description][step].append((start, id(collective)))
     found: dict[int, tuple[int, int]] = {}

@@ -224,8 +224,7 @@ def _steps(uses: Sequence[MemoryUse]) -> Iterator[MemoryStep]:
 
 
 def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None:
-    known = {rank: one for rank, one in snapshots.items() if one.over_time is not None}
-    if not known:
+    if not (known := {rank: one for rank, one in snapshots.items() if one.over_time is not None}):
         return None
     rank = max(known, key=lambda one: known[one].peak)
     found = known[rank].over_time

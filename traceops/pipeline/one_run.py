@@ -184,8 +184,7 @@ def _of_one_clock(
 def _repeated_steps(ranks: Sequence[RankSummary]) -> list[Said]:
     doubts = []
     for summary in ranks:
-        twice = sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1)
-        if twice:
+        if twice := sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1):
             listed = ", ".join(map(str, twice[:_MOST_STEPS])) + (" …" if len(twice) > _MOST_STEPS else "")
             doubts.append((
                 summary.path,

@@ -265,8 +265,7 @@ def operations_text(ranks: RankGroup) -> str:
     """'all_reduce #64 of default_pg, 4.2 MB'; how many there are where they differ."""
     if "op" in ranks.differ:
         return f"{len(ranks.values('op'))} operations"
-    text = operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))
-    if not text:
+    if not (text := operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))):
         return ""
     if "group" in ranks.differ:
         text += f" in {len(ranks.values('group'))} groups"

@@ -250,8 +250,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         if not idle:
             return kind.rule.clear(spared)
     worst = max(idle, key=lambda one: one.pct)
-    severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
-    if severity is None:
+    if (severity := severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)) is None:
         # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
         window = inputs.run.unit == "window"
         if behind is not None and kind.rule is INPUT_BOUND:

@@ -214,8 +214,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "no_gpu_activity"))
     if any(times.summary.captures_graphs for times in judged):
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "captures_graphs"))
-    by_rank = {times.summary.rank: times for times in judged if not times.summary.incomplete}
-    if not by_rank:
+    if not (by_rank := {times.summary.rank: times for times in judged if not times.summary.incomplete}):
         return EXPOSED_COPIES.not_evaluated(why_incomplete(judged))
     parts = {
         purpose: [

@@ -429,8 +429,7 @@ def workers_needed(
 
 def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[int, float] | None:
     """Another rank, whose loader is about as slow as those of these ranks, and what it takes; None without one."""
-    slowest = slowest_other(run.loading_ms, ranks)
-    if slowest is None or slowest[1] < _AS_SLOW * step_ms:
+    if (slowest := slowest_other(run.loading_ms, ranks)) is None or slowest[1] < _AS_SLOW * step_ms:
         return None
     return slowest[0], min(slowest[1], step_ms)
 

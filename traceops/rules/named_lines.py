@@ -170,8 +170,7 @@ def _all_the_time(found: Finding, inputs: Inputs) -> Finding:
 def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
     if found.rule in _LATE:
         return _late(found, inputs, machine, alone=alone)
-    rank = next((one.rank for one in found.evidence if one.rank is not None), None)
-    if rank is None:
+    if (rank := next((one.rank for one in found.evidence if one.rank is not None), None)) is None:
         return found
     if found.rule == INPUT_BOUND.id:
         found = _of_workers(found, rank, inputs)

@@ -350,8 +350,7 @@ MANY = 20  # small collectives a step
 
 def of_one_size(run: CrossRank) -> OneSize | None:
     """Small calls whose sizes do not show whether the call or the link sets their time."""
-    times = call_times(run)
-    if times is None or times.fixed_ms is not None or times.calls < _SEVERAL:
+    if (times := call_times(run)) is None or times.fixed_ms is not None or times.calls < _SEVERAL:
         return None
     typical = times.size / times.calls
     if typical >= _NO_BUCKET or times.fewest * _FEWER <= times.calls:

@@ -358,8 +358,7 @@ def judge_late(
 ) -> Verdict:
     """TO-B003. waits: for cores, by rank; None: not looked at. plain_ms: a step without the profiler."""
     recorded = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
-    known = [without_recording(run, bubble, plain_ms, undisturbed) for bubble in recorded]
-    if not known:
+    if not (known := [without_recording(run, bubble, plain_ms, undisturbed) for bubble in recorded]):
         return LATE_SENDS.not_evaluated(reason("pipeline", "unknown_schedule"))
     worst = max(known, key=lambda bubble: _share(bubble, "late"))
     share, words = 100 * _share(worst, "late"), run.step_words

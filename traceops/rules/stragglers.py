@@ -246,8 +246,7 @@ class HeldByCores(Struct, frozen=True):
 
 def held_by_cores(whole: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
     """Ranks for which the others wait in most steps, and would not if those got a core when they want one, by rank."""
-    run = compared(whole)
-    if run is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
+    if (run := compared(whole)) is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
         return {}
     held = (_held(run, straggler, waits) for straggler in run.replay.stragglers.found)
     return {one.rank: one for one in held if one is not None}

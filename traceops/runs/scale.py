@@ -498,8 +498,7 @@ def _predictions(
     """Each measured size from the smaller ones, with its error, then sizes that were not measured."""
     made = []
     measured = {row.ranks: row for row in rows}
-    targets = [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]
-    for ranks in targets:
+    for ranks in [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]:
         known, own = [side for side in sizes if side[0].ranks < ranks], measured.get(ranks)
         leaves = _leaves_host(known[-1], ranks, own)
         for by, rate in _rates(known, ranks, own, _kind(sizes)):

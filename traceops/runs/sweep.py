@@ -62,8 +62,7 @@ def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis
             "nothing is varied; an option of the script: traceops sweep --vary-arg batch-size=8,16 -- train.py, "
             "or one of traceops run: traceops sweep --vary strategy=pytorch_ddp,zero3"
         )
-    twice = [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]
-    if twice:
+    if twice := [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]:
         raise UsageError(f"{twice[0]} is varied twice; give all values in one option")
     return tuple(axes)
 
@@ -255,9 +254,7 @@ def halve(
             if _is_done(trials, point, number):
                 continue
             expected = statistics.median(trial.seconds for trial in trials) if trials else 0.0
-            if clock() - began + expected > budget_s:
-                return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
-            if (trial := attempt(point, number)) is None:
+            if clock() - began + expected > budget_s or (trial := attempt(point, number)) is None:
                 return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
             trials.append(trial)
         left = [point for point in left if not _failed(trials, point)]

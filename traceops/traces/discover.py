@@ -111,8 +111,7 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
     of_rank: dict[int, list[_Own]] = defaultdict(list)
     for (rank, process), held in by_process.items():
         of_rank[rank].append(_Own(rank, process, tuple(held)))
-    most = max((len(own) for own in of_rank.values()), default=0)
-    if most < 2:
+    if (most := max((len(own) for own in of_rank.values()), default=0)) < 2:
         return [list(files)], True
     first = min(rank for rank, own in of_rank.items() if len(own) == most)
     anchors = sorted(of_rank.pop(first), key=lambda own: own.began_ns)

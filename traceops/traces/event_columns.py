@@ -110,9 +110,7 @@ def native_columns(exact: bool) -> _native.Columns | None:
         from traceops.traces import _native
     except ImportError:
         return None
-    if getattr(_native, "LAYOUT", 1) != _LAYOUT:
-        return None
-    return _native.Columns(exact)
+    return None if getattr(_native, "LAYOUT", 1) != _LAYOUT else _native.Columns(exact)
 
 
 _NOT_ACTIVITY = frozenset({CAT, "Trace"})

@@ -99,8 +99,7 @@ def _read(row: Any) -> tuple[str, _Recorded] | None:
         return None
     name, group, description, sequence, elements_in, elements_out, dtype, created = row
     texts = (name, group, description)
-    created_ns = count(created)
-    if created_ns is None or not all(isinstance(text, str) for text in texts):
+    if (created_ns := count(created)) is None or not all(isinstance(text, str) for text in texts):
         return None
     args = CommArgs(
         op=name.partition(":")[2],

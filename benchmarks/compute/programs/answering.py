@@ -7,8 +7,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from case import DEVICE, Step, captured, images, inference, layout, normal, pair, size, tokens
-from own import Layer
-from serving import decoder
+from parts import Layer, decoder
 from torch import nn
 from zoo import BF16, transformer
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from case import DEVICE, SMALL, Step, adamw, captured, images, inference, normal, size, tokens, training, tuned
-from libraries import classify, language
-from own import Layer, deep_mlp, mean_square
-from serving import decoder
+from parts import Layer, classify, decoder, deep_mlp, language, mean_square
 from torch import nn
 from tuned import compiled
 from zoo import BF16, hidden_square, timm_model, transformer

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from case import DEVICE, SMALL, Step, adamw, images, layout, normal, pair, size, tokens, training
-from libraries import classify
-from own import deep_mlp, mean_square, stack
+from parts import classify, deep_mlp, mean_square, stack
 from torch import nn
 
 BF16 = torch.bfloat16

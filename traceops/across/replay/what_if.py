@@ -421,8 +421,7 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     }
     nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
     made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
-    slow = {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}
-    if slow:
+    if slow := {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}:
         quicker = {rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()}
         steps = simulate(replace(graph, ranks=quicker), Scenario()).step_ns()
         made.append(Prediction(STAGE_PACE, tuple(sorted(slow)), steps))

@@ -78,8 +78,7 @@ class MemoryWatch:
         if self._off or os.getpid() != self._pid:
             return
         torch: Any = sys.modules["torch"]
-        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-        if attach is not None:
+        if (attach := getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)) is not None:
             attach(self._ran_out)
         if self._history:
             self._record_history()

@@ -293,9 +293,7 @@ def read_ring(message: bytes) -> tuple[int, ...] | None:
 
 def read_link(text: bytes) -> Link | None:
     """What follows ``Channel 00/0 : ``."""
-    if (match := _LINK.match(text)) is None:
-        return None
-    if (way := _way(match[6])) is None:
+    if (match := _LINK.match(text)) is None or (way := _way(match[6])) is None:
         return None
     transport, detail, device, gdr, proxy = way
     return Link(

@@ -207,8 +207,7 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
             rate = float(match[3])
             shown = rate if match[4] == b"s/it" else 1 / rate if rate else None
         for match in _TIMED_STEP.finditer(block) if any(map(block.__contains__, _STEP_WORDS)) else ():
-            moment = _seconds_of_date(f"{match[1].decode()} {match[2].decode()}")
-            if moment is not None:
+            if (moment := _seconds_of_date(f"{match[1].decode()} {match[2].decode()}")) is not None:
                 _add(lines, int(match[3]), moment)
         if len(bars) + len(lines) > _MOST:
             break
@@ -275,8 +274,7 @@ def waits_since(events: Sequence[LogEvent]) -> list[Since]:
         times = dict(_times_of(path, {event.line for event in late}))
         began: dict[int, list[int]] = {}
         for event in late:
-            spent = _spent_s(event)
-            if spent is not None and event.line in times and event.rank is not None:
+            if (spent := _spent_s(event)) is not None and event.line in times and event.rank is not None:
                 began.setdefault((times[event.line] - spent) % _DAY, []).append(event.rank)
         if began:
             first = min(began, key=lambda second: (-len(began[second]), second))

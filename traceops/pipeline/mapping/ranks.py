@@ -295,8 +295,7 @@ class _Results:
             else:
                 self.fail(file, result.problem)
             return
-        summary = result.summary
-        if summary is None:
+        if (summary := result.summary) is None:
             try:
                 header, summary = unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
             except ValueError as error:

@@ -125,8 +125,7 @@ def _narrow(array: NDArray[Any]) -> tuple[str, bytes] | None:
 def _unpack(kind: type, packed: Any) -> Any:
     dtype, stored_as = _dtypes(kind)
     array = msgspec.convert(packed, _PackedArray)
-    stored = stored_as.get(array.dtype)
-    if stored is None or (array.first is not None and not array.shape):
+    if (stored := stored_as.get(array.dtype)) is None or (array.first is not None and not array.shape):
         raise ValueError(f"an array of {array.dtype!r:.20} where {dtype} belongs")
     shape = array.shape if array.first is None else (array.shape[0] - 1, *array.shape[1:])
     if min(shape, default=0) < 0 or math.prod(shape) * stored.itemsize != len(array.data):

@@ -239,8 +239,7 @@ def side_name(side: Side) -> str:
     """What people call a side: the label that it was given, else the names of its captures, 'ddp_1, ddp_2 …'."""
     if side.label not in ("", "base", "head"):
         return side.label
-    names = list(dict.fromkeys(capture.name for capture in side.captures if capture.name))
-    if not names:
+    if not (names := list(dict.fromkeys(capture.name for capture in side.captures if capture.name))):
         return side.label
     return ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
 

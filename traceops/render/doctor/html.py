@@ -371,8 +371,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
         blocks.append(TableBlock(tests))
     if checkup.inspector is not None:
         blocks.append(TableBlock(inspector_table(checkup.inspector)))
-    figure = sweep_figure(checkup.measured, checkup.references)
-    if figure is not None and (blocks or matrices):
+    if (figure := sweep_figure(checkup.measured, checkup.references)) is not None and (blocks or matrices):
         dashed = any(trace["line"]["dash"] == "dash" for trace in figure["data"])
         about = " ".join([WORDS["latency"], *([WORDS["dashed"]] if dashed else [])])
         blocks += [Heading("Over message size"), soft(about), Chart("sweep", WORDS["sweep"], figure)]

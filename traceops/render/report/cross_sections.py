@@ -266,8 +266,7 @@ def path_sentence(report: Report) -> str:
 
 def waiting_sentence(report: Report) -> str:
     """Why nobody is blamed, or why that was not judged; empty where a straggler was found."""
-    check = check_of(report, stragglers.PERSISTENTLY_LATE.id)
-    if check is None or check.status == "fired":
+    if (check := check_of(report, stragglers.PERSISTENTLY_LATE.id)) is None or check.status == "fired":
         return ""
     if check.status == "not_evaluated":
         return say("lateness", "sentence", unknown=check.reason)

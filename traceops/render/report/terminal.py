@@ -127,8 +127,7 @@ def _heading(report: Report) -> str:
         )
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
-        rows = rows_of_run(report)
-        if rows is not None and rows.rounds is not None and rows.rounds.steps > 1:
+        if (rows := rows_of_run(report)) is not None and rows.rounds is not None and rows.rounds.steps > 1:
             parts.append(say("terminal", "round", steps=rows.rounds.steps, ms=fixed_text(rows.rounds.ms, 2)))
         parts += [found] if (found := steps_found(report)) else []
         parts += [speed] if (speed := speed_text(report)) else []

@@ -131,8 +131,7 @@ def _why(flops: Flops) -> str:
 
 def how_found(report: Report) -> str:
     """'found by Optimizer.step'; '' where the profiler marked the steps, or nothing did."""
-    by = report.summary.steps_found_by
-    if by is None or by == "profiler" or by not in STEPS_FOUND:
+    if (by := report.summary.steps_found_by) is None or by == "profiler" or by not in STEPS_FOUND:
         return ""
     return STEPS_FOUND[by].format(mark=report.summary.step_mark)
 

@@ -329,9 +329,7 @@ def number_as(value: Any, form: str) -> str:
     if not isinstance(value, (int, float)) or not form:
         return str(value)
     digits = int(re.sub(r"\D", "", form) or 3)
-    if form.endswith("f"):
-        return f"{value:,.{digits}f}"
-    return digits_text(value, digits)
+    return f"{value:,.{digits}f}" if form.endswith("f") else digits_text(value, digits)
 
 
 def _at(values: Any, place: Any) -> Any:

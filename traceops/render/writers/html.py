@@ -179,8 +179,7 @@ def plotly_js() -> tuple[bytes, str]:
 
 def plotly_js_source(library: bytes) -> str:
     """Where the CDN has the same file: its version stands in the comment that plotly.js begins with."""
-    found = re.search(rb"plotly\.js \((\w+) - minified\) v([\w.+-]+)", library[:1000])
-    if found is None:
+    if (found := re.search(rb"plotly\.js \((\w+) - minified\) v([\w.+-]+)", library[:1000])) is None:
         raise InputError("plotly.js does not say its version; use --plotlyjs inline")
     return f"{CDN}/plotly-{found[1].decode()}-{found[2].decode()}.min.js"
 

@@ -58,8 +58,7 @@ class _Seen(Struct, frozen=True):
 
 def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
-    log = fabric.log
-    if log is None or not (log.networks or log.communicators or log.plugin_failures):
+    if (log := fabric.log) is None or not (log.networks or log.communicators or log.plugin_failures):
         return SOCKETS.not_evaluated(reason("fabric", "no_log"))
     seen = _seen(fabric, log, talked)
     over_sockets = seen.over_sockets
@@ -116,8 +115,7 @@ def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
         return "info", Sockets(case="not_informed", remark="not_informed")
     if seen.over_sockets:
         return "error" if seen.between else "warning", Sockets(case="fell_back")
-    others = tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"}))
-    if others:
+    if others := tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"})):
         return "info", Sockets(case="in_its_place", ways=others)
     if all_ranks_told(log):
         return "info", Sockets(case="not_needed")
