@@ -28,10 +28,11 @@ def test_an_import_inside_a_function_has_a_reason(tree: structure.Tree) -> None:
 
 
 # How far the rooms are from what CONTRIBUTING asks for. These only go down: lower them with what you fold.
+MOST_LINES = 124_300
 MOST_SMALL_MODULES = 30
 MOST_WITH_ONE_USER = 84
-MOST_OVER_20_PATHS = 26
-MOST_THAT_DECIDE_AND_WORD = 68
+MOST_OVER_20_PATHS = 25
+MOST_THAT_DECIDE_AND_WORD = 67
 LONGEST_MODULE = 600
 
 
@@ -45,6 +46,10 @@ def module_lengths() -> dict[str, int]:
 
 def test_no_module_is_too_long_to_hold_one_idea() -> None:
     assert {path: lines for path, lines in module_lengths().items() if lines > LONGEST_MODULE} == {}
+
+
+def test_lines_become_fewer(tree: structure.Tree) -> None:
+    assert len(structure.python_lines(tree)) <= MOST_LINES
 
 
 def test_small_modules_become_fewer(tree: structure.Tree) -> None:

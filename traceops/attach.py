@@ -20,11 +20,9 @@ LIVE_ENV = "TRACEOPS_LIVE"
 
 def live_folder(environ: Mapping[str, str] = os.environ) -> str:
     """The run folder: what TRACEOPS_LIVE says, else one that all ranks of the job name alike."""
-    told = environ.get(LIVE_ENV, "")
-    if told not in ("", "0", "1"):
+    if (told := environ.get(LIVE_ENV, "")) not in ("", "0", "1"):
         return told
-    job = environ.get("TORCHELASTIC_RUN_ID", "none")
-    if job == "none":
+    if (job := environ.get("TORCHELASTIC_RUN_ID", "none")) == "none":
         job = environ.get("SLURM_JOB_ID") or environ.get("MASTER_PORT") or str(os.getpid())
     return os.path.join("profile", f"live-{job[:16]}")  # noqa: PTH118 - a name that is shown as it was given
 

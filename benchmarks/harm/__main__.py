@@ -36,7 +36,7 @@ from traceops.launch.display import without_chatter
 _LIMIT_S = 1800.0  # for a program that hangs; the longest takes a minute where nothing else runs
 _LIMIT_OF_A_BUDGET_S = 120.0
 _MOST_SHOWN = 600  # bytes of an output that differs
-_FOR_AGAIN = 0.12  # of a budget: to run alone what differed beside others
+_FOR_AGAIN = 0.08  # of a budget: to run alone what differed beside others
 _LISTED_IN = ROOT / "docs" / "capture.md"
 _OURS = re.compile(rb"(?:(?<=\n)|\A)traceops: [^\n]*\n?|traceops: [^\n]*\n?")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")

@@ -22,6 +22,7 @@ from benchmarks.harm.cases import RANDOM, Case
 
 T = TypeVar("T")
 _CORES_EACH = 2
+_FIRST = (RANDOM, "signals", "faults", "windows", "strangers")  # files whose cases begin first, for they have to fit
 _LEAST_TIMES = 9.0  # a case that begins when less than so many times what it takes is left would be cut off
 _MOST_SLEEP_S = 10.0  # what sleeps longer is ended
 _SLEEPS = re.compile(r"\bsleep\((\d+(?:\.\d+)?)\)")
@@ -32,15 +33,19 @@ def side_by_side(
 ) -> Iterator[tuple[Case, T | None]]:
     """Results in the order of the cases; None where no time was left for one.
 
-    Random signals begin first, as all of them have to fit, then what takes longest.
+    The files of _FIRST begin in their order, then the others; of each what takes longest.
 
     `work` gets the case and the deadline, of `time.monotonic()`.
     """
     processes = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(lanes, processes, _take_cores, (processes.Value("i", 0), lanes)) as pool:
-        first = sorted(cases, key=lambda case: (case.file != RANDOM, -seconds_about(case)))
+        first = sorted(cases, key=lambda case: (_place(case), -seconds_about(case)))
         running = {case.name: pool.submit(_within, work, case, deadline) for case in first}
         yield from ((case, running[case.name].result()) for case in cases)
+
+
+def _place(case: Case) -> int:
+    return _FIRST.index(case.file) if case.file in _FIRST else len(_FIRST)
 
 
 def _within(work: Callable[[Case, float], T], case: Case, deadline: float) -> T | None:

@@ -68,7 +68,10 @@ class GeneratedRank:
         frames: list[list[object]] = [
             ["f", name, "/job/train.py", 1, 10 + at, LINES[name]] for at, name in enumerate(_NAMES)
         ]
-        stacks: list[list[object]] = [["s", [at]] for at in range(len(_NAMES))]
+        frames.append(["f", "__next__", "/torch/utils/data/dataloader.py", 1, 1, None])
+        stacks: list[list[object]] = [
+            ["s", [at, len(_NAMES)] if name == "input" else [at]] for at, name in enumerate(_NAMES)
+        ]
         self._append_lines([*frames, *stacks])
         self._steps: list[bytes] = []
         self._samples: list[int] = []

@@ -42,7 +42,8 @@ class Told:
     pages: list[str] = field(default_factory=list)
     seen: list[float | None] = field(default_factory=list)  # s after each fault began
     right: list[float | None] = field(default_factory=list)
-    wrong: int = 0
+    wrong: int = 0  # pages before any fault
+    unfit: int = 0  # pages that fit no fault
     rank_hours: float = 0.0
 
 
@@ -131,7 +132,9 @@ def outcome(seed: int) -> Told:
     for one in pages:
         second = (one.seen_ns - START_NS) / 1e9
         told.pages.append(f"{second:.0f} s: {one.claim.headline()}")
-        told.wrong += not any(second >= since for _, _, since in faults)
+        begun = [(fault, rank) for fault, rank, since in faults if second >= since]
+        told.wrong += not begun
+        told.unfit += bool(begun) and not any(_fits(one.claim, *fault) for fault in begun)
     remarks = [one for one in found if isinstance(one.claim, Changed | Slower)]
     for fault, rank, since in faults:
         noted = [s for one in remarks if (s := (one.seen_ns - START_NS) / 1e9 - since) >= 0]
@@ -171,7 +174,7 @@ def main() -> None:
             whole[fault] += 1
             seen[fault] += at is not None and at <= 10
             right[fault] += named is not None and named <= 30
-        bad = told.wrong or any(at is None or at > 10 for at in told.seen) or None in told.right
+        bad = told.wrong or told.unfit or any(at is None or at > 10 for at in told.seen) or None in told.right
         if bad:
             print(
                 f"{told.seed} {HEALTHY[told.seed % len(HEALTHY)]} {told.faults}: {told.seen} {told.right} {told.pages}"
@@ -183,7 +186,8 @@ def main() -> None:
     print(f"  all          {whole.total():3}  seen {seen.total()}  cause {right.total()}")
     print(
         f"  wrong pages {sum(told.wrong for told in outcomes)} in {sum(told.rank_hours for told in outcomes):.1f} "
-        f"rank hours; of healthy jobs {sum(len(told.pages) for told in healthy)} in {len(healthy)}"
+        f"rank hours; of healthy jobs {sum(len(told.pages) for told in healthy)} in {len(healthy)}; "
+        f"of a wrong cause {sum(told.unfit for told in outcomes)}"
     )
     if args.out:
         args.out.write_text(json.dumps([told.__dict__ for told in outcomes]))

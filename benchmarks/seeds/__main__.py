@@ -36,7 +36,9 @@ def rows_of(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 command = _COMMANDS.get(by, _USUAL).replace("{by}", by)
                 yield {**row, "item": group["item"], "name": f"{row['name']}: {by}", "run": command}
     for group in table["commands"]:
-        made = [{"name": each, "run": group["template"].format(each=each)} for each in group.get("each", ())]
+        template = group.get("template", "")
+        made = [{"name": each, "run": template.replace("{each}", each)} for each in group.get("each", ())]
+        made = [{**{key: group[key] for key in ("files", "before") if key in group}, **row} for row in made]
         for row in [*made, *group.get("rows", ())]:
             yield {"says": group.get("says", ()), **row, "item": group["item"]}
     for group in table["other"]:
@@ -51,23 +53,27 @@ def played(row: dict[str, Any], texts: dict[str, str]) -> tuple[str, str]:
         job = Path(folder) if "{folder}/job" not in row["run"] and "{files}" not in row["run"] else Path(folder, "job")
         job.mkdir(exist_ok=True)
         for name, parts in row.get("files", {}).items():
-            (job / name).write_text("\n".join(texts[part].strip("\n") for part in parts) + "\n", encoding="utf-8")
+            text = "\n".join(texts[part].strip("\n") for part in parts)
+            (job / name).write_text(f"{text}\n", encoding="utf-8")
         files = " ".join(str(job / name) for name in row.get("files", {}))
-        command = row["run"].replace("{folder}", folder).replace("{files}", files)
-        ended = subprocess.run(
-            [sys.executable, "-m", "traceops", *shlex.split(command)], cwd=folder, capture_output=True, text=True,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "400", "HOME": folder},
-        )  # fmt: skip
-    output = " ".join(ended.stdout.split())
+        for command in (*row.get("before", ()), row["run"]):
+            command = command.replace("{folder}", folder).replace("{files}", files).replace("{root}", str(ROOT))
+            ended = subprocess.run(
+                [sys.executable, "-m", "traceops", *shlex.split(command.replace("{python}", sys.executable))],
+                cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "400", "HOME": folder},
+            )  # fmt: skip
+    output = " ".join((ended.stdout + (ended.stderr if row.get("stderr") else "")).split())
     lacks = [says for says in row["says"] if not re.search(says, output)]
     lead = row.get("lead", "")
     if lead and not re.search(lead, " ".join(ended.stdout.split("\n\n")[0].splitlines()[:3])):
         lacks.append(f"first lines: {lead}")
-    if ended.returncode or "Traceback (most recent call last)" in ended.stderr:
+    lacks += [f"there, and should not be: {word}" for word in row.get("never", ()) if re.search(word, output)]
+    if ended.returncode != row.get("code", 0) or "Traceback (most recent call last)" in ended.stderr:
         return "missing", f"exit {ended.returncode}: {(ended.stderr.strip().splitlines() or ['no message'])[0][:100]}"
     if not lacks:
         return "works", ""
-    return "missing" if len(lacks) >= len(row["says"]) else "in part", "not in the answer: " + "; ".join(lacks)
+    return "missing" if len(lacks) >= len(row["says"]) > 0 else "in part", "not in the answer: " + "; ".join(lacks)
 
 
 def main() -> int:

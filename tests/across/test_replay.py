@@ -35,6 +35,7 @@ from tests.across.pipelines import one_forward_one_backward, write_pipeline
 from traceops.across.copies import CHANGES, exposed_copies
 from traceops.across.cross_rank import measure_across
 from traceops.across.loading import loader_paces
+from traceops.across.replay.cure import usual_program
 from traceops.across.replay.graph import paced
 from traceops.across.replay.programs import shared_hosts
 from traceops.across.replay.simulate import Scenario
@@ -324,6 +325,19 @@ def test_a_change_leaves_the_loaders_pace_but_for_that_of_input():
     [found] = late.replay.stragglers.found
     assert found.saved.mean() / 1e6 == pytest.approx(step - healthy - 3, rel=0.1)
     assert late.replay.stragglers.fed_ns.mean() / 1e6 == pytest.approx(healthy, rel=0.1), "input in time besides"
+
+
+def test_a_fixed_rank_gets_no_slower_host_than_it_has():
+    """Its peer's host is slow in most of the steps, so that is what the peer usually takes."""
+    run = simulate(program(steps=6, layers=6), 2, [SlowCompute(0, factor=1.6), SlowHost(1, 4000, steps=(5, 6, 7, 8))])
+    graph = across(run).replay.graph
+
+    def host_of(nodes):
+        return np.diff(nodes.host[graph.edges[0][1:]])
+
+    usual = usual_program(graph, 1, [1], [0], np.ones(len(graph.steps), dtype=bool))
+    assert host_of(graph.ranks[1]).max() > host_of(graph.ranks[0]).max() + 3e6
+    assert host_of(usual) == pytest.approx(host_of(graph.ranks[0]), rel=0.01)
 
 
 def test_a_loader_that_is_why_a_rank_is_late_goes_with_the_cure():

@@ -35,6 +35,7 @@ from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, findi
 from traceops.across.cross_rank import measure_across
 from traceops.across.host_difference import Longer
 from traceops.across.lateness import critical_path
+from traceops.across.replay.what_if import rank_change
 from traceops.across.stragglers import chance
 from traceops.across.undisturbed import LightLook, LightRank, Undisturbed
 from traceops.core.claims import claim_of
@@ -49,7 +50,7 @@ from traceops.rules.overlap import judge_late_start, judge_small
 from traceops.rules.registry import BY_ID
 from traceops.rules.steps import judge as judge_unlike
 from traceops.rules.stragglers import judge_stragglers
-from traceops.rules.stragglers_claims import Late
+from traceops.rules.stragglers_claims import ComesLast, Late
 from traceops.rules.validity_time import judge_clocks
 from traceops.traces.discover import discover
 
@@ -63,6 +64,19 @@ def of_step(made, ranks, share):
 
 def said(measured, slowdown=1.0):
     return [(f.rule, f.severity, f.ranks, f.cause) for f in findings(measured, slowdown)]
+
+
+def test_what_hosts_keep_back_of_a_fix_is_in_its_range():
+    """Hosts take nearly as long as the step: with the slow GPU fixed they take over, but a profiler slows them."""
+    made = replace(program(steps=6, layers=6), launch_us=20.0)
+    hosts, slow = [SlowHost(0, 6000), SlowHost(1, 6000)], SlowCompute(0, factor=1.6)
+    step, device, healthy = (true_step(simulate(made, 2, some)) / 1e6 for some in ([slow, *hosts], [slow], []))
+    measured = across(simulate(made, 2, [slow, *hosts]))
+    least, most = measured.replay.what_if.range_ns(rank_change([0]), (0,))
+    assert (least / 1e6, most / 1e6) == pytest.approx((healthy, step), rel=0.01)
+    [found] = findings(measured)
+    said = claim_of(found, ComesLast)
+    assert said.rank == 0 and said.at_best == pytest.approx(device - healthy, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", [SlowCompute, SlowCopy])

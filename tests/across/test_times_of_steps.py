@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from traceops.across.phases import find_rounds, period_of, stages_of
 from traceops.across.run_steps import device_ms, is_known, only_queued, tells_pace, took_ms
@@ -353,6 +354,22 @@ def test_shares_of_few_sampled_steps_that_differ_may_be_far_off() -> None:
     rounds = find_rounds(run, [few])
     assert rounds is not None and rounds.phases[0].pct == pytest.approx(50, abs=3)
     assert rounds.phases[0].off_pct == pytest.approx(200 * 0.5 / 28**0.5, rel=0.1)
+
+
+def test_shares_do_not_depend_on_when_a_step_is_sampled() -> None:
+    """A step of 80 ms, a rollout for its first 60, that is sampled more often from 26 ms on, as long steps are."""
+    one = observed(1)
+    at = np.concatenate([np.linspace(1, 26, 20), np.linspace(27, 79, 200)]) * 1_000
+    stacks = np.where(at < 60_000, ROLLOUT, np.where(at < 68_000, FORWARD, BACKWARD))
+    looks = np.stack([np.arange(220) % 110 + 5, stacks, np.full(220, 1_000)], axis=1)
+    one.steps["host_us"] = 80_000
+    late = replace(one, samples=looks, since_begin=at.astype(np.int64))
+    run = whole_run([one])
+    assert run is not None
+    for sampled, expected, within in ((late, 75, 1), (replace(late, since_begin=looks[:0, 0]), 67, 3)):
+        rounds = find_rounds(run, [sampled])
+        assert rounds is not None and rounds.phases[0].place.line == 4
+        assert rounds.phases[0].pct == pytest.approx(expected, abs=within)
 
 
 def test_a_loop_that_trains_nothing_has_no_phases() -> None:

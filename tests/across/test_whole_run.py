@@ -431,6 +431,19 @@ def test_what_the_machine_did_for_each_rank(tmp_path):
     assert (zero.mhz, one.mhz) == (1980, 1200) and one.gpu.most_mhz == 1980
 
 
+def test_what_ranks_read_and_networks_carried(tmp_path):
+    def lines(at):
+        ms = look(at)[0][1]
+        read = [["d", ms, rank, 2_000_000 * at * (1 + rank), 50_000_000 * at] for rank in range(2)]
+        return [*look(at), *read, ["n", ms, 10**9 * at, 10**6 * at], ["m", 1, "/data", "nfs4"]]
+
+    zero, one = used(tmp_path, [lines(at) for at in range(1, 25)])
+    apart = (look(2)[0][1] - look(1)[0][1]) / 1e3
+    assert (zero.from_storage, one.from_storage) == (pytest.approx(2e6 / apart), pytest.approx(4e6 / apart))
+    assert (one.read, one.received, one.sent) == tuple(pytest.approx(count / apart) for count in (5e7, 1e9, 1e6))
+    assert (zero.storage, one.storage, zero.gpu_busy_pct) == (None, ("/data", "nfs4"), 99)
+
+
 def test_processes_of_another_namespace_are_no_strangers(tmp_path):
     """The driver tells pids as the host counts them; a container counts anew."""
     uses = used(tmp_path, [look(at, on_gpu=[4242, 5 * 10**9]) for at in range(1, 25)])

@@ -426,10 +426,7 @@ CAUSES = {
     "below_attainable",
     "none",
 }
-OWN = (
-    *("answering", "attending", "case", "cases", "lean", "libraries", "loops", "measured", "own", "packing", "serving"),
-    *("tuned", "zoo"),
-)
+OWN = ("answering", "case", "cases", "lean", "loops", "measured", "packing", "parts", "tuned", "zoo")
 
 
 @pytest.fixture(scope="module")
@@ -461,9 +458,9 @@ def test_half_of_the_pairs_are_set_aside_by_name(programs: tuple[ModuleType, Mod
     case = importlib.import_module("case")
     pairs = [c.name for c in programs[0].CASES.values() if not c.clean]
     kept = {name for name in pairs if case.set_aside(name)}
-    assert 0.4 < len(kept) / len(pairs) < 0.6
-    assert {"timm_vit_unfused", "decode_without_graph"} <= kept
-    assert "clip_per_parameter" not in kept
+    assert 0.35 < len(kept) / len(pairs) < 0.65
+    assert {"features_1177", "pyg_sage_scatter"} <= kept
+    assert "rms_norm_by_hand" not in kept
 
 
 @pytest.mark.torch
@@ -509,7 +506,8 @@ def test_promises_follow_from_the_steps_measured(
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["gru_cells", "window_by_mask", "decode_repeated_cache", "slots_by_slices", "decode_cat_cache"]
+    "name",
+    ["slots_by_slices", "cache_grown_and_repeated_two", "graphed_requests_of_one", "features_1177", "tuned_products"],
 )
 def test_sick_and_fixed_programs_step(programs: tuple[ModuleType, ModuleType], name: str) -> None:
     case = programs[0].CASES[name]

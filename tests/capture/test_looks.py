@@ -45,6 +45,10 @@ def test_a_short_function_that_holds_the_interpreters_lock_is_seen(tmp_path):
     functions = [{seen.frames[n].function for n in seen.stacks[stack]} for _, stack, _ in seen.samples]
     there = sum("holds_the_lock" in names for names in functions)
     assert 0 < there < len(functions), "half of the time it is there"
+    assert len(seen.since_begin) == len(seen.samples)
+    step = seen.samples[:, 0]
+    whole = step < len(seen.steps)
+    assert (seen.since_begin[whole] <= seen.steps["host_us"][step[whole]] + 1).all()
 
 
 def looked(made, seconds=0.001):

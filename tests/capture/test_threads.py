@@ -331,3 +331,24 @@ def test_a_process_forked_behind_a_window_ends(tmp_path: Path, status: int) -> N
     assert done.returncode == 0, done.stderr
     assert f"child {status}" in done.stdout.splitlines()
     assert {"of Python", "at exit", "of C"} <= set(done.stdout.splitlines())
+
+
+INTERRUPTED = """
+import ctypes, signal, torch
+from traceops.capture.recorder import _ExitInC
+
+exit_in_c, libc = _ExitInC(), ctypes.CDLL(None)
+exit_in_c.open(lambda: print("stopped"))
+send = ctypes.cast(getattr(libc, "raise"), ctypes.c_void_p)
+libc.__cxa_atexit(send, ctypes.c_void_p(signal.SIGINT), exit_in_c._handle)  # called first, as it came last
+try:
+    exit_in_c.close()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_while_a_window_closes_is_the_programs() -> None:
+    """An error out of what C calls goes nowhere: a training went on for ever."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

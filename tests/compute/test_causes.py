@@ -7,7 +7,10 @@ import pytest
 from recorded_step import BOOL, DOUBLE, FLOAT, HALF, LONG, NODE, launched_of, op, tensor, write
 
 import traceops
-from traceops.compute.measure import measure_compute
+from traceops.compute.attainable import gpu_of, moved_ns
+from traceops.compute.judged import judge_uses
+from traceops.compute.measure import batched_ns, measure_compute
+from traceops.compute.named import operator_of
 
 DATA = Path(__file__).parents[1] / "data" / "compute"
 SIMT, TF32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n", "cutlass_80_tensorop_s1688gemm_tf32"
@@ -233,10 +236,81 @@ def test_16_bits_halve_norms_too_where_nothing_trains_and_speed_up_no_grouped_co
     norms = (
         losses(tmp_path, step)["float32_training"].device_ns - losses(tmp_path, step[:1])["float32_training"].device_ns
     )
-    assert norms == pytest.approx(45e3)
+    assert norms == pytest.approx(moved_ns(8 * 2**20, "norm", gpu_of("H200")) * 4, rel=0.1)
     shapes = (tensor((8, 768, 32, 32), FLOAT), tensor((768, 48, 3, 3), FLOAT))
     grouped = op("aten::cudnn_convolution", *shapes, us=400, kernel=TF32)
     assert losses(tmp_path, [*step, grouped])["float32_training"].ns == losses(tmp_path, step)["float32_training"].ns
+
+
+COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
+    "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(c10::BFloat16)#1}>(at::TensorIteratorBase&)>"
+)
+SILU = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::silu_kernel(x)::{lambda(c10::BFloat16)#1}, "
+    "std::array<char*, 2ul> >"
+)
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 10, false, false>(x)"
+SDPA = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_35_16x128x64"
+GEMM = "nvjet_sm90_tst_64x8_64x16_4x2_h_bz_TNT"
+WHERE = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::where_kernel_impl(x)>"
+)
+ADD = SILU.replace("silu_kernel(x)::{lambda(c10::BFloat16)#1}", "CUDAFunctor_add<c10::BFloat16>").replace("2ul", "3ul")
+CAST = COPY.replace("_nocast", "")
+CAT = "void at::native::CatArrayBatchedCopy<x>"
+
+
+@pytest.mark.parametrize(
+    ("layer", "cause", "saved_us"),
+    [
+        ([(COPY, 200_000, 200), (COPY, 200_000, 200), (SDPA, 512, 100)], "repeated_kv", 475),
+        ([(WHERE, 8, 2), (SDPA, 768, 350)], "masked_attention", 177),
+        ([(CAT, 528, 200), (SDPA, 768, 50)], "concat_growth", 199),
+        ([(CAST, 40_000, 60), (GEMM, 96, 10)], "redundant_casts", 60),
+        ([(GEMM, 96, 10), (SOFTMAX, 4096, 90), (GEMM, 96, 10)], "unfused_attention", 90),
+        ([(SILU, 8, 1.2)] * 8 + [(GEMM, 96, 4)], "unfused_elementwise", 6.4),
+        ([(GEMM, 96, 10), (SILU, 96, 2)], "bandwidth_bound_at_limit", 0),
+        ([("nvjet_sm90_tst_256x128_64x4_2x1_v_bz_TNT", 132, 90), (SDPA, 768, 50)], None, 0),
+    ],
+)
+def test_kernels_of_a_cuda_graph_have_causes_by_their_names(tmp_path, layer, cause, saved_us):
+    path = write(
+        tmp_path / "trace.json", [op("aten::x", us=us, kernel=name, grid=grid) for name, grid, us in layer * 4]
+    )
+    document = json.loads(path.read_text())
+    document["traceEvents"] = [one for one in document["traceEvents"] if one["cat"] != "cpu_op"]
+    path.write_text(json.dumps(document))
+    found = measure_compute(*launched_of(path)).losses
+    assert [one.cause for one in found][:1] == ([cause] if cause else [])
+    if cause:
+        assert found[0].device_ns == pytest.approx(4 * 1e3 * saved_us, rel=0.02)
+
+
+def test_names_and_grids_tell_operators_elements_and_types():
+    assert operator_of(COPY, 10) == ("aten::copy_", 5120, ("c10::BFloat16",) * 2)
+    assert operator_of(CAST, 10) == ("aten::copy_", 5120, ("c10::BFloat16", "float"))
+    assert operator_of(SILU, 10) == ("aten::silu", 10240, ("c10::BFloat16",))
+    assert operator_of(SILU.replace("std::array", "at::detail::Array"), 10)[1] == 5120
+    assert operator_of(SOFTMAX, 10) == ("aten::_softmax", 10 * 4 * 768, ("c10::BFloat16",))
+    assert operator_of(SOFTMAX.replace("10, false", "10, true"), 10)[0] == "aten::_log_softmax"
+    assert operator_of(GEMM, 10) is None
+
+
+def test_calls_at_once_take_at_least_as_long_as_one(tmp_path):
+    calls = [product(8, 1024, 1024, us=9), elementwise("aten::mul", (64, 1024), HALF, 4), op("aten::nonzero", us=20)]
+    launched, _ = launched_of(write(tmp_path / "trace.json", calls))
+    for one in judge_uses(launched, gpu_of("H200")).all:
+        once = one.ns / one.calls
+        assert once <= batched_ns(one, 2, gpu_of("H200")) <= batched_ns(one, 64, gpu_of("H200")) <= 64 * once
+
+
+def test_the_sum_of_a_tensors_gradients_is_no_loop(tmp_path):
+    def step(inside):
+        return [op("aten::add_", tensor((64, 256)), tensor((64, 256)), us=3, inside=inside)] * 400
+
+    assert losses(tmp_path, step(()), host_us=20)["many_small_kernels"].launches > 300
+    assert losses(tmp_path, step((f"{NODE}CatBackward0",)), host_us=20)["many_small_kernels"].launches == 0
 
 
 def test_a_long_body_is_a_loop_unless_it_is_a_layer(tmp_path):
@@ -471,3 +545,52 @@ def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
     if requests == 8:
         assert found["too_small_batch"].sizes == (8, 8)
         assert found["too_small_batch"].launches == pytest.approx(26 * 7)
+
+
+@pytest.mark.parametrize(("last", "found"), [("aten::argmax", True), ("aten::tanh", False)])
+def test_passes_that_read_all_weights_for_few_rows_are_one_batch(tmp_path, last, found):
+    layer = [product(2, 8192, 16384, us=62), op("aten::silu", tensor((2, 16384)), us=2), product(2, 16384, 8192, us=64)]
+    step = [*layer * 3, op(last, tensor((2, 8192)), us=10)] * 4
+    batch = losses(tmp_path, step).get("too_small_batch")
+    assert (batch is not None) == found
+    if batch:
+        assert batch.device_ns == pytest.approx(4 * 3 * 128e3 * 0.75, rel=0.1)
+
+
+def test_copied_keys_are_repeated_or_in_another_order_by_what_is_appended(tmp_path):
+    def step(appended):
+        layer = [(COPY, appended, 2)] * 2 + [(COPY, 200_000, 200)] * 2 + [(SDPA, 512, 100), (ADD, 32, 2)]
+        path = write(
+            tmp_path / "t.json", [op("aten::x", us=us, kernel=name, grid=grid) for name, grid, us in layer * 4]
+        )
+        document = json.loads(path.read_text())
+        document["traceEvents"] = [one for one in document["traceEvents"] if one["cat"] != "cpu_op"]
+        path.write_text(json.dumps(document))
+        return [(one.cause, one.device_ns) for one in measure_compute(*launched_of(path)).losses]
+
+    assert step(16) == [("repeated_kv", pytest.approx(4 * 475e3))]
+    assert step(64) == [("layout_copies", pytest.approx(4 * 400e3))]
+
+
+@pytest.mark.parametrize(("read", "found"), [(8, True), (8 * 512, False)])
+def test_logits_that_nothing_reads_are_made_for_nothing(tmp_path, read, found):
+    cast = op("aten::copy_", tensor((8 * 512, 32000), FLOAT), tensor((8 * 512, 32000)), us=200)
+    step = [product(8 * 512, 2048, 32000, us=700), cast, op("aten::argmax", tensor((read, 32000), FLOAT), us=20)]
+    loss = losses(tmp_path, step).get("large_float_logits")
+    assert (loss is not None) == found
+    if loss:
+        assert loss.device_ns == pytest.approx(900e3 * (1 - 1 / 512))
+
+
+@pytest.mark.parametrize(("norm", "found"), [("collect_statistics_kernel", True), ("channels_last_kernel", False)])
+def test_without_shapes_conversions_and_norms_tell_of_channels_first(tmp_path, norm, found):
+    convolution = op("aten::cudnn_convolution", us=20, kernel="nchwToNhwcKernel")
+    step = [
+        convolution,
+        op("aten::relu", us=280),
+        op("aten::native_batch_norm", us=100, kernel=f"batch_norm_{norm}<x>"),
+    ]
+    loss = losses(tmp_path, step * 8).get("channels_first_layout")
+    assert (loss is not None) == found
+    if loss:
+        assert loss.device_ns == pytest.approx(8 * (20e3 + 60e3))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from recorded_step import FLOAT, launched_of, op, tensor, write
 
-from traceops.compute.measure import PACES, at_pace, measure_compute, replayed_ns
+from traceops.compute.measure import PACES, at_pace, measure_compute, paced_hosts, replayed_ns
 from traceops.compute.model import Cause, RankCompute, judged_rank
 from traceops.compute.uses import Schedule
 from traceops.pipeline.analyze import analyze, analyze_window, find_traces
@@ -201,8 +201,11 @@ def odd(us):
 
 def test_the_replay_at_the_recorded_pace_is_the_recorded_step(tmp_path):
     for us, host_us, step_us in ((2000, 100, 4 * 2000), (200, 1000, 4 * 1000)):
-        compute = measured(tmp_path, [odd(us)] * 4, host_us=host_us, steps=3)
-        assert compute.paced_ns[len(PACES) - 1] == pytest.approx(1e3 * step_us, rel=0.02)
+        launched, _ = launched_of(write(tmp_path / "trace.json", [odd(us)] * 4, host_us=host_us, steps=3))
+        schedule = launched.schedule()
+        host = paced_hosts(schedule)
+        steps = replayed_ns(schedule, host, np.tile(schedule.device_ns.astype(float), (len(host), 1)))
+        assert steps[len(PACES) - 1] == pytest.approx(1e3 * step_us, rel=0.02)
 
 
 def test_a_fix_of_kernels_promises_no_shorter_step_where_the_host_is_the_limit(tmp_path):

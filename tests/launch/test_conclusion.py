@@ -19,7 +19,7 @@ from traceops.core.installation import bundled
 from traceops.hangs.evidence import Frame
 from traceops.hangs.stack_activity import phase_of
 from traceops.launch import ended, out_of_memory, session
-from traceops.launch.conclusion import find_cause, report_cause, step_lines
+from traceops.launch.conclusion import find_cause, report_cause, step_lines, waits_for_disk_pct
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult
@@ -256,3 +256,9 @@ def test_the_helper_is_ended_after_its_time(monkeypatch):
     monkeypatch.setattr(out_of_memory.threading, "Timer", Timer)
     monkeypatch.setattr(out_of_memory, "estimate", lambda *of, within_s: "found")
     assert out_of_memory._estimated("asked", 1.0) == "found" and ended == [True, "cancelled"]
+
+
+def test_what_linux_says_of_waiting_for_storage(tmp_path):
+    assert waits_for_disk_pct(tmp_path / "none") is None
+    (tmp_path / "io").write_text("some avg10=1.00 avg60=12.50 avg300=0.40 total=77\nfull avg60=3.00\n")
+    assert waits_for_disk_pct(tmp_path / "io") == 12.5

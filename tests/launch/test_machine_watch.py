@@ -21,11 +21,14 @@ from traceops.machine.usage import (
     Nvml,
     Stat,
     all_processes,
+    bytes_read,
     cores_ms,
     descendants,
+    network_bytes,
     process_time,
     quota_ms,
     started_with,
+    storage_of,
 )
 from traceops.traces.observed import read_machines
 
@@ -151,6 +154,54 @@ def test_a_quota(tmp_path):
     assert quota_ms(8, tmp_path) == (None, None)
 
 
+def test_what_ranks_and_their_workers_read(tmp_path):
+    for pid, counts in ((7, "rchar: 100\nread_bytes: 10\n"), (8, "rchar: 1000\nread_bytes: 0\n"), (9, "")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "io").write_text(counts)
+    (tmp_path / "7/task/7").mkdir(parents=True)
+    (tmp_path / "7/task/7/children").write_text("8 9 10 \n")
+    assert bytes_read(7, tmp_path) == {7: (10, 100), 8: (0, 1000)} and bytes_read(11, tmp_path) == {}
+
+
+def test_the_storage_of_the_largest_file_that_is_open(tmp_path):
+    data, small = tmp_path / "data/train.bin", tmp_path / "small.txt"
+    data.parent.mkdir()
+    data.write_bytes(bytes(200_000))
+    small.write_bytes(b"x")
+    (tmp_path / "7/fd").mkdir(parents=True)
+    (tmp_path / "7/mounts").write_text(f"/dev/sda1 / ext4 rw 0 0\nnas:/x {tmp_path}/data nfs4 rw 0 0\n")
+    (tmp_path / "7/fd/3").symlink_to(small)
+    assert storage_of(7, tmp_path) is None
+    (tmp_path / "7/fd/4").symlink_to(data)
+    assert storage_of(7, tmp_path) == (f"{tmp_path}/data", "nfs4")
+
+
+def test_what_networks_carried(tmp_path):
+    assert network_bytes(tmp_path) is None
+    for name, device in (("eth0", True), ("lo", False)):
+        (tmp_path / "net" / name / "statistics").mkdir(parents=True)
+        for count, value in (("rx_bytes", 10), ("tx_bytes", 20)):
+            (tmp_path / "net" / name / "statistics" / count).write_text(f"{value}\n")
+        if device:
+            (tmp_path / "net" / name / "device").mkdir()
+    counters = tmp_path / "infiniband/mlx5_0/ports/1/counters"
+    counters.mkdir(parents=True)
+    (counters / "port_rcv_data").write_text("100\n")
+    (counters / "port_xmit_data").write_text("200\n")
+    assert network_bytes(tmp_path) == (10 + 400, 20 + 800)
+
+
+def test_workers_that_have_ended_still_count(tmp_path, monkeypatch):
+    made, writer = watch(tmp_path, gpus=False)
+    for seen in ({1: (5, 50), 2: (0, 10)}, {1: (6, 60)}):
+        monkeypatch.setattr(machine_watch, "bytes_read", lambda pid, seen=seen: seen)
+        monkeypatch.setattr(machine_watch, "storage_of", lambda pid: ("/data", "lustre"))
+        made._write(made.look(1_800_000_000_000))
+    writer.close()
+    [log] = read_machines(str(tmp_path))
+    assert [row[2:] for row in log.reads] == [(5, 60), (6, 70)] and log.storage == {0: ("/data", "lustre")}
+
+
 def watch(tmp_path, **more):
     progress = tmp_path / "progress"
     progress.mkdir()
@@ -191,7 +242,7 @@ def test_a_machine_without_a_driver(tmp_path):
 
     made, writer = watch(tmp_path, gpus=True, nvml=none)
     assert made._begin() == []
-    [kind] = {line[0] for line in made.look(time.time_ns() // 1_000_000)} - {"h", "p"}
+    [kind] = {line[0] for line in made.look(time.time_ns() // 1_000_000)} - {"h", "p", "n", "d", "m"}
     assert kind == "r"
     writer.close()
     assert not (tmp_path / machine_file("x")).exists() and json.dumps(kind)

@@ -26,12 +26,12 @@ from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, plac
 from traceops.integrations import held_capture
 from traceops.live import monitor, outlets
 from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
-from traceops.live.job import Job
+from traceops.live.job import Job, RankState
 from traceops.live.machines import MachineReader
 from traceops.live.measures import Pace, growth, steady_growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, Otlp, address_of, metrics_text
-from traceops.live.stream import LineTime, RankLook, RankReader
+from traceops.live.stream import LineTime, RankLook, RankReader, Step
 from traceops.pipeline.analyze import analyze
 
 
@@ -168,6 +168,55 @@ def test_chance_among_many_ranks_names_no_host():
             grew = {kind: now[kind] - before[kind] for kind in before}
             ranks.append(evidence(rank, before_kinds_ms=before, grew_ms=grew, looks=(300, 100)))
         assert [one.why for one in causes_of(ranks)] == [Why.EXCHANGE]
+
+
+def test_two_kinds_of_work_of_one_rank_are_both_named_with_their_lines():
+    loads = LineTime("train.py", 3, "main", "for batch in loader:", 14.0, input=True)
+    checks = LineTime("train.py", 7, "main", "check(batch)", 15.0)
+    before = {"own": 20.0, "input": 1.0, "backward": 29.0}
+    grew = {"own": 15.0, "input": 14.0, "backward": 1.0}
+    slow = evidence(1, grew_ms=grew, lines=(loads, checks), before_kinds_ms=before, looks=(400, 200))
+    waits = evidence(0, grew_ms={"backward": 30.0}, before_kinds_ms=before)
+    found = {cause.why: cause for cause in causes_of([waits, slow])}
+    assert found[Why.HOST].line == checks and found[Why.INPUT].line == loads
+    assert all(cause.ranks == (1,) for cause in found.values())
+
+
+def test_garbage_is_not_named_as_slow_host_work_too_unless_more_grew():
+    before = {"own": 20.0, "backward": 30.0}
+    waits = evidence(0, grew_ms={"backward": 30.0}, before_kinds_ms=before)
+    for own, whys in ((16.0, {Why.GARBAGE}), (30.0, {Why.GARBAGE, Why.HOST})):
+        grew = {"own": own, "backward": 30.0 - own}
+        slow = evidence(1, grew_ms=grew, garbage_ms=15.0, before_kinds_ms=before, looks=(400, 400))
+        assert {cause.why for cause in causes_of([waits, slow]) if cause.ranks == (1,)} == whys
+
+
+def test_what_a_slower_rank_hides_is_named_where_it_would_slow_the_job_by_itself():
+    before = {"own": 20.0, "input": 1.0, "backward": 29.0}
+    given = {"now_ms": 200.0, "before_kinds_ms": before, "looks": (400, 400)}
+    slowest = evidence(0, grew_ms={"own": 149.0}, **given)
+    waits = evidence(1, grew_ms={"backward": 150.0}, **given)
+    hidden = evidence(2, grew_ms={"input": 30.0, "backward": 120.0}, **given)
+    found = [(cause.why, cause.ranks) for cause in causes_of([slowest, waits, hidden])]
+    assert found == [(Why.HOST, (0,)), (Why.INPUT, (2,))]
+
+
+def test_steps_that_were_as_long_before_are_no_change():
+    state, random = RankState(0), Random(1)
+    for number in range(300):
+        state.take(RankLook(0, [Step(number, 30_000 if random.random() < 0.3 else 10_000)], [], 0))
+    by_chance = state.surprise(20.0, 292)
+    for number in range(300, 330):
+        state.take(RankLook(0, [Step(number, 30_000)], [], 0))
+    assert by_chance < 10 < 30 < state.surprise(20.0, 300)
+
+
+def test_more_work_is_accepted_as_it_began_and_not_with_what_came_later():
+    pace = Pace()
+    for number in range(300):
+        pace.feed(number, 10.0 if number < 100 else 15.0 if number < 160 else 25.0)
+    pace.accept()
+    assert pace.usual_ms == 15.0
 
 
 def test_a_slow_host_and_a_slow_exchange_are_both_named():

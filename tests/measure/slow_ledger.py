@@ -83,11 +83,18 @@ def _steps(rows, device):
     )  # fmt: skip
     ends = {k: [] for k in range(-1, len(marks))}
     launched_on = set()  # streams run in order: what comes before any recorded launch is from before the window
-    for row in sorted(device, key=lambda row: row["ts"]):
+    by_start = sorted(device, key=lambda row: row["ts"])
+    firsts = {row["stream"]: row["ts"] for row in by_start[::-1] if row["launch"]}
+    inside = [row for row in by_start if row["ts"] >= firsts.get(row["stream"], float("inf"))]
+    filtered = 2 * sum(not row["launch"] for row in inside) > len(inside)
+    for at, row in enumerate(by_start):
         moment = row["launch"]["ts"] if row["launch"] else row["ts"]
+        if filtered:
+            behind = [other for other in by_start[at:] if other["launch"] and other["stream"] == row["stream"]]
+            moment = min([moment, *(other["launch"]["ts"] for other in behind)])
         if row["launch"]:
             launched_on.add(row["stream"])
-        if row["stream"] not in launched_on and any(other["launch"] for other in device):
+        if row["stream"] not in launched_on and any(other["launch"] for other in device) and not filtered:
             ends[-1].append(row["end"])
         elif moment < marks[-1][1]:
             ends[sum(start <= moment for start, _, _ in marks) - 1].append(row["end"])

@@ -9,14 +9,17 @@ import msgspec
 import numpy as np
 import pytest
 from drawn import examples
-from events_builder import build, kernel, note, step
+from events_builder import build, call, kernel, note, step
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.measure.activity import find_activity
+from traceops.measure.host import measure_host
+from traceops.measure.ledger import find_lane
 from traceops.measure.steps import NO_STEP, find_steps, typical_steps
 from traceops.pipeline.analyze import analyze
 from traceops.report.model import Report
+from traceops.traces.model import TraceMeta
 
 US = 1_000
 OPTIMIZER = "Optimizer.step#AdamW.step"
@@ -152,6 +155,15 @@ def test_kernels_that_repeat_are_steps_with_and_without_launches():
         steps = found(own)
         assert (steps.by, len(steps)) == ("repetition", 5)
         assert np.diff(steps.edges).tolist() == [580 * US] * 5
+
+
+def test_a_wait_between_two_steps_found_counts_once_in_each():
+    """It begins behind the last launch of a step, where the host's part of the last one is over."""
+    events = build(iterations(6, marks=lambda i, _, end: [call("cudaDeviceSynchronize", end, 15 * US)], gap=100 * US))
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    host = measure_host(activity, steps, TraceMeta(), find_lane(events, activity, steps))
+    assert steps.by == "repetition" and [round(one.usual, 6) for one in host.blocking] == [1.0]
 
 
 @pytest.mark.parametrize("device", [True, False], ids=["kernels", "operators"])
@@ -351,6 +363,15 @@ def test_a_mark_on_the_cpu_that_holds_no_operator_is_no_step():
     steps = find_steps(events, find_activity(events))
     assert (steps.number.tolist(), steps.empty) == ([NO_STEP], (1,))
     assert steps.edges.tolist() == [2 * MS, 11 * MS]
+
+
+def test_a_last_mark_in_which_nothing_ran_ends_with_the_profiler():
+    """The mean of a step of 10 ms and of a mark of 30 µs that the profiler's end had cut off was a step of 5 ms."""
+    work = [note("aten::mm", at * MS, MS, cat="cpu_op") for at in (2, 12)]
+    marks = [step(1, 0, 10 * MS), step(2, 10 * MS, 10 * MS), step(3, 20 * MS, 30_000)]
+    events = build([*marks, *work])
+    steps = find_steps(events, find_activity(events))
+    assert steps.number.tolist() == [1, 2] and steps.edges.tolist() == [0, 10 * MS, 20 * MS]
 
 
 def test_a_mark_with_one_operator_is_a_step():

@@ -367,6 +367,18 @@ def test_kernels_of_the_warm_up_move_the_first_edge_not_the_first_step():
     assert {k: v.tolist() for k, v in ledger.buckets.items() if v.any()} == {"compute": [400], "idle_gap": [100]}
 
 
+def test_steps_of_a_filtered_trace_begin_with_its_first_mark():
+    """Of the second to fourth kernel of each step the launch is missing: its stream ran them before the fifth."""
+    rows = [step(3, 0, 1000), step(4, 1000, 1000)]
+    for begin in (0, 1000):
+        rows += kernel(begin + 600, 50, begin + 100)
+        rows += [row for at in (700, 800, 1100) for row in kernel(begin + at, 50)]
+        rows += kernel(begin + 1200, 100, begin + 900)
+    steps, ledger = measure(build(rows))
+    assert (steps.number.tolist(), steps.edges.tolist()) == ([3, 4], [0, 1300, 2300])
+    check_adds_up(steps, ledger)
+
+
 def test_steps_in_which_the_device_did_nothing_have_no_device_time():
     events = build(
         [step(3, 0, 1000), step(4, 1000, 1000), step(5, 2000, 1000), *kernel(100, 400, 50), *kernel(2100, 9, 2050)]

@@ -50,6 +50,13 @@ def test_a_stretch_without_events_is_what_the_trace_does_not_show():
     assert 5.0 <= ms <= 5.2
 
 
+def test_what_torch_compile_names_is_shown():
+    """As above, and the trace says that torch.compile was at work."""
+    compiles = note("OutputGraph.call_user_compiler (dynamo_timed)", 3_200 * US, 4_500 * US)
+    found = held(*many(100 * US, 3 * MS), compiles, *many(8 * MS, 20 * MS))
+    assert list(found) == [("OutputGraph.call_user_compiler (dynamo_timed)", "")]
+
+
 def test_a_call_with_several_stretches_counts_once():
     """One operator of 6 ms, with a short one in its middle."""
     long = op("aten::cudnn_convolution", 3 * MS, 6 * MS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,10 +13,19 @@ from changed import replace
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.memory.changes import Peak, blocks_of, changes_of, peak_of, words_of
-from traceops.memory.estimate import EstimateRequest, Worker, from_formula, proposals, rank_of, worker
+from traceops.memory.changes import Peak, blocks_of, changes_of, fewest, peak_of, words_of
+from traceops.memory.estimate import (
+    EstimateRequest,
+    Worker,
+    from_formula,
+    made_of,
+    proposals,
+    rank_of,
+    together,
+    worker,
+)
 from traceops.memory.gpus import hardware_of, workspaces_of
-from traceops.memory.model import MemoryEstimate
+from traceops.memory.model import MemoryChange, MemoryEstimate
 from traceops.traces.ran_out import RanOut
 from traceops.train.config import TrainConfig
 
@@ -70,12 +79,13 @@ def test_an_instance_says_how_many_ranks_there_are(tmp_path: Path) -> None:
 
 
 def test_proposals_stand_alone_and_together() -> None:
-    found = {proposal.names[0]: proposal for proposal in proposals(replace(SMALL, precision="fp32"), 4)}
-    joined = found["adam_8bit"].then(found["checkpoint"])
-    assert joined is not None
-    assert (joined.config.optimizer, joined.config.activation_checkpointing) == ("adamw8bit", True)
-    assert words_of(joined.names)[0] == "8-bit Adam and checkpoint every block"
-    assert found["zero1"].then(found["shard"]) is None
+    config = replace(SMALL, precision="fp32")
+    found = {proposal.name: proposal for proposal in proposals(config, 4)}
+    joined = [found["adam_8bit"], found["checkpoint"]]
+    changed = made_of(config, joined)
+    assert (changed.optimizer, changed.activation_checkpointing) == ("adamw8bit", True)
+    assert words_of([one.name for one in joined])[0] == "8-bit Adam and checkpoint every block"
+    assert together([found["zero1"], found["checkpoint"], found["shard"]]) == [found["checkpoint"], found["shard"]]
     assert not any("offload" in option for proposal in found.values() for option in proposal.options)
 
 
@@ -110,10 +120,10 @@ def test_arithmetic_on_a_peak_promises_no_more_than_the_changed_training_saves(h
     held = {row.name: row.held_bytes for row in rank.categories}
     peak = Peak(held, rank.peak_allocated_bytes, 0, 4, before.parameters, blocks_of(rank.activations))
     found = {change.name: change.peak_allocated_bytes for change in changes_of(peak, None, 0.0)}
-    known = {proposal.names[0]: proposal for proposal in proposals(config, 4)}
+    known = {proposal.name: proposal for proposal in proposals(config, 4)}
     for name in ("bf16", "zero1", "half_batch", "shard", "checkpoint"):
         if name in known and words_of([name])[0] in found:
-            true = max(one.peak_allocated_bytes for one in helper.ask(known[name].config, asked).ranks)
+            true = max(one.peak_allocated_bytes for one in helper.ask(made_of(config, [known[name]]), asked).ranks)
             promised = found[words_of([name])[0]]
             assert 0.95 * true <= promised <= 1.6 * true, name
     assert {"zero1", "half_batch", "checkpoint"} <= {name for name in known if words_of([name])[0] in found}
@@ -127,6 +137,25 @@ def test_changes_together_where_none_is_enough() -> None:
     assert found[0].verdict == "fits" and " and " in found[0].name
     assert all(change.saves_bytes > 0 for change in found)
     assert [change.verdict for change in changes_of(peak, 24 * GIB, 0.1)].count("fits") > 1
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_what_is_not_installed_is_proposed_last(here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceops.memory.estimate.find_spec", lambda name: object() if here else None)
+    names = [proposal.name for proposal in proposals(replace(SMALL, precision="fp32"), 1)]
+    assert names.index("adam_8bit") == (2 if here else len(names) - 1)
+
+
+def test_the_fewest_changes_that_are_enough() -> None:
+    saves = {"cheap": 1, "dearer": 1, "dear": 5, "dearest": 9}
+
+    def enough(names: Sequence[str]) -> MemoryChange | None:
+        saved = sum(saves[name] for name in names)
+        return MemoryChange(",".join(names), [], 0, 0, saved, "", "fits") if saved >= 6 else None
+
+    found = fewest(list(saves), enough)
+    assert found is not None and found.name == "cheap,dear"
+    assert fewest(["cheap", "dearer"], enough) is None
 
 
 def test_the_first_update_that_runs_out_asks_for_state_and_not_for_a_smaller_batch() -> None:

@@ -15,9 +15,10 @@ from changed import replace
 from generated_run import HostWork, Size, ddp, simulate, write_traces
 
 from traceops.across.agreed_steps import as_one_window
+from traceops.across.run_use import MachineUse
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
-from traceops.core.findings import Finding
+from traceops.core.findings import Evidence, Finding
 from traceops.core.words import WINDOW
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
@@ -26,6 +27,7 @@ from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
+from traceops.rules.idle import INPUT_BOUND, of_storage
 from traceops.rules.idle_time import BlockedOnDevice, Held, HostBound, InputBound, few_steps, idle_of, in_time_ms
 from traceops.traces.discover import TraceFile
 
@@ -527,3 +529,20 @@ def test_a_program_on_the_cpu_that_is_outside_of_torch_gets_no_clean_bill(tmp_pa
         assert found.impact_ms == pytest.approx(20, rel=0.02)
         card = card_of(report)
         assert card.fixed_least_ms is not None, "how much of it can go is not known"
+
+
+@pytest.mark.parametrize(
+    ("read", "place", "said"),
+    [
+        (2e8, ("/data", "nfs4"), "read 200.0 MB/s in the run from /data (nfs4), 3.0 MB/s of that from storage"),
+        (2e8, None, "read 200.0 MB/s in the run, 3.0 MB/s of that from storage"),
+        (2e4, None, "read next to nothing (0.0 MB/s)"),
+    ],
+)
+def test_late_input_says_what_is_read_meanwhile(read, place, said):
+    claim = InputBound(ranks=(0,), rank=0, ms=5.0, step=10.0, pct=50.0)
+    found = INPUT_BOUND.finding("warning", "high", claim, [Evidence(Fact.STEP, 10.0, "ms")], ranks=[0])
+    use = MachineUse(0, "a", 9, read=read, from_storage=3e6, storage=place)
+    worst = SimpleNamespace(times=SimpleNamespace(summary=SimpleNamespace(rank=0)))
+    assert said in of_storage(found, SimpleNamespace(machine=(use,)), worst).message
+    assert of_storage(found, SimpleNamespace(machine=()), worst) is found

@@ -197,6 +197,12 @@ def test_a_price_that_is_no_number(text: str) -> None:
         price_of(text)
 
 
+def test_the_price_of_an_instance_is_that_of_its_gpus() -> None:
+    assert price_of("p4d.24xlarge") == price_of("ml.p4d.24xlarge") == pytest.approx(21.95764 / 8)
+    with pytest.raises(UsageError, match="not known here"):
+        price_of("a3-highgpu-8g")
+
+
 def test_the_trend_on_tables_of_others() -> None:
     """docs/runs.md has these figures: the largest size predicted from the smaller ones."""
     errors = {}

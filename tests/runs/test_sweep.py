@@ -16,12 +16,16 @@ from run_folders import failed_run, run_of
 from traceops.cli import main
 from traceops.cli.sweep import seconds_of
 from traceops.core.errors import UsageError
+from traceops.core.findings import Severity
 from traceops.pipeline.observed_run import mean_step_ms
 from traceops.render.runs.sweep import verdict, why_text
+from traceops.runs.row import FindingCount, without_report
 from traceops.runs.sweep import (
     LedgerDifference,
     PointRow,
     SweepDocument,
+    SweepSearch,
+    SweepState,
     SweepTrial,
     axes_of,
     best_again,
@@ -29,6 +33,7 @@ from traceops.runs.sweep import (
     in_turn,
     points_of,
     script_words,
+    sweep_document,
     try_all,
 )
 from traceops.schemas import schema_path
@@ -188,9 +193,32 @@ def test_steps_without_samples_are_not_told_as_more_of_them() -> None:
         "b=16 is best: 17.3 ms per step, 14.4 % less than b=8, one training each. Samples per step are unknown: steps "
         "are compared as if all held as many."
     )
-    undecided = verdict(msgspec.structs.replace(found, told_apart=False)).sentence
+    once = verdict(msgspec.structs.replace(found, told_apart=False)).sentence
+    assert once.startswith("Not decided: b=16 (17.3 ms per step) and b=8 were trained once each.")
+    again = tuple(msgspec.structs.replace(point, trained=2) for point in points)
+    undecided = verdict(msgspec.structs.replace(found, told_apart=False, points=again)).sentence
     assert undecided.startswith("Not decided: b=16 (17.3 ms per step) and b=8 differ by less than their trainings do.")
     assert why_text(found) == "Against b=8 its recorded steps have 3.50 ms less idle: launched late."
+
+
+@pytest.mark.parametrize(
+    ("steps", "severity", "decided"),
+    [((10.0, 10.3), None, False), ((10.0, 12.0), None, None), ((10.0, 12.0), "info", None),
+     ((10.0, 12.0), "warning", False)],
+)  # fmt: skip
+def test_single_trainings_decide_nothing_within_noise_or_on_a_busy_machine(
+    steps: tuple[float, float], severity: Severity | None, decided: bool | None
+) -> None:
+    trials = [
+        SweepTrial(point=place, repeat=1, folder=f"t{place}", status="finished", seconds=9.0, step_ms=ms)
+        for place, ms in enumerate(steps)
+    ]
+    found = () if severity is None else (FindingCount(rule="TO-W002", severity=severity, count=1),)
+    rows = [msgspec.structs.replace(without_report(f"t{place}", "", ""), findings=found) for place in range(2)]
+    points = points_of(axes_of(["b=8,16"], []))
+    state = SweepState(command=(), points=tuple(point.words for point in points), trials=tuple(trials))
+    document = sweep_document("s", state, points, SweepSearch(tuple(trials), True), rows)
+    assert document.told_apart is decided
 
 
 @pytest.mark.torch

@@ -50,8 +50,7 @@ def _agreed(ranks: list[RankSummary], world: int) -> list[RankSummary] | None:
     if len({(summary.steps_by, summary.step_mark) for summary in ranks}) > 1:
         return None
     if len({frozenset(_numbers(summary)) for summary in ranks}) > 1:
-        apart = _apart(ranks, world)
-        if apart is None:
+        if (apart := _apart(ranks, world)) is None:
             return None
         ranks = [_renumbered(summary, apart[summary.rank]) for summary in ranks]
     numbers = [_numbers(summary) for summary in ranks]
@@ -120,7 +119,9 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         backward=_backward(summary.backward),
         copies=None if summary.copies is None else _copies(summary.copies),
         stacks=tuple(map(_stack_time, summary.stacks)),
-        anomaly=None if summary.anomaly is None else _anomaly(summary.anomaly),
+        anomaly=None
+        if summary.anomaly is None
+        else AnomalyChecks(summary.anomaly.count.sum(keepdims=True), summary.anomaly.host_ns.sum(keepdims=True)),
         held=tuple(map(_held, summary.held)),
         host_work=None
         if summary.host_work is None
@@ -128,10 +129,6 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         steps_by="window",
         step_mark="",
     )
-
-
-def _anomaly(checks: AnomalyChecks) -> AnomalyChecks:
-    return AnomalyChecks(checks.count.sum(keepdims=True), checks.host_ns.sum(keepdims=True))
 
 
 def _held(held: HeldLaunches) -> HeldLaunches:
@@ -220,9 +217,7 @@ class ApartInTime(Struct, frozen=True):
 
 def apart_in_time(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[ApartInTime, ...]:
     """Of ranks that mark the same steps and have collectives, those of which none matches, far from the most others.
-
-    Clocks may be apart: then collectives match all the same, and align them.
-    """
+    Clocks may be apart: then collectives match all the same, and align them."""
     matched = {rank for collective in matching.collectives for rank, _ in collective.members}
     alone = [summary for summary in ranks if len(summary.comm.start)]
     main, rest = most_at_one_time(alone, _LEAST_APART_NS, _WINDOWS_APART)
@@ -239,9 +234,7 @@ def most_at_one_time(
     ranks: Sequence[RankSummary], least_ns: int, windows: int
 ) -> tuple[list[RankSummary], list[RankSummary]]:
     """The most ranks whose windows lie near each other, of two such groups the later, and the rest, in order of time.
-
-    Between groups lies more than `least_ns` and so many of the longest window.
-    """
+    Between groups lies more than `least_ns` and so many of the longest window."""
     in_order = sorted(ranks, key=begin_ns)
     longest = max((int(own.step_edges[-1]) - begin_ns(own) for own in in_order), default=0)
     groups: list[list[RankSummary]] = []
@@ -286,7 +279,12 @@ def unlike_steps(
     numbers = sorted(steps)
     at = {number: i for i, number in enumerate(numbers)}
     durations, own, waited = (np.full((len(ranks), len(numbers)), np.nan) for _ in range(3))
-    in_few = _meet_in_few(ranks, at)
+    # whether no rank communicates in a good part of the steps, as in post-local SGD, though they do in others
+    meets = np.zeros(len(at), dtype=bool)
+    for summary in ranks:
+        step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
+        meets[[at[number] for number in summary.step_numbers[uniques(step)].tolist()]] = True
+    in_few = bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
     for row, summary in enumerate(ranks):
         place = [at[number] for number in summary.step_numbers.tolist()]
         wait = waits[summary.rank]
@@ -323,15 +321,6 @@ def unshared_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     return tuple(sorted(set.union(*recorded) - shared))
 
 
-def _meet_in_few(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> bool:
-    """Whether no rank communicates in a good part of the steps, as in post-local SGD, though they do in others."""
-    meets = np.zeros(len(at), dtype=bool)
-    for summary in ranks:
-        step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]
-        meets[[at[number] for number in summary.step_numbers[uniques(step)].tolist()]] = True
-    return bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
-
-
 def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.float64]:
     """Kernels in each step, the median over ranks."""
     counts = np.full((len(ranks), len(at)), np.nan)
@@ -342,11 +331,9 @@ def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.
 
 
 def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one.
-
-    There are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these
-    are held against the spread of those.
-    """
+    """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one. There
+    are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these are held
+    against the spread of those."""
     usual = median(kernels)
     like = (kernels <= MORE_WORK * usual) & (usual <= MORE_WORK * kernels)
     if 2 * int(like.sum()) <= len(like):
@@ -355,11 +342,9 @@ def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> 
 
 
 def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArray[np.bool_]:
-    """Steps (ns) that take far longer than the longest typical one of the whole run.
-
-    Recording makes steps longer, and so it makes that one: as much as the lower median of the recorded steps is beyond
-    the median of those. So most recorded steps are never left out.
-    """
+    """Steps (ns) that take far longer than the longest typical one of the whole run. Recording makes steps longer, and
+    so it makes that one: as much as the lower median of the recorded steps is beyond the median of those. So most
+    recorded steps are never left out."""
     if not len(usual_ms):
         return np.zeros(len(took), dtype=bool)
     lower = np.sort(took)[(len(took) - 1) // 2]

@@ -41,16 +41,15 @@ class ClockFit(Struct, frozen=True):
 
     def correct(self, t: Int) -> Int:
         """Moments of the rank's clock (int64 ns) on the common clock."""
+        if not self.drift:
+            return t + self.offset_ns
         moved: Int = t + self.offset_ns + np.rint(self.drift * (t - self.reference_ns)).astype(np.int64)
         return moved
 
 
 class ClockAlignment(Struct, frozen=True):
-    """A fit a rank, and how far apart the aligned ends of one collective still are (ns).
-
-    `unaligned` are ranks that share no synchronising collective with the others; `anchors` counts
-    the collectives used.
-    """
+    """A fit a rank, and how far apart the aligned ends of one collective still are (ns). `unaligned` are ranks that
+    share no synchronising collective with the others; `anchors` counts the collectives used."""
 
     fits: dict[int, ClockFit]
     anchors: int
@@ -90,10 +89,8 @@ def align_clocks(
 
 
 def _end_together(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> set[int]:
-    """Sends and receives that both ends leave together: a small message may be sent long before it is received.
-
-    Those of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender.
-    """
+    """Sends and receives that both ends leave together: a small message may be sent long before it is received. Those
+    of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender."""
     ends = {summary.rank: summary.comm.end for summary in ranks if summary.on_gpu}
     apart: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     found = set[int]()
@@ -127,7 +124,7 @@ def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     left, right = np.triu_indices(len(x), 1)
     run = (x[right] - x[left]).astype(float)
     apart = np.abs(run) > 0
-    slope = float(median((y[right] - y[left])[apart] / run[apart])) if apart.any() else 0.0
+    slope = float(median((y[right] - y[left])[apart] / run[apart])) if np.count_nonzero(apart) else 0.0
     return slope, float(median(y - slope * (x - middle)))
 
 
@@ -175,11 +172,13 @@ def _fit(own: Int, common: Int) -> ClockFit:
         own, common = own[chosen], common[chosen]
     apart = common - own
     base = int(median(apart))
+    middle = round(median(own))
+    if len(own) < _LEAST_FOR_DRIFT:
+        return ClockFit(base, 0.0, middle)
     slope, at_middle = theil_sen(own, apart - base)
     flat = np.abs(apart - base)
-    middle = round(median(own))
     sloped = np.abs(apart - base - at_middle - slope * (own - middle))
-    trusted = len(own) >= _LEAST_FOR_DRIFT and abs(slope) * 1e6 <= _DRIFT_PPM
+    trusted = abs(slope) * 1e6 <= _DRIFT_PPM
     moved = abs(slope) * float(np.ptp(own))  # over the window: has to stand out of the noise
     if trusted and median(sloped) < 0.5 * median(flat) and moved > _OUT_OF_NOISE * median(sloped):
         return ClockFit(base + round(at_middle), slope, middle)
@@ -284,7 +283,7 @@ def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
     there = program.spell_end >= np.array([came.get(position, 0) for position in waited_for])
     waited, own = known & there, known & ~there
     start = np.concatenate((program.join_start, program.spell_start[waited]))
-    order = np.argsort(start, kind="stable")
+    order = start.argsort(kind="stable")
     return replace(
         summary,
         program=replace(
@@ -304,10 +303,8 @@ FIRST_MEETING = "the first between its ranks, which shows how far apart they beg
 
 
 def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> MatchedCollectives:
-    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run.
-
-    Where there are steps the profiler was at work before the first of them, and ranks had met.
-    """
+    """The matching less those collectives, if no rank has steps: what ranks wait there says nothing of the run. Where
+    there are steps the profiler was at work before the first of them, and ranks had met."""
     if any((summary.step_numbers != NO_STEP).any() for summary in ranks):
         return matching
     ends = {summary.rank: summary.comm.end for summary in ranks}
@@ -438,20 +435,17 @@ def _by_place(numbers: Sequence[int], matching: MatchedCollectives, step_of: Map
 
 
 def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
-    """The root's place, _ALL where all wait for the last, None where times tell neither.
-
-    Arrays have the shape (operations, members).
-    """
+    """The root's place, _ALL where all wait for the last, None where times tell neither. Arrays have the shape
+    (operations, members)."""
     together = _until_came(op, _ALL, begins)
-    whole = _explained(waits, together)
-    if not whole:
+    if not (whole := _explained(waits, together)):
         return None
     explained = np.zeros(begins.shape[1])
     for root in range(begins.shape[1]):
         until = _until_came(op, root, begins)
         if _possible(until, begins, ends):
             explained[root] = _explained(waits, until)
-    order = np.argsort(explained, kind="stable")
+    order = explained.argsort(kind="stable")
     best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
     if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
         return int(order[-1])
@@ -482,10 +476,8 @@ def _possible(until: Int, begins: Int, ends: Int) -> bool:
 
 
 def _waiting_for(one: Collective, root: int, begins: Sequence[int], ends: Sequence[int]) -> Collective:
-    """The operation with each member's waiting for those that it needs.
-
-    The side that gives its data needs the other as well where it did not end before that came: it could not hand over.
-    """
+    """The operation with each member's waiting for those that it needs. The side that gives its data needs the other as
+    well where it did not end before that came: it could not hand over."""
     gives = bool(_FROM_ROOT.search(one.op))
     of_root = [i for i, begin in enumerate(begins) if i == root or not gives or ends[root] > begin]
     of_others = [gives or end > begins[root] for end in ends]

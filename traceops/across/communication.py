@@ -90,8 +90,7 @@ def call_times(run: CrossRank) -> CallTimes | None:
         if size and collective.transfer_ns > 0 and rank in gradients and gradients[rank][position]:
             found[collective.group, collective.op].append((size, collective.transfer_ns))
             within[collective.group, collective.op].append(int(phases[rank][position]))
-    found = {key: calls for key, calls in found.items() if not _of_layers(within[key])}
-    if not found:
+    if not (found := {key: calls for key, calls in found.items() if not _of_layers(within[key])}):
         return None
     (group, op), calls = max(found.items(), key=lambda entry: sum(ns for _, ns in entry[1]))
     steps = max((len(t.duration) for t in run.ranks if t.summary.rank == group[0]), default=1)

@@ -60,8 +60,7 @@ def exposed_copies(
     found = []
     for summary in ranks:
         for purpose in PURPOSES:
-            one = _of_rank(summary, purpose, typical[summary.rank], links)
-            if one is not None:
+            if (one := _of_rank(summary, purpose, typical[summary.rank], links)) is not None:
                 found.append(one)
     return tuple(found)
 
@@ -81,7 +80,7 @@ def _of_rank(
     summary: RankSummary, purpose: Purpose, typical: NDArray[np.bool_], links: Mapping[str, HostLink | None]
 ) -> ExposedCopies | None:
     own = [kind.of_steps(typical) for kind in summary.copies.kinds if kind.purpose == purpose]
-    own = [kind for kind in own if kind.count.any()]
+    own = [kind for kind in own if np.count_nonzero(kind.count)]
     kinds = tuple(sorted(own, key=lambda kind: -int(kind.exposed_ns.sum())))
     steps = int(typical.sum())
     if not kinds:
@@ -97,7 +96,7 @@ def _of_rank(
         left = min(max(at_link - (step - exposed), 0.0), exposed)
     # What the host does between the launches of what ends the steps, without waiting for the device.
     edges = summary.program.host[-(len(typical) + 1) :]
-    took = np.diff(edges)[typical[: len(edges) - 1]]
+    took = (edges[1:] - edges[:-1])[typical[: len(edges) - 1]]
     known = (edges[1:] > NEVER // 2) & (edges[:-1] > NEVER // 2)
     took = took[known[typical[: len(edges) - 1]]]
     return ExposedCopies(

@@ -32,7 +32,7 @@ from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
 from traceops.across.stragglers import Straggler, Stragglers, best_pace, late_behind_loading, measure_stragglers
 from traceops.across.work import WorkCompared, compare_work
-from traceops.core.arrays import Int, Intervals, intersect, median, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, is_in, median, subtract, union
 from traceops.core.words import NoReplay, StepsBy, StepWords, Unit, step_words
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
@@ -151,7 +151,7 @@ class CrossRank(Struct, frozen=True, dict=True):
         """By the number of each step how long it took, ms: the median over the ranks that recorded it."""
         numbers = np.concatenate([times.summary.step_numbers for times in self.ranks])
         took = np.concatenate([times.duration for times in self.ranks])
-        order = np.argsort(numbers, kind="stable")
+        order = numbers.argsort(kind="stable")
         known, begins = np.unique(numbers[order], return_index=True)
         parts = np.split(took[order], begins[1:])
         return {number: median(part) / 1e6 for number, part in zip(known.tolist(), parts, strict=True)}
@@ -343,7 +343,7 @@ def _replayed(
     run: CrossRank, ranks: Sequence[RankSummary], graph: StepGraph, lateness: Lateness, charged: ChargedWaiting
 ) -> Replay:
     """Who is late in the steps of `graph`, alone or alike, and what the step gains with each change."""
-    typical = ~np.isin(graph.steps, run.unlike)
+    typical = ~is_in(np.array(graph.steps), run.unlike)
     paces = {rank: 1e6 * ms for rank, ms in run.loading_ms.items() if rank in graph.ranks}
     replays = Replays(graph, typical, paces)
     graph = replays.graph
@@ -367,7 +367,8 @@ def _replayed(
     sharing_work = [summary for summary in ranks if summary.rank in sharing]
     pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
     reference = reference_transfers(run.matching, graph.kind, run.link)
-    what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms, pace)
+    by_device, step_ns = stragglers.by_device, 1e6 * run.step_ms
+    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device)
     what_if = what_if.with_more([*predict_roles(graph, run.roles), *predict_copies(graph, run.copies)])
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return Replay(graph, lateness, charged, stragglers, what_if, {**beside, **work}, behind, groups)
@@ -375,11 +376,11 @@ def _replayed(
 
 def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int]) -> NDArray[np.bool_]:
     """Which of a rank's steps its means are of: those like the others that all ranks recorded, if it has any."""
-    like = ~np.isin(summary.step_numbers, unlike)
-    both: NDArray[np.bool_] = like & ~np.isin(summary.step_numbers, unshared)
-    if both.any():
+    like = ~is_in(summary.step_numbers, unlike)
+    both: NDArray[np.bool_] = like & ~is_in(summary.step_numbers, unshared)
+    if np.count_nonzero(both):
         return both
-    return like if like.any() else ~like
+    return like if np.count_nonzero(like) else ~like
 
 
 def _waiting(summary: RankSummary, waits: tuple[Int, Int, Int]) -> Intervals:

@@ -124,7 +124,7 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
     own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.replay.graph.peers(straggler.rank)]
     steps = _steps(run, straggler, sometimes=sometimes)
     at = np.isin(run.replay.lateness.steps, list(steps))
-    if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not at.any():
+    if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not np.count_nonzero(at):
         return None
     waiting = float(run.replay.lateness.caused[straggler.rank].sum(axis=0)[at].mean()) / 1e6 / (len(run.ranks) - 1)
     if waiting <= 0:
@@ -167,7 +167,7 @@ def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, s
     chosen = np.isin(rank.step_numbers, list(steps))
     found: dict[tuple[str, str, int], tuple[str, float, float]] = {}
     for one in rank.stacks:
-        if one.waits or not chosen.any():
+        if one.waits or not np.count_nonzero(chosen):
             continue
         _, ms, idle_ms = found.get(one.key, ("", 0.0, 0.0))
         ms += float(one.host_ns[chosen].mean()) / 1e6

@@ -136,20 +136,21 @@ def _rank(summary: RankSummary, graph: StepGraph, positions: Int, waits: tuple[I
     turns = dict(zip(zip(start.tolist(), end.tolist(), strict=True), turn.tolist(), strict=True))
     turn_of = np.array([turns[key] for key in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=np.int64)
     # A moment in which several collectives wait is charged once, to the one whose wait ends first.
-    order = np.argsort(turn_of, kind="stable")
+    order = turn_of.argsort(kind="stable")
     reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(turn_of[order])[:-1]))
     since = np.minimum(np.maximum(begins[order], reached), turn_of[order])
     held_up = np.zeros(len(positions), dtype=np.int64)
     held_up[order] = held.within(since, turn_of[order])
-    numbers = summary.step_numbers[np.clip(comm.step[positions], 0, len(summary.step_numbers) - 1)]
+    numbers = summary.step_numbers[np.minimum(np.maximum(comm.step[positions], 0), len(summary.step_numbers) - 1)]
     index = {number: i for i, number in enumerate(graph.steps)}
     inside = (comm.step[positions] >= 0) & (comm.step[positions] < len(summary.step_numbers))
+    spent = spent_before(program, np.concatenate((begins, ends)))
     return _RankDelays(
         summary,
         nodes,
         held_up.tolist(),
-        spent_before(program, begins),
-        spent_before(program, ends),
+        spent[: len(begins)],
+        spent[len(begins) :],
         [index.get(int(n), -1) if ok else -1 for n, ok in zip(numbers, inside, strict=True)],
     )
 
@@ -190,8 +191,7 @@ def _came_on_its_own(
         freed = int(nodes.end[before]) if before >= 0 else 0
         if before < 0 or freed <= int(nodes.standing[node]) or int(nodes.begin[node]) - freed > FOLLOWS_NS:
             break
-        earlier = last_of(number_of[rank, before], rank)
-        if earlier is None:
+        if (earlier := last_of(number_of[rank, before], rank)) is None:
             break
         rank, node = earlier
     return rank, node
@@ -237,11 +237,8 @@ def _since_origin(own: _RankDelays, origin: tuple[int, int], node: int) -> list[
 
 
 class PathSegment(Struct, frozen=True):
-    """One piece of the path (ns, common clock): a rank's own work, or the transfer of a collective.
-
-    `kind` is 'transfer', or the bucket of WORK that most of the piece went to; `spent` tells how much
-    went to each.
-    """
+    """One piece of the path (ns, common clock): a rank's own work, or the transfer of a collective. `kind` is
+    'transfer', or the bucket of WORK that most of the piece went to; `spent` tells how much went to each."""
 
     rank: int
     kind: str
@@ -311,8 +308,7 @@ def _own_work(graph: StepGraph, rank: int, node: int, start: int, moment: int) -
     earlier = [i for i in range(len(nodes.begin)) if nodes.standing[i] <= start]
     since = nodes.spent[max(earlier, key=lambda i: int(nodes.standing[i]))] if earlier else upto * 0
     spent = {name: int(ns) for name, ns in zip(WORK, upto - since, strict=True) if ns > 0}
-    total = sum(spent.values())
-    if total:  # nodes lie a little beside the ends of the piece
+    if total := sum(spent.values()):  # nodes lie a little beside the ends of the piece
         spent = {name: round(ns * (moment - start) / total) for name, ns in spent.items()}
     kind = max(spent, key=lambda name: spent[name]) if spent else "idle_gap"
     return PathSegment(rank, "idle_host" if kind == "masked" else kind, start, moment - start, None, spent)

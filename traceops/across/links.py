@@ -138,11 +138,9 @@ def link_by_name(device: str | None, size: int = 2) -> LinkReference | None:
 
 
 def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -> LinkReference | None:
-    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same.
-
-    Among at least as many GPUs as the group has: two may have a link that four do not. Of several states of the
-    machine the latest counts.
-    """
+    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same. Among at least
+    as many GPUs as the group has: two may have a link that four do not. Of several states of the machine the latest
+    counts."""
     found: list[tuple[float, float, str]] = []
     for reference in fabric.references:
         if (host is not None and not same_host(reference.host, host)) or reference.gpu != device:
@@ -188,7 +186,8 @@ def _graphs(fabric: Fabric, size: int, one_host: bool) -> list[tuple[GraphBandwi
     alike = [
         communicator
         for communicator in (fabric.log.communicators if fabric.log is not None else ())
-        if communicator.size == size and _spans_hosts(communicator) is not one_host
+        if communicator.size == size
+        and (len({place.host for place in communicator.places.values()}) > 1) is not one_host
     ]
     users: dict[tuple[str | None, int], set[Hashable]] = defaultdict(set)
     for communicator in alike:
@@ -211,10 +210,6 @@ def _network_devices(communicator: Communicator) -> set[tuple[str | None, int]]:
         and connection.device is not None
         and (place := communicator.places.get(connection.at_device)) is not None
     }
-
-
-def _spans_hosts(communicator: Communicator) -> bool:
-    return len({place.host for place in communicator.places.values()}) > 1
 
 
 def _types(graph: GraphBandwidth, one_host: bool) -> str:

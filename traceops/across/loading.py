@@ -26,10 +26,8 @@ def has_workers(summary: RankSummary) -> bool:
 
 
 def loader_paces(ranks: Sequence[RankSummary], whole: WholeRun | None) -> dict[int, float]:
-    """By rank: what the workers of its loader take for the batches of a step, ms, as far as they were looked at.
-
-    They are at work for so much of a step, and while a late rank is waited for they have loaded ahead and rest.
-    """
+    """By rank: what the workers of its loader take for the batches of a step, ms, as far as they were looked at. They
+    are at work for so much of a step, and while a late rank is waited for they have loaded ahead and rest."""
     if whole is None:
         return {}
     return {
@@ -41,9 +39,7 @@ def loader_paces(ranks: Sequence[RankSummary], whole: WholeRun | None) -> dict[i
 
 def slowest_other(paces: Mapping[int, float], ranks: Sequence[int]) -> tuple[int, float] | None:
     """The rank beside these whose loader takes longest for the batches of a step, and how long, ms; None without one.
-
-    With the input of these ranks alone in time, no step is shorter.
-    """
+    With the input of these ranks alone in time, no step is shorter."""
     others = {rank: ms for rank, ms in paces.items() if rank not in ranks}
     slowest = max(others, key=lambda rank: (others[rank], -rank), default=None)
     return None if slowest is None else (slowest, others[slowest])

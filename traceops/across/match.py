@@ -138,7 +138,7 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
     others_known = any(
         args is not None and not _SENDS_IN_KERNEL.search(name) for args, name in zip(comm.args, comm.name, strict=True)
     )
-    calls_known = bool((summary.program.host[: len(comm.args)] > NEVER).any())
+    calls_known = bool(np.count_nonzero(summary.program.host[: len(comm.args)] > NEVER))
     for position, (args, kernel) in enumerate(zip(comm.args, comm.name, strict=True)):
         if comm.parts[position]:
             continue
@@ -148,7 +148,11 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
             group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
         sends = calls_known and _SENDS_IN_KERNEL.search(kernel)
         if args is None and (others_known or sends) and not own:
-            yield position, _why_unknown(summary, position)
+            if not summary.on_gpu:
+                why_unknown = NO_CALL
+            else:
+                why_unknown = NO_METADATA if summary.program.host[position] > NEVER else BEFORE_WINDOW
+            yield position, why_unknown
         elif _is_point_to_point(op):
             yield position, send_receive.NO_END
         elif group is None:
@@ -157,12 +161,6 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
             yield position, send_receive.NO_TRACE
         else:
             yield position, (number, (args.group_description if args else None) or "", op)
-
-
-def _why_unknown(summary: RankSummary, position: int) -> str:
-    if not summary.on_gpu:
-        return NO_CALL
-    return NO_METADATA if summary.program.host[position] > NEVER else BEFORE_WINDOW
 
 
 class _Groups:
@@ -176,8 +174,7 @@ class _Groups:
 
     def number(self, group: tuple[int, ...]) -> int | None:
         """The group's place in `ranks`, the same for equal groups; None where a member has no trace."""
-        seen = self._seen.get(id(group))
-        if seen is None:
+        if (seen := self._seen.get(id(group))) is None:
             if group not in self._number:
                 whole = self._present.issuperset(group)
                 self._number[group] = len(self.ranks) if whole else None

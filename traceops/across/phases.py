@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.across.run_steps import Floats, Mask, WholeRun
-from traceops.core.arrays import median, uniques
+from traceops.core.arrays import median
 from traceops.core.units import ms_text, percent_text
 from traceops.measure.host_places import CodePlace, Unit, own_overhead, place_of, stack_purposes, trains, waits
 from traceops.traces.observed import Observed, SampledFrame
@@ -34,7 +34,10 @@ _STEPS_OF_STAGE = 12
 _APART, _CLEAR = 1.3, 2.5  # of stages: how much longer a step takes, and in what steps differ from their median
 _OF_FUNCTION, _OF_LINE = 0.85, 0.97  # of the samples: what they have in common is above the loop
 _LEAST_SAMPLES = 40
+_AS_BUSY = 0.05  # of its time: how much more a rank may wait than the one that waits least
 _LEAST_OF_POSITION = 5  # samples, of fewer no share is known
+_TINY = 1e-9
+_OF_PART = 5  # samples in each part of a step, at least
 _LEAST_PCT = 2.0
 _SELDOM = 0.8  # of a line's samples in one step of the round: it runs once a round
 
@@ -118,7 +121,9 @@ def find_rounds(run: WholeRun, observed: Sequence[Observed]) -> Rounds | None:
         timed = timed if stages else run.like  # what comes in some steps only is TO-W001's
         profile = np.array([float(took[timed].mean())])
     enough = [one for one in observed if len(one.samples) >= _LEAST_SAMPLES]
-    looked = min(enough, key=_waiting, default=None)
+    waiting = [_waiting(one) for one in enough]
+    busy = [one for one, part in zip(enough, waiting, strict=True) if part <= min(waiting) + _AS_BUSY]
+    looked = max(busy, key=lambda one: len(one.samples), default=None)
     phases = phases_of(looked, run.numbers, timed, profile) if looked is not None else ()
     if len(profile) == 1 and not stages and not any(not one.trains for one in phases):
         return None
@@ -139,7 +144,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
     Each step is compared with the median of the others at its place of the round: this has to explain more of what
     steps are from their median than chance does.
     """
-    at = np.flatnonzero(timed)
+    at = timed.nonzero()[0]
     steps = took[at]
     if not len(steps):
         return None
@@ -154,8 +159,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
             left += float(np.abs(own - median(own)).sum()) * len(own) / (len(own) - 1)
         else:
             explained[period] = 1 - left / off if off else 0.0
-    best = max(explained.values(), default=0.0)
-    if best < _EXPLAINED / len(steps) ** 0.5:
+    if (best := max(explained.values(), default=0.0)) < _EXPLAINED / len(steps) ** 0.5:
         return None
     period = min(period for period, part in explained.items() if part >= _AS_GOOD * best)
     if any(part > _CHANCE * best for other, part in explained.items() if other % period and period % other):
@@ -209,7 +213,7 @@ class _Part(Struct, frozen=True):
 
 
 class _Loop(Struct, frozen=True):
-    """Samples of a rank by stack and place in the round, µs. paths: the program's own frames; depth: of the loop."""
+    """Samples of a rank by stack and place in the round, ms. paths: the program's own frames; depth: of the loop."""
 
     one: Observed
     us: Floats
@@ -219,39 +223,63 @@ class _Loop(Struct, frozen=True):
 
 def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: Floats) -> list[Phase]:
     """Parts of the loop by their time, those that follow each other and do the same being one. Empty without a loop."""
-    rows = one.samples[np.isin(one.samples[:, 0], numbers[timed])]
+    chosen = np.isin(one.samples[:, 0], numbers[timed])
     overhead = np.array([own_overhead(one, stack) for stack in range(len(one.stacks))], dtype=bool)
-    rows = rows[~overhead[rows[:, 1]]] if len(rows) else rows
-    if len(rows) < _LEAST_SAMPLES or not trains(one):
+    chosen[chosen] = ~overhead[one.samples[chosen, 1]]
+    if chosen.sum() < _LEAST_SAMPLES or not trains(one):
         return []
-    us, places = np.zeros((len(one.stacks), len(profile))), (rows[:, 0] - numbers[0]) % len(profile)
-    np.add.at(us, (rows[:, 1], places), rows[:, 2].astype(np.float64))
-    total = us.sum(axis=0)
-    enough = np.bincount(places, minlength=len(profile)) >= _LEAST_OF_POSITION  # the others' are taken together
-    together = np.full(len(profile), True) if not total[~enough].any() else ~enough
-    pooled = np.where(enough, total, max(total[together].sum(), 1.0))
-    loop, parts = _parts(one, us)
+    step, stack, _ = one.samples[chosen].T
+    places = (step - numbers[0]) % len(profile)
+    cell, weight = _weights(one, chosen, places, profile)
+    ms = np.zeros((len(one.stacks), len(profile)))
+    np.add.at(ms, (stack, places), weight)
+    loop, parts = _parts(one, ms)
     purposes = [one.what for one in stack_purposes(one)]
-    found = []
-    for own in _merged(parts, us):
-        spent = us[[stack for part in own for stack in part.stacks]].sum(axis=0)
-        ms = float((np.where(enough, spent, spent[together].sum()) / pooled * profile).sum())
-        off = _off_pct(rows, places, [stack for part in own for stack in part.stacks])
-        found.append(_phase(loop, own, ms, 100 * ms / float(profile.sum()), off, purposes))
+    found, pct = [], 100 / float(profile.sum())
+    for own in _merged(parts, ms):
+        inside = np.isin(stack, [number for part in own for number in part.stacks])
+        spent, off = float(weight[inside].sum()), _off_ms(step, cell, weight, inside)
+        found.append(_phase(loop, own, spent, pct * spent, pct * off, purposes))
     return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
 
 
-def _off_pct(rows: NDArray[np.int64], places: NDArray[np.int64], stacks: Sequence[int]) -> float:
-    """Twice the standard error of these stacks' share. Samples of one step are alike; of a place of the round, steps
-    are drawn."""
-    _, first, step = np.unique(rows[:, 0], return_index=True, return_inverse=True)
-    us, place = rows[:, 2].astype(np.float64), places[first] + 1
-    place[np.bincount(place)[place] < 2] = 0  # those of which one step was sampled, together
-    of_step, own = np.bincount(step, us), np.bincount(step, us * np.isin(rows[:, 1], stacks))
-    share = np.bincount(place, own) / np.maximum(np.bincount(place, of_step), 1.0)
-    free = len(first) - len(uniques(place))
-    beyond = own - share[place] * of_step
-    return float(200 * np.sqrt((beyond**2).sum() * len(first) / max(free, 1)) / of_step.sum())
+def _off_ms(step: NDArray[np.int64], part: NDArray[np.int64], weight: Floats, inside: Mask) -> float:
+    """Twice the standard error of what these samples stand for, of all; samples of one step are alike."""
+    spent = weight * inside
+    expected = np.bincount(part, spent) / np.maximum(np.bincount(part, weight), _TINY)
+    beyond = np.bincount(step - step.min(), spent - expected[part] * weight)
+    return 2 * float(np.sqrt((beyond**2).sum() * len(part) / max(len(part) - len(expected), 1)))
+
+
+def _weights(
+    one: Observed, chosen: Mask, places: NDArray[np.int64], profile: Floats
+) -> tuple[NDArray[np.int64], Floats]:
+    """For how much of a round each sample stands, ms, and which samples stand for the same part of it.
+
+    Long steps are sampled more often from some point on, and samples are rare after a run's first seconds. How long
+    each part of a round takes is known from the steps' own clock. So a sample stands for its part, whatever the time
+    since the sample before: a part is a step's place in the round, and how far that step has got. In logs that do not
+    have the latter, it is the whole step.
+    """
+    step, _, us = one.samples[chosen].T
+    each, position = us.astype(np.float64), np.zeros(len(step))
+    if len(one.since_begin):
+        took = np.maximum(one.steps["host_us"][step - one.first], 1)
+        each, position = np.ones(len(step)), np.minimum(one.since_begin[chosen] / took, 1)
+    # Places of the round with few samples are taken together.
+    samples = np.bincount(places, minlength=len(profile))
+    few = samples < _LEAST_OF_POSITION
+    few[0] |= few.any() and samples[few].sum() < _LEAST_OF_POSITION
+    cell, weight, cells = np.zeros(len(step), np.int64), np.zeros(len(step)), 0
+    for group in (few, *np.eye(len(profile), dtype=bool)[~few]):
+        own = np.flatnonzero(group[places])
+        own = own[np.argsort(position[own], kind="stable")]
+        parts = np.array_split(own, max(len(own) // _OF_PART, 1) if len(one.since_begin) else 1)
+        between = [(position[before[-1]] + position[after[0]]) / 2 for before, after in pairwise(parts)]
+        for part, (begin, end) in zip(parts, pairwise([0.0, *between, 1.0]), strict=True):
+            cell[part], cells = cells, cells + 1
+            weight[part] = profile[group].sum() * (end - begin) * each[part] / max(each[part].sum(), _TINY)
+    return cell, weight
 
 
 def _phase(
@@ -287,9 +315,7 @@ def _phase(
 
 def _merged(parts: Sequence[_Part], us: Floats) -> list[list[_Part]]:
     """Parts that are one phase: a function, neighbouring lines of the loop itself, and all its lines that train.
-
-    Nothing is said of a loop in which nothing trains.
-    """
+    Nothing is said of a loop in which nothing trains."""
 
     def kind(part: _Part) -> tuple[object, ...]:
         own = us[part.stacks].sum(axis=0)
@@ -314,7 +340,7 @@ def _parts(one: Observed, us: Floats) -> tuple[_Loop, list[_Part]]:
     weight = us.sum(axis=1)
     paths = {
         stack: [(number, place) for number in one.stacks[stack] if (place := place_of(one, number)) is not None]
-        for stack in np.flatnonzero(weight).tolist()
+        for stack in weight.nonzero()[0].tolist()
     }
     depth, inside = _loop(paths, weight)
     groups: dict[tuple[int, Unit | None], list[int]] = defaultdict(list)

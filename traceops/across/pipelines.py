@@ -52,9 +52,7 @@ class _Passed(Struct, frozen=True):
 
 def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[Pipeline, ...]:
     """Chains of ranks that hand activations on and gradients back, and loops of them where ranks hold several stages.
-
-    Which is which is told by what the ranks compute beside their sends and receives.
-    """
+    Which is which is told by what the ranks compute beside their sends and receives."""
     by_rank = {summary.rank: summary for summary in ranks}
     forward: dict[Edge, list[_Passed]] = defaultdict(list)
     backward: dict[Edge, list[_Passed]] = defaultdict(list)
@@ -123,8 +121,7 @@ def _in_order(
         into[receiver].append(sender)
     if any(len(own) > 1 for own in (*onward.values(), *into.values())):
         return None
-    first = [rank for rank in onward if rank not in into]
-    if first:
+    if first := [rank for rank in onward if rank not in into]:
         return _walk(first[0], onward), 1
     # A loop: its last rank hands on to the first, but nothing of its last stage.
     whole, least = max(counts.values(), default=0), min(counts.values(), default=0)
@@ -157,9 +154,7 @@ def _folded(
     forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
 ) -> tuple[tuple[int, ...], int | None] | None:
     """A chain that both passes go along both ways, as where the last stages lie on the first ranks (zero bubble, V).
-
-    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages.
-    """
+    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for sender, receiver in forward:
         neighbours[sender].add(receiver)
@@ -191,8 +186,7 @@ def _pipeline(
     held = chunks or 2
     each = set(sends.values())
     micro_batches = each.pop() // held if len(each) == 1 else None
-    noted = {int(stage) for rank in order for stage in ranks[rank].comm.stage if stage >= 0}
-    if noted:
+    if noted := {int(stage) for rank in order for stage in ranks[rank].comm.stage if stage >= 0}:
         chunks = (max(noted) + 1) // len(order)
         micro_batches = 1 + max(int(ranks[rank].comm.micro_batch.max()) for rank in order)
     if not backward:
@@ -232,8 +226,7 @@ def _schedule(
         every = {one.received for one in asked if one.step == step}
         if first is None or len(every) < 2:
             continue
-        before = sum(position < first for position in every)
-        if before == len(every):
+        if (before := sum(position < first for position in every)) == len(every):
             kinds["gpipe" if chunks == 1 else "looped_bfs"] += 1
         elif chunks > 1:
             kinds["interleaved"] += 1
@@ -318,10 +311,8 @@ class Bubble(Struct, frozen=True):
 
 
 def passes_of(pipeline: Pipeline) -> int | None:
-    """How many parts each rank's work of a step comes in: micro-batches times stages that it holds.
-
-    None where the schedule's bubble is not known: zero-bubble schedules and unknown ones have another.
-    """
+    """How many parts each rank's work of a step comes in: micro-batches times stages that it holds. None where the
+    schedule's bubble is not known: zero-bubble schedules and unknown ones have another."""
     known = pipeline.schedule in ("gpipe", "1f1b", "interleaved", "looped_bfs", "forward_only")
     if not known or not pipeline.micro_batches or not pipeline.chunks:
         return None
@@ -438,10 +429,8 @@ def _stages(
 
 
 def _work(summary: RankSummary) -> Int:
-    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too.
-
-    Copies of a batch come to the stage that gets it, however many layers it has.
-    """
+    """What a stage computes in each step, ns; without a GPU its host does the work, between operators too. Copies of a
+    batch come to the stage that gets it, however many layers it has."""
     buckets = summary.ledger.buckets
     return buckets["compute"] if summary.on_gpu else buckets["compute"] + buckets["memory"] + buckets["idle_host"]
 
@@ -467,10 +456,8 @@ def _slower(times: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:
-    """How many times as long nearly all kinds of kernels take; None where they differ, or are few.
-
-    A kernel that is longer for what it computes there, as a head's, makes no device slow.
-    """
+    """How many times as long nearly all kinds of kernels take; None where they differ, or are few. A kernel that is
+    longer for what it computes there, as a head's, makes no device slow."""
     if len(times) < _KINDS:
         return None
     ratios = np.array([own / usual for own, usual in times])

@@ -156,10 +156,8 @@ _LEAST_BEFORE = 3
 
 
 def steps_before(run: WholeRun, window: Collection[int]) -> Int:
-    """Where the typical steps between this window and the one before are in the run. window: numbers of its steps.
-
-    The nearest ones; none where there are too few.
-    """
+    """Where the typical steps between this window and the one before are in the run. window: numbers of its steps. The
+    nearest ones; none where there are too few."""
     own = np.flatnonzero(np.isin(run.numbers, list(window)))
     nearest = np.flatnonzero(run.like & (np.arange(len(run.numbers)) < min(own, default=0)))[-_NEAREST:]
     if not len(nearest):
@@ -250,10 +248,8 @@ class EarlyPlace(Struct, frozen=True):
 
 
 def early_place(run: WholeRun, observed: Sequence[Observed], early: EarlyWindow, begin: int) -> EarlyPlace | None:
-    """begin: the first recorded step.
-
-    None where those before are no longer, differ among themselves, or nothing was seen in most of that.
-    """
+    """begin: the first recorded step. None where those before are no longer, differ among themselves, or nothing was
+    seen in most of that."""
     longer = early.near_ms - early.later_ms
     took = run.step_ms[run.timed & (run.numbers < begin)] / early.near_ms
     if longer <= 0 or float(((took <= _FAR) & (took >= 1 / _FAR)).mean()) < _ALIKE:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, spent_before
 from traceops.across.roles import ROLE_ORDER, Roles
-from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, union
+from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, total, union
 from traceops.core.words import Role
 from traceops.measure.exchanges import message_bytes
 from traceops.measure.phases import InferencePass, PassKind
@@ -43,7 +43,17 @@ class RankTimes(Struct, frozen=True, dict=True):
 
     @cached_property
     def _means(self) -> dict[str, float]:
-        return {bucket: mean_ms(ns[self.typical]) for bucket, ns in self.buckets.items()}
+        steps = int(np.count_nonzero(self.typical))
+        return {bucket: float(ns) / steps / 1e6 if steps else 0.0 for bucket, ns in self._sums.items()}
+
+    @cached_property
+    def _sums(self) -> dict[str, int]:
+        """Time in each bucket, ns: all of the typical steps."""
+        return {bucket: total(ns[self.typical]) for bucket, ns in self.buckets.items()}
+
+    @cached_property
+    def _typical_ns(self) -> int:
+        return total(self.duration[self.typical])
 
     @cached_property
     def step_ms(self) -> float:
@@ -58,8 +68,7 @@ class RankTimes(Struct, frozen=True, dict=True):
 
     def share_pct(self, bucket: str) -> float | None:
         """Percent of the typical steps that a bucket takes; None without a step."""
-        total = int(self.duration[self.typical].sum())
-        return 100.0 * int(self.buckets[bucket][self.typical].sum()) / total if total > 0 else None
+        return 100.0 * self._sums[bucket] / self._typical_ns if self._typical_ns > 0 else None
 
 
 class RoleTimes(Struct, frozen=True):
@@ -104,12 +113,11 @@ def _of_rank(summary: RankSummary, matched: Sequence[tuple[int, int, int]], role
         ("wait", waiting, start, turn, code),
         ("unmatched", rest, comm.start, comm.end, every),
     ):
-        for number, role in enumerate(ROLE_ORDER):
+        for number in sorted({*of.tolist()}):
             chosen = of == number
-            if chosen.any():
-                own = union(begins[chosen], ends[chosen])
-                parts[role][name] = _within(intersect(left, own), summary)
-                left = subtract(left, own)
+            own = union(begins[chosen], ends[chosen])
+            parts[ROLE_ORDER[number]][name] = _within(intersect(left, own), summary)
+            left = subtract(left, own)
     none = np.zeros(len(summary.step_numbers), dtype=np.int64)
     return {
         role: RoleTimes(own.get("wait", none), own.get("transfer", none), own.get("unmatched", none))
@@ -137,7 +145,7 @@ def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int
     shared = set(own.labels).intersection(*(graph.ranks[rank].labels for rank in others))
     if not others or not shared:
         return None
-    at = [node for node in np.argsort(own.work, kind="stable").tolist() if own.labels[node] in shared]
+    at = [node for node in own.work.argsort(kind="stable").tolist() if own.labels[node] in shared]
     labels = [own.labels[node] for node in at]
     spent = np.diff(own.work[at])
     usual = median([np.diff(_work_at(graph.ranks[rank], labels)) for rank in others], axis=0)
@@ -309,7 +317,7 @@ def _experts(group: tuple[int, ...], own: Sequence[Collective], ranks: Mapping[i
                 spent = spent_before(ranks[rank].program, np.array(edges, dtype=np.int64))[:, _COMPUTE]
                 computed[rank, layer] += float(spent[1] - spent[0]) / len(steps)
             share += got
-        imbalance.append((step, float(share.max() / share.mean()) if share.any() else 1.0))
+        imbalance.append((step, float(share.max() / share.mean()) if np.count_nonzero(share) else 1.0))
     times = tuple(ExpertTimes(*key, received[key], computed[key]) for key in sorted(received))
     sides = [[c for of_step in steps.values() for c in of_step[side::2]] for side in (0, 1)]
     spent_ns = [sum(c.transfer_ns for c in side) / len(steps) for side in sides]
@@ -331,8 +339,7 @@ def _received(collective: Collective, ranks: Mapping[int, RankSummary]) -> tuple
 
 def _gbs(side: Sequence[Collective], ranks: Mapping[int, RankSummary]) -> float | None:
     """Bytes that leave a rank, of n ranks (n - 1) / n of what it gets on average, over the transfer; in GB/s."""
-    spent = sum(c.transfer_ns for c in side)
-    if not spent:
+    if not (spent := sum(c.transfer_ns for c in side)):
         return None
     moved = sum(float(np.mean(_received(c, ranks) or (0,))) * (1 - 1 / len(c.group)) for c in side)
     return moved / spent

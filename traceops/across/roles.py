@@ -194,16 +194,14 @@ def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np
     comm = summary.comm
     sums = np.array([_sums(comm, position) for position in range(len(comm.start))], dtype=bool)
     gradients: NDArray[np.bool_] = sums & (comm.phase != UPDATED)
-    if summary.backward.by_ddp and (inside := gradients & (comm.phase == BACKWARD)).any():
+    if summary.backward.by_ddp and np.count_nonzero(inside := gradients & (comm.phase == BACKWARD)):
         gradients = inside
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients
 
 
 def reduced_behind_step(comm: CommEvents) -> int | None:
     """Bytes of more than flags and losses that are reduced behind optimizers' steps; None where one does not tell its.
-
-    Local SGD averages models there, and programs reduce what they measured.
-    """
+    Local SGD averages models there, and programs reduce what they measured."""
     sizes = [
         _bytes(comm, position)
         for position in range(len(comm.start))
@@ -238,10 +236,8 @@ _Told = tuple[Role, RoleTold]
 
 
 class GroupRole(Struct, frozen=True):
-    """What a process group is for; `ranks` is empty for sends and receives, whose members differ.
-
-    A group without a name that tells may serve two purposes, told by different operations: then it is here twice.
-    """
+    """What a process group is for; `ranks` is empty for sends and receives, whose members differ. A group without a
+    name that tells may serve two purposes, told by different operations: then it is here twice."""
 
     ranks: Ranks
     description: str
@@ -294,8 +290,7 @@ def find_roles(
             if comm.parts[position]:
                 own.append((MESSAGES, names.of(comm.parts[position][0], None)))
                 continue
-            group = group_of(args, default)
-            if group is None:
+            if (group := group_of(args, default)) is None:
                 own.append((MESSAGES, args.group_description) if args and args.group_description else None)
                 continue
             if args is None and role_of_kernel(comm.name[position]) != "unknown":
@@ -309,8 +304,7 @@ def find_roles(
             key = seen[described][1]
             own.append(key)
             of_rank = moved_of[id(key)]
-            known = of_rank.get(summary.rank)
-            if known is None:
+            if (known := of_rank.get(summary.rank)) is None:
                 known = of_rank[summary.rank] = Moved(max(len(summary.step_numbers), 1), computed)
             if args is None:
                 known.add(comm.name[position], phases[position], None, None)

@@ -109,8 +109,7 @@ def step_of_ranks(took: Floats) -> Floats:
     the others. Then a step takes what it takes the rank that the others wait for.
     """
     known: Mask = np.asarray(~np.isnan(took).all(axis=0))
-    slowest = _apart_in_most(took)
-    if slowest is not None:
+    if (slowest := _apart_in_most(took)) is not None:
         return np.where(known & np.isnan(took[slowest]), _median(took, known), took[slowest])
     return _median(took, known)
 
@@ -288,8 +287,7 @@ def _divide(
             own_off = abs(float(told.sum()) - excess[at]) + _CLOSER * excess[at]
             if own_off < off:
                 idle, off = told, own_off - _CLOSER * excess[at]
-        total = float(idle.sum())
-        if total > 0:
+        if (total := float(idle.sum())) > 0:
             found[first[at] : last[at] + 1] = usual + idle * (excess[at] / total)
 
 
@@ -301,10 +299,8 @@ def _slowest(hosts: FloatsOrNone) -> FloatsOrNone:
 
 
 def _idle(host: FloatsOrNone, usual: float) -> FloatsOrNone:
-    """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own.
-
-    A host that ran ahead may wait in one step for the work of many: nothing idles then.
-    """
+    """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own. A
+    host that ran ahead may wait in one step for the work of many: nothing idles then."""
     idle: FloatsOrNone = np.maximum(host - usual - _queued(host, usual), 0.0)
     return idle
 

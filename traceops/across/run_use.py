@@ -42,7 +42,10 @@ class MachineUse(Struct, frozen=True):
 
     waited_pct: of the time, in which its main thread wanted a core and had none; crowded_pct: the same, of the time in
     which it wanted one. Who works more wants cores more, so only this compares ranks. mhz: in the median, while the
-    GPU is busy; reasons: percent of the looks with a reason for a lower clock. on_gpu: processes of others there.
+    GPU is busy; reasons: percent of the looks with a reason for a lower clock. gpu_busy_pct: of the time, on average.
+    host_cores: cores in which the whole host wanted to compute. received, sent: by its network devices, bytes a second;
+    read, from_storage: by the rank and its loaders' workers. storage: mount and file system. on_gpu: processes of
+    others there.
     on_cores: the same of its host, where ranks wait for cores.
     """
 
@@ -60,6 +63,13 @@ class MachineUse(Struct, frozen=True):
     power_w: float | None = None
     celsius: float | None = None
     reasons: Mapping[str, float] | None = None
+    gpu_busy_pct: float | None = None
+    host_cores: float | None = None
+    received: float | None = None
+    sent: float | None = None
+    read: float | None = None
+    from_storage: float | None = None
+    storage: tuple[str, str] | None = None
     on_gpu: tuple[Stranger, ...] = ()
     on_cores: tuple[Stranger, ...] = ()
 
@@ -92,13 +102,13 @@ def _of_rank(
     span: tuple[float, float],
     ours: set[int],
 ) -> MachineUse:
-    begin, end = span
     took = max(float(rows[-1][0] - rows[0][0]), 1.0)
-    host_rows = [row for row in log.hosts if begin <= row[0] <= end]
+    host_rows, network = _within(log.hosts, span), _within(log.network, span)
     gpu = _gpu_of(log, entry)
-    device = [row for row in log.devices if gpu is not None and row[1] == gpu.index and begin <= row[0] <= end]
+    device = [row for row in _within(log.devices, span) if gpu is not None and row[1] == gpu.index]
     busy = [row for row in device if (row[6] or 0) >= _BUSY_PCT] or device
-    others = [row for row in log.others if begin <= row[0] <= end]
+    reads = [row for row in _within(log.reads, span) if row[1] == rank]
+    others = _within(log.others, span)
     return MachineUse(
         rank=rank,
         host=log.host,
@@ -114,9 +124,20 @@ def _of_rank(
         power_w=_median(row[4] for row in busy),
         celsius=_median(row[5] for row in busy),
         reasons=_reasons(busy),
+        gpu_busy_pct=_mean([row[6] for row in device]),
+        host_cores=_per_second(host_rows, 3, 1e-3),
+        received=_per_second(network, 1),
+        sent=_per_second(network, 2),
+        read=_per_second(reads, 3),
+        from_storage=_per_second(reads, 2),
+        storage=log.storage.get(rank),
         on_gpu=_strangers_on_gpu(device, ours),
         on_cores=_strangers_on_cores(others, ours),
     )
+
+
+def _within(rows: Sequence[tuple[Any, ...]], span: tuple[float, float]) -> list[tuple[Any, ...]]:
+    return [row for row in rows if span[0] <= row[0] <= span[1]]
 
 
 def _span_ms(one: Observed) -> tuple[float, float]:
@@ -144,6 +165,19 @@ def _crowded(rows: Sequence[tuple[Any, ...]]) -> float | None:
 def _rate(rows: Sequence[tuple[Any, ...]], column: int, took_ms: float) -> float | None:
     known = [row[column] for row in rows if row[column] is not None]
     return 100 * max(float(known[-1] - known[0]), 0.0) / took_ms if len(known) >= _LEAST_LOOKS else None
+
+
+def _per_second(rows: Sequence[tuple[Any, ...]], column: int, unit: float = 1.0) -> float | None:
+    """How fast a count grows; None where it was looked at too rarely."""
+    known = [row for row in rows if row[column] is not None]
+    if len(known) < _LEAST_LOOKS or known[-1][0] <= known[0][0]:
+        return None
+    return unit * max(float(known[-1][column] - known[0][column]), 0.0) / (float(known[-1][0] - known[0][0]) / 1e3)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if len(known) >= _LEAST_LOOKS else None
 
 
 def _stolen(rows: Sequence[tuple[Any, ...]]) -> float | None:
@@ -426,6 +460,11 @@ def _memory_of_rank(
     # The program may have set torch's own record back.
     peaks = (own.peak_memory_bytes, _most(looks, MOST_HELD))
     reserved = (own.peak_reserved_bytes, _most(looks, MOST_RESERVED))
+    rows = _later_rows(seen)
+    if len(rows) < 2 or rows[-1, 0] <= rows[0, 0]:
+        a_step: float | None = None
+    else:
+        a_step = float(rows[-1, 1] - rows[0, 1]) / float(rows[-1, 0] - rows[0, 0])
     return MemoryUse(
         rank=rank,
         capacity=own.device_bytes,
@@ -436,7 +475,7 @@ def _memory_of_rank(
         growth=growth(looks),
         pieces=_pieces(looks),
         retries=_later(seen, 2),
-        mallocs=_a_step(seen),
+        mallocs=a_step,
         allocating_ms=took,
         calls=calls,
     )
@@ -502,10 +541,3 @@ def _later_rows(seen: Observed | None) -> NDArray[np.int64]:
 def _later(seen: Observed | None, column: int) -> int | None:
     rows = _later_rows(seen)
     return int(rows[-1, column] - rows[0, column]) if len(rows) > 1 else None
-
-
-def _a_step(seen: Observed | None) -> float | None:
-    rows = _later_rows(seen)
-    if len(rows) < 2 or rows[-1, 0] <= rows[0, 0]:
-        return None
-    return float(rows[-1, 1] - rows[0, 1]) / float(rows[-1, 0] - rows[0, 0])

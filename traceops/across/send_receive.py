@@ -63,10 +63,8 @@ def in_rhythm(
 
 
 def _shifts(starts: Mapping[int, Int], ends: Mapping[int, Int], *, only_in_rhythm: bool) -> dict[int, int] | None:
-    """Rank r's event i from the end is event i + shift from the end of the rank with most events.
-
-    None where `only_in_rhythm` asks for ends that fit and they do not.
-    """
+    """Rank r's event i from the end is event i + shift from the end of the rank with most events. None where
+    `only_in_rhythm` asks for ends that fit and they do not."""
     reference = max(ends, key=lambda rank: (len(ends[rank]), -rank))
     shift = {}
     for rank in ends:
@@ -85,16 +83,13 @@ def _pair_from_end(
     summaries: dict[int, RankSummary],
     only_in_rhythm: bool = False,
 ) -> list[tuple[tuple[int, int], ...]] | None:
-    """Counted from the end, after each rank was moved to fit the rank with most events.
-
-    None where `only_in_rhythm` asks for ends that fit and they do not.
-    """
+    """Counted from the end, after each rank was moved to fit the rank with most events. None where `only_in_rhythm`
+    asks for ends that fit and they do not."""
     if not all(positions[rank] for rank in group):
         return None
     ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
     starts = {rank: summaries[rank].comm.start[positions[rank]] for rank in group}
-    shift = _shifts(starts, ends, only_in_rhythm=only_in_rhythm)
-    if shift is None:
+    if (shift := _shifts(starts, ends, only_in_rhythm=only_in_rhythm)) is None:
         return None
     first = max(shift.values())
     last = min(len(ends[rank]) + shift[rank] for rank in group)
@@ -115,31 +110,24 @@ def _pair_from_end(
 
 
 def _meet(starts: Int, ends: Int, own_starts: Int, own_ends: Int) -> bool:
-    """Whether events that are counted from the end run at the same time, each pair, by the clocks as they are.
-
-    Nobody leaves a collective before all have come. Of events that are not the same one, one is over before the other
-    begins; on a crowded CPU their ends may lie milliseconds apart, and four of them fit some wrong rhythm by chance.
-    """
+    """Whether events that are counted from the end run at the same time, each pair, by the clocks as they are. Nobody
+    leaves a collective before all have come. Of events that are not the same one, one is over before the other begins;
+    on a crowded CPU their ends may lie milliseconds apart, and four of them fit some wrong rhythm by chance."""
     count = min(len(ends), len(own_ends))
     first = slice(len(ends) - count, None), slice(len(own_ends) - count, None)
     return bool(((starts[first[0]] <= own_ends[first[1]]) & (own_starts[first[1]] <= ends[first[0]])).all())
 
 
 def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
-    """By how many events `own` ends before the reference, and how unlike their ends then are (ns, mean).
-
-    All members leave a collective together.
-
-    The ends of equal events differ by the offset of two clocks, always by the same. Where windows have the
-    `same_end`, equal counts from the end stand unless another shift fits far better.
-    """
+    """By how many events `own` ends before the reference, and how unlike their ends then are (ns, mean). All members
+    leave a collective together. The ends of equal events differ by the offset of two clocks, always by the same. Where
+    windows have the `same_end`, equal counts from the end stand unless another shift fits far better."""
     least = max(3, min(len(reference), len(own)) // 2)
 
     def unlike(shift: int) -> float:
         a = reference[: len(reference) - shift] if shift >= 0 else reference
         b = own if shift >= 0 else own[: len(own) + shift]
-        count = min(len(a), len(b))
-        if count < least:
+        if (count := min(len(a), len(b))) < least:
             return float("inf")
         apart = a[len(a) - count :] - b[len(b) - count :]
         return float(np.mean(np.abs(apart - median(apart))))
@@ -148,8 +136,9 @@ def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
     if same_end and as_counted <= _PAIRED_NS:
         return 0, as_counted
     found = (as_counted, 0, 0)
+    limit = _FAR_BETTER * as_counted if same_end else _IN_RHYTHM_NS  # beyond which no shift is taken
     for shift, at_least in _most_alike_first(reference, own, least):
-        if at_least > found[0]:
+        if at_least > min(found[0], limit):
             break
         found = min(found, (unlike(shift), abs(shift), shift))
     if same_end and not found[0] < _FAR_BETTER * as_counted:
@@ -166,7 +155,7 @@ def _most_alike_first(reference: Int, own: Int, least: int) -> list[tuple[int, f
     )
     count = np.minimum(len(reference) - np.maximum(shifts, 0), len(own) + np.minimum(shifts, 0))[:, 0]
     at_least = np.abs(apart - median(apart, axis=1)[:, None]).sum(axis=1) / count
-    order = np.argsort(at_least, kind="stable")
+    order = at_least.argsort(kind="stable")
     return list(zip(shifts[order, 0].tolist(), at_least[order].tolist(), strict=True))
 
 
@@ -194,10 +183,8 @@ Event = tuple[int, int]  # rank, position in the rank's CommEvents
 
 
 class Half(Struct, frozen=True):
-    """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known.
-
-    `way` is FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells.
-    """
+    """One end of a message: a send or a receive of `rank`, and the rank at the other end where that is known. `way` is
+    FORWARD or BACKWARD, `to_stage` the stage that the message goes to; None and -1 where nothing tells."""
 
     rank: int
     position: int
@@ -290,11 +277,6 @@ def alike(message: Message) -> bool:
 
 
 # All sends and receives of the ranks, with the other end also where no event names it but a pipeline's order does.
-
-
-def named_halves(ranks: Sequence[RankSummary], world: Ranks) -> list[Half]:
-    """Each send and receive of all ranks; `other` is None where its other end is not named and does not follow."""
-    return _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})
 
 
 def _halves(ranks: Sequence[RankSummary], world: Ranks) -> Iterator[Half]:
@@ -398,10 +380,8 @@ OTHER_SIZE = "sizes differ between ranks"
 
 
 class Exchange(Struct, frozen=True):
-    """Events that a chain of messages ties together, at most one a rank, and the messages between them.
-
-    `transfer_ns` is how long they take once all events have begun.
-    """
+    """Events that a chain of messages ties together, at most one a rank, and the messages between them. `transfer_ns`
+    is how long they take once all events have begun."""
 
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
@@ -425,12 +405,11 @@ class Exchange(Struct, frozen=True):
 
 
 def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Exchange], list[Message], dict[str, int]]:
-    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason.
-
-    A message goes from one rank to another, in the order in which it was called, step by step.
-    """
+    """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason. A
+    message goes from one rank to another, in the order in which it was called, step by step."""
     by_rank = {summary.rank: summary for summary in ranks}
-    halves = named_halves(ranks, world)
+    # each send and receive of all ranks; `other` is None where its other end is not named and does not follow
+    halves = _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})
     reasons: dict[Event, str] = {}
     lanes: dict[tuple[int, int, str], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))
     for half in halves:
@@ -459,10 +438,8 @@ def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Ex
 
 def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[int]:
     """How long each message takes from when both ends are there, ns: an end that came first lasts that much longer.
-
-    Without a GPU both ends may be there long before they are waited for, which their events last until: then, where
-    the clocks of the two ranks agree, until the receive is over.
-    """
+    Without a GPU both ends may be there long before they are waited for, which their events last until: then, where the
+    clocks of the two ranks agree, until the receive is over."""
     spans = []
     for message in sorted(messages, key=lambda one: -(one.send.position + one.receive.position)):
         ends = [summaries[half.rank].comm for half in (message.send, message.receive)]
@@ -483,10 +460,8 @@ def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]
 
 
 def _exchanges(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[Exchange]:
-    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one.
-
-    A grouped call is over with its last message: of a rank's events, it belongs to the latest.
-    """
+    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one. A
+    grouped call is over with its last message: of a rank's events, it belongs to the latest."""
     root: dict[Event, Event] = {}
     ranks: dict[Event, set[int]] = {}
     kept: list[Message] = []

@@ -146,10 +146,8 @@ def _measured(
 
 
 def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[tuple[int, ...]]:
-    """The slower ranks by what each spends its longer time in.
-
-    Fewer than a group's stay apart only where that is beyond doubt; all are one where no group would be left.
-    """
+    """The slower ranks by what each spends its longer time in. Fewer than a group's stay apart only where that is
+    beyond doubt; all are one where no group would be left."""
     usual = median([own_time(graph, rank) for rank in peers], axis=0)
     by_cause = defaultdict[str, list[int]](list)
     plain = dict[int, bool]()
@@ -158,8 +156,7 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
         best = max(more, key=lambda cause: more[cause])
         by_cause["host" if best == "gpu_compute" and rank in graph.on_cpu else best].append(rank)
         plain[rank] = best != "unknown" and more[best] >= _COVERS * sum(more.values())
-    groups = [ranks for ranks in by_cause.values() if len(ranks) >= LEAST_RANKS]
-    if not groups:
+    if not (groups := [ranks for ranks in by_cause.values() if len(ranks) >= LEAST_RANKS]):
         return [tuple(slow)]
     most = max(groups, key=len)
     for ranks in [ranks for ranks in by_cause.values() if len(ranks) < LEAST_RANKS]:

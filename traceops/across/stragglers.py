@@ -28,10 +28,8 @@ _SEED = 20200
 
 
 def chance(own: Steps, others: NDArray[np.float64]) -> float:
-    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
-
-    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
-    """
+    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random. A permutation
+    test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]"""
     if not len(others) or not own.sum():
         return 1.0
     thinned = others[:: len(others) // MOST_COMPARED + 1]
@@ -155,14 +153,19 @@ class Stragglers(Struct, frozen=True):
     alone: int | None
     fed_ns: Steps | None = None
 
+    @property
+    def by_device(self) -> tuple[int, ...]:
+        """The leader, where its device is why it is late."""
+        return (self.leader.rank,) if self.leader and self.leader.cause in ("gpu_compute", "copy") else ()
+
 
 def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     """Find the smallest set of ranks whose cure explains what curing all candidates saves."""
     graph, base = replays.graph, replays.base.step_ns()
     shares = {rank: lateness.share(rank) or 0.0 for rank in graph.ranks}
     most = max(shares, key=lambda rank: (shares[rank], -rank))
-    alone = most if shares[most] >= LEAST_SHARE and not graph.peers(most) else None
-    order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
+    alone = most if shares[most] >= LEAST_SHARE and not graph.has_peers(most) else None
+    order = sorted((rank for rank in shares if graph.has_peers(rank)), key=lambda rank: (-shares[rank], rank))
     least = least_share(len(graph.ranks))
     leader = order[0] if order and shares[order[0]] >= least else None
     chosen = [
@@ -210,16 +213,14 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
     least = _HIDDEN * float(replays.base.step_ns().mean())
     while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
         waited = _waited_for(replays, chosen, replay.waited_for)
-        blamed = {r: ns for r, ns in waited.items() if r not in chosen and replays.graph.peers(r)}
+        blamed = {r: ns for r, ns in waited.items() if r not in chosen and replays.graph.has_peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
         if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (len(replays.graph.ranks) - 1):
             break
-        steps = _steps(replays, [*chosen, worst])
-        if steps is None or len(chosen) - sure >= _MOST_HIDDEN:
+        if (steps := _steps(replays, [*chosen, worst])) is None or len(chosen) - sure >= _MOST_HIDDEN:
             break
         chosen.append(worst)
-        before = _steps(replays, chosen[:sure])
-        if before is not None and (before - steps).mean() >= least:
+        if (before := _steps(replays, chosen[:sure])) is not None and (before - steps).mean() >= least:
             sure = len(chosen)
     return chosen[:sure]
 
@@ -315,10 +316,8 @@ def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
 
 
 def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
-    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median.
-
-    Of medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ.
-    """
+    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median. Of
+    medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ."""
     usual = median(others, axis=1)
     slowest = float(usual.max())
     return median(own) >= slowest + 2 * (slowest - median(usual))
@@ -335,7 +334,7 @@ def late_behind_loading(replays: Replays, lateness: Lateness) -> Straggler | Non
     base, in_time = replays.base.step_ns(), Replays(replays.graph, replays.typical, without=LOADING)
     if float((base - in_time.base.step_ns()).mean()) < _MATTERS * float(base.mean()):
         return None
-    blamed = {rank: ns for rank, ns in in_time.base.waited_for.items() if in_time.graph.peers(rank)}
+    blamed = {rank: ns for rank, ns in in_time.base.waited_for.items() if in_time.graph.has_peers(rank)}
     worst = max(blamed, key=lambda rank: (blamed[rank], -rank), default=None)
     if worst is None:
         return None

@@ -32,7 +32,13 @@ def groups_of(light: LightActivity, summary: RankSummary, world: Ranks) -> list[
     A rank of one group has no choice. Else the stream tells, where all on it are of one group; else the place in the
     step, where a step of the full window has as many, on the same streams in the same order.
     """
-    known = _of_full(summary, world)
+    # Step, stream and group of each collective of the full window, in order
+    default, comm = only_group(summary, world), summary.comm
+    known = []
+    for step, stream, name, args in zip(comm.step.tolist(), comm.stream.tolist(), comm.name, comm.args, strict=True):
+        op = "" if args is None or args.op is None else args.op.lower()
+        message = any(word in op for word in _MESSAGES) or ("sendrecv" in name.lower() and "all_to_all" not in op)
+        known.append((step, stream, None if message else group_of(args, default)))
     everywhere = {group for _, _, group in known}
     if len(everywhere) == 1:
         return [next(iter(everywhere))] * len(light.name)
@@ -47,17 +53,6 @@ def groups_of(light: LightActivity, summary: RankSummary, world: Ranks) -> list[
     return found
 
 
-def _of_full(summary: RankSummary, world: Ranks) -> list[tuple[int, int, Ranks | None]]:
-    """Step, stream and group of each collective of the full window, in order."""
-    default, comm = only_group(summary, world), summary.comm
-    found = []
-    for step, stream, name, args in zip(comm.step.tolist(), comm.stream.tolist(), comm.name, comm.args, strict=True):
-        op = "" if args is None or args.op is None else args.op.lower()
-        message = any(word in op for word in _MESSAGES) or ("sendrecv" in name.lower() and "all_to_all" not in op)
-        found.append((step, stream, None if message else group_of(args, default)))
-    return found
-
-
 def _by_place(light: LightActivity, known: Sequence[tuple[int, int, Ranks | None]]) -> list[Ranks | None]:
     """Of each collective the group of the one that stands at its place in a step of the full window."""
     none: list[Ranks | None] = [None] * len(light.name)
@@ -68,8 +63,8 @@ def _by_place(light: LightActivity, known: Sequence[tuple[int, int, Ranks | None
     if not inner or not light.by_step or any(pattern != inner[0] for pattern in inner[1:]):
         return none
     streams, groups = zip(*inner[0], strict=True)
-    in_order = np.argsort(light.start, kind="stable")
-    step_of = np.searchsorted(light.edges, light.start[in_order], side="right")
+    in_order = light.start.argsort(kind="stable")
+    step_of = light.edges.searchsorted(light.start[in_order], side="right")
     found = none.copy()
     for step in uniques(step_of).tolist():
         own = in_order[step_of == step]
@@ -172,8 +167,7 @@ def _waits(lights: Mapping[int, LightActivity], summaries: Sequence[RankSummary]
     world = tuple(sorted(lights))
     members: dict[Ranks, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for summary in summaries:
-        light = lights.get(summary.rank)
-        if light is None:
+        if (light := lights.get(summary.rank)) is None:
             continue
         for at, group in enumerate(groups_of(light, summary, world)):
             if group is not None:
@@ -290,8 +284,7 @@ def undisturbed(
     copies_ms: by rank, in a recorded step. later: more windows of the same ranks; one that is not of the same steps on
     all of them does not count. No window does whose step is far from that without recording.
     """
-    own = {light.rank: light for light in lights}
-    if not own:
+    if not (own := {light.rank: light for light in lights}):
         return None, None
     if plain is None or plain.ms <= 0:
         return None, reason("validity", "no_plain_step")

@@ -52,8 +52,7 @@ def in_rhythm(step_ms: Floats, timed: Mask, functions: Iterable[Seen]) -> Mask:
     """The timed steps that hold such a function. `step_ms` and `timed` are of each step of the run."""
     found = np.zeros(len(step_ms), dtype=bool)
     for seen in functions:
-        rhythm = _rhythm(seen, timed)
-        if rhythm is not None and _felt(step_ms, timed, rhythm, seen):
+        if (rhythm := _rhythm(seen, timed)) is not None and _felt(step_ms, timed, rhythm, seen):
             found |= rhythm
     return found
 
@@ -61,10 +60,7 @@ def in_rhythm(step_ms: Floats, timed: Mask, functions: Iterable[Seen]) -> Mask:
 def _rhythm(seen: Seen, timed: Mask) -> Mask | None:
     """All timed steps of the rhythm in which a function was seen; None where it was seen in none."""
     at = sorted(step for step in seen if timed[step])
-    if len(at) < _LEAST_SEEN:
-        return None
-    apart = gcd(*(b - a for a, b in pairwise(at)))
-    if apart < _LEAST_APART:
+    if len(at) < _LEAST_SEEN or (apart := gcd(*(b - a for a, b in pairwise(at)))) < _LEAST_APART:
         return None
     rhythm = timed & (np.arange(len(timed)) % apart == at[0] % apart)
     return rhythm if len(at) >= (1 - _MOST_MISSED) * rhythm.sum() else None
@@ -192,8 +188,7 @@ class OwnTimes:
         seen: dict[_Key, float] = defaultdict(float)
         places: dict[_Key, dict[host_places.CodePlace, float]] = defaultdict(lambda: defaultdict(float))
         for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
-            key = self._keys[row][stack]
-            if key is None:
+            if (key := self._keys[row][stack]) is None:
                 continue
             what, place = key
             seen[what, place.unit] += us / 1e3
@@ -217,10 +212,8 @@ class OwnTimes:
 
 
 def _keys(one: Observed, infers: bool) -> list[tuple[str, host_places.CodePlace] | None]:
-    """What each stack is about, and where; None where the host waits, or is in the capture itself.
-
-    infers: the program trains nothing, so that a model without gradients is its usual work.
-    """
+    """What each stack is about, and where; None where the host waits, or is in the capture itself. infers: the program
+    trains nothing, so that a model without gradients is its usual work."""
     keys: list[tuple[str, host_places.CodePlace] | None] = []
     waiting = [host_places.waits(one, stack) for stack in range(len(one.stacks))]
     for stack, purpose in enumerate(host_places.with_waits(one, host_places.stack_purposes(one), waiting)):
@@ -246,8 +239,7 @@ def _usual(
     total = sum(us for _, us in chosen)
     found: dict[_Key, float] = defaultdict(float)
     for stack, us in chosen:
-        key = keys[stack]
-        if key is not None:
+        if (key := keys[stack]) is not None:
             what, place = key
             found[what, place.unit] += us / total * typical_ms
     return found
@@ -292,8 +284,7 @@ def _worth_telling(little: Sequence[_CauseTime], others: Sequence[_CauseTime], t
     """What is little of its step: as much as where it is most of one, or in several steps a part of the run."""
     if others:
         usual = median([one.ms for one in others])
-        alike = [one for one in little if one.ms >= _ALSO * usual]
-        if alike:
+        if alike := [one for one in little if one.ms >= _ALSO * usual]:
             return alike
     several = len(little) >= _OFTEN and sum(one.ms for one in little) >= _OF_RUN_PCT / 100 * total_ms
     return little if several else ()
@@ -318,8 +309,7 @@ def _by_rhythm(by_cause: dict[str, list[_CauseTime]]) -> None:
         longest = 2 if len(steps) > len(numbers) else 1
         if len(numbers) < (_RHYTHM if cause != "host" else _RHYTHM_HOST):
             continue
-        apart = gcd(*(b - a for a, b in pairwise(numbers)))
-        if apart < _RHYTHM_LEAST:
+        if (apart := gcd(*(b - a for a, b in pairwise(numbers)))) < _RHYTHM_LEAST:
             continue
         place, ranks = shown[0].place, shown[0].ranks
         kept = []
@@ -376,10 +366,8 @@ START = 20  # steps: a run has begun by then
 
 
 class _Table(Struct, frozen=True):
-    """Steps of all ranks side by side: a row a rank, a column a step. Times are ms, NaN where none is known.
-
-    took: by the devices' clocks where these tell the pace (on_device), else by the hosts'. singles: steps timed alone.
-    """
+    """Steps of all ranks side by side: a row a rank, a column a step. Times are ms, NaN where none is known. took: by
+    the devices' clocks where these tell the pace (on_device), else by the hosts'. singles: steps timed alone."""
 
     ranks: Sequence[Observed]
     numbers: Int
@@ -492,10 +480,8 @@ def _host_ms(hosts: Floats) -> float:
 
 
 def _by_turns(run: WholeRun) -> Mask | None:
-    """The steps for which input comes late, where they are a part of what the training always does.
-
-    Most are looked at seldom or never: steps that nothing was seen in, and that take no longer, are such too.
-    """
+    """The steps for which input comes late, where they are a part of what the training always does. Most are looked at
+    seldom or never: steps that nothing was seen in, and that take no longer, are such too."""
     by_cause = {one.cause: one for one in run.occasions}
     late, unseen = by_cause.get("input"), by_cause.get("unknown")
     often = late is not None and len(late.steps) >= _BY_TURNS * run.timed.sum()
@@ -531,10 +517,8 @@ def _like_most(steps: Floats) -> Mask:
 
 def _like_others(steps: Floats, told: Floats) -> Mask:
     """Which steps are typical. told: what the collector and the compiler took in each, on the rank where it was most.
-
     Where these make many steps odd, more than half may be, and no step tells which are like most. Without that time
-    most are alike again, and typical are those that had next to none of it.
-    """
+    most are alike again, and typical are those that had next to none of it."""
     free = np.maximum(steps - told, 0.0)
     made_odd = told > _PART * median(free)
     if float(made_odd.mean()) < _MANY:
@@ -553,10 +537,8 @@ def _share(part: Floats, took: Floats, timed: Mask, singles: Mask | None) -> Sha
 
 
 def _shown(part: Floats, took: Floats, felt: Mask, singles: Mask) -> float:
-    """How much of what a host spends is in the device's steps: nothing where so much is queued meanwhile.
-
-    1 where too few steps tell. What comes at a step's end is in the next one.
-    """
+    """How much of what a host spends is in the device's steps: nothing where so much is queued meanwhile. 1 where too
+    few steps tell. What comes at a step's end is in the next one."""
     behind = felt | np.concatenate([[False], felt[:-1]])
     at = np.flatnonzero(felt[:-1] & singles[:-1] & singles[1:])
     without = took[singles & ~behind]

@@ -54,7 +54,15 @@ def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared
     extra = _compute_ms(own) - _compute_ms(peer)
     alone = sum(k.total_us for name, k in mine.items() if name not in theirs) / 1e3 / steps
     missing = sum(k.total_us for name, k in theirs.items() if name not in mine) / 1e3 / peer_steps
-    speed = _same_launches_ratio(mine, theirs, steps, peer_steps)
+    # the rank's time over its peer's for kernels with equal launches and blocks; None without any
+    same = [
+        (mine[name], theirs[name])
+        for name in mine.keys() & theirs.keys()
+        if mine[name].count * peer_steps == theirs[name].count * steps
+        and mine[name].blocks * peer_steps == theirs[name].blocks * steps
+    ]
+    peer_us = sum(k.total_us for _, k in same) / peer_steps
+    speed = sum(k.total_us for k, _ in same) / steps / peer_us if peer_us > 0 else None
     blocks, growth = _blocks_ratio(mine, theirs, steps, peer_steps, extra)
     if growth < _EXPLAINS * extra and (blocks - 1) * _compute_ms(peer) > _FAR * extra:
         blocks = 1.0  # a few kernels have more to do, as where the same work is done by others
@@ -69,9 +77,7 @@ def _repeated_ms(
     mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int
 ) -> tuple[float, float]:
     """Of kernels launched more often than on the peer, each launch as large: what they take longer, and take there.
-
-    Both ms per step.
-    """
+    Both ms per step."""
     longer = of_peer = 0.0
     for name in mine.keys() & theirs.keys():
         one, other = mine[name], theirs[name]
@@ -108,28 +114,12 @@ def _compute_ms(summary: RankSummary) -> float:
     return sum(k.total_us for k in summary.kernels if k.kind == "compute") / 1e3 / max(len(summary.step_numbers), 1)
 
 
-def _same_launches_ratio(
-    mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int
-) -> float | None:
-    """The rank's time over its peer's for kernels with equal launches and blocks; None without any."""
-    same = [
-        (mine[name], theirs[name])
-        for name in mine.keys() & theirs.keys()
-        if mine[name].count * peer_steps == theirs[name].count * steps
-        and mine[name].blocks * peer_steps == theirs[name].blocks * steps
-    ]
-    peer_us = sum(k.total_us for _, k in same) / peer_steps
-    return sum(k.total_us for k, _ in same) / steps / peer_us if peer_us > 0 else None
-
-
 def _blocks_ratio(
     mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int, extra: float
 ) -> tuple[float, float]:
-    """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks.
-
-    1 where these are too few to say so: a small kernel more on one rank is no share of the work. The second is what
-    these kernels take longer, ms per step.
-    """
+    """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks. 1
+    where these are too few to say so: a small kernel more on one rank is no share of the work. The second is what these
+    kernels take longer, ms per step."""
     ratios, weights, growth = [], [], 0.0
     for name in mine.keys() & theirs.keys():
         one, other = mine[name], theirs[name]
@@ -146,10 +136,8 @@ def _blocks_ratio(
 
 
 def _bytes_ratio(own: RankSummary, peer: RankSummary) -> float:
-    """How many times the elements of its peer the rank sends or receives in all-to-alls of uneven parts.
-
-    One side of each is what a rank has itself, the other what it gets to work on: the side that differs more counts.
-    """
+    """How many times the elements of its peer the rank sends or receives in all-to-alls of uneven parts. One side of
+    each is what a rank has itself, the other what it gets to work on: the side that differs more counts."""
     mine, theirs = _all_to_alls(own), _all_to_alls(peer)
     if not mine or len(mine) != len(theirs):
         return 1.0
@@ -180,7 +168,7 @@ def far_beyond(
     but: steps that are left out, where others remain.
     """
     kept = ~np.isin(graph.steps, but)
-    kept |= not kept.any()
+    kept |= not np.count_nonzero(kept)
     others = [float(own_steps(graph, peer)[kept].mean()) for peer in graph.peers(rank) if peer not in chosen]
     return bool(others) and float(own_steps(graph, rank)[kept].mean()) >= times * max(others)
 
@@ -212,13 +200,13 @@ def loads_longer(graph: StepGraph, rank: int, peers: Sequence[int], least_ns: fl
 def _loading_ns(graph: StepGraph, rank: int) -> float | None:
     nodes = graph.ranks[rank]
     known = nodes.host > NEVER
-    return float(nodes.host_input[known].max()) if known.any() else None
+    return float(nodes.host_input[known].max()) if np.count_nonzero(known) else None
 
 
 def host_ns(graph: StepGraph, rank: int) -> float | None:
     """The host's own time over the window without data loading, ns; None where launches are not known."""
     nodes = graph.ranks[rank]
-    known = np.flatnonzero(nodes.host > NEVER)
+    known = (nodes.host > NEVER).nonzero()[0]
     if len(known) < 2:
         return None
     own = (nodes.host - nodes.host_input)[known]

@@ -80,14 +80,6 @@ def of_group(rows: Sequence[CollectiveLine], group: str) -> Sequence[CollectiveL
     raise UsageError(f"there is no group or role {group!r}; groups: {listed(there) or 'none'}")
 
 
-def check_ranks(found: Opened, ranks: Iterable[int]) -> None:
-    there = {row.rank for row in found.report.ranks}
-    if found.hang is not None:
-        there |= {row.rank for row in found.hang.ranks}
-    if missing := sorted(set(ranks) - there):
-        raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
-
-
 def holding(rows: Sequence[Row], field: str, part: str, what: str) -> Sequence[Row]:
     """Those rows whose field is, or else holds, `part`."""
     if not part:
@@ -122,8 +114,7 @@ def _sort_key(value: Any) -> tuple[bool, float]:
 
 def meant_rule(wanted: str) -> str:
     """The rules of the family that an id names, else the rule that it is most like."""
-    family = family_of(wanted)
-    if family is None:
+    if (family := family_of(wanted)) is None:
         return meant(wanted, BY_ID)
     return f"; rules of {family.about}: {listed(rule.id for rule in family.rules)}"
 
@@ -141,7 +132,11 @@ def answer(found: Opened, asked: Asked) -> AnyAnswer:
     """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
     if asked.question not in _ANSWERS:
         raise UsageError(f"there is no question {asked.question!r}; ask for {listed(BY_NAME)}")
-    check_ranks(found, asked.ranks)
+    there = {row.rank for row in found.report.ranks}
+    if found.hang is not None:
+        there |= {row.rank for row in found.hang.ranks}
+    if missing := sorted(set(asked.ranks) - there):
+        raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
     return _ANSWERS[asked.question](found, asked)
 
 
@@ -298,8 +293,7 @@ def _roles(found: Opened, asked: Asked) -> RolesAnswer:
 
 
 def _hang(found: Opened, asked: Asked) -> HangAnswer:
-    hang = diagnosis(found)
-    if hang is None:
+    if (hang := diagnosis(found)) is None:
         return HangAnswer(run=asked_run(found), level=None, sentence=None, roots=(), waits=(), rows=())
     rows = tuple(row for row in hang.ranks if not asked.ranks or row.rank in asked.ranks)
     waits = tuple(wait for wait in hang.waits if not asked.ranks or set(wait.ranks) & set(asked.ranks))

@@ -71,8 +71,7 @@ def open_run(
     """
     asked = os.fspath(path)
     shown = redact_text(asked)
-    file = _report_or_hang(asked)
-    if file is not None and file.endswith(_HANG):
+    if (file := _report_or_hang(asked)) is not None and file.endswith(_HANG):
         return _opened_hang(shown, file)
     if file is None:
         from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
@@ -103,11 +102,6 @@ def opened_live(path: str | os.PathLike[str]) -> Opened:
 def _left_out(traces: Discovery) -> tuple[str, ...]:
     same, of_others = traces.left_out(traces.latest)
     return tuple(phrases("views", "answers", "left_out", same=same or None, of_others=of_others or None))
-
-
-def is_written(path: str) -> bool:
-    """Whether a path names what was written of an analysis or diagnosis, and no traces."""
-    return _report_or_hang(path) is not None
 
 
 def _report_or_hang(path: str) -> str | None:
@@ -205,11 +199,11 @@ class Recent:
 
     def open(self, path: str) -> Opened:
         """As `open_run`. Raises InputError."""
-        state = _state(path)
-        if state in self._kept:
+        if (state := _state(path)) in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
-        found = open_run(path) if is_written(path) else self._analysed(path)
+        # whether a path names what was written of an analysis or diagnosis, and no traces
+        found = open_run(path) if _report_or_hang(path) is not None else self._analysed(path)
         self._kept[state] = found
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)

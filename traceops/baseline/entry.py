@@ -252,10 +252,8 @@ def encode(report: Any, run: Run, key: Key, commit: str | None, source: str, sav
 
 
 def decode(url: str, data: bytes) -> StoredReport:
-    """The entry with its report from its bytes.
-
-    Raises FileError saying what is wrong with what is no whole entry of a version that this traceops reads.
-    """
+    """The entry with its report from its bytes. Raises FileError saying what is wrong with what is no whole entry of a
+    version that this traceops reads."""
     value = _unpacked(url, data)
     kind = msgspec.convert(value, _FileKind) if isinstance(value, dict) else _FileKind()
     if kind.format != FORMAT:

@@ -99,10 +99,8 @@ def _marks(series: Float, start: int, end: int, rng: np.random.Generator) -> lis
 
 
 def _best_split(values: Float, rng: np.random.Generator) -> tuple[int, float]:
-    """Where the sides lie farthest apart, and the share of permutations whose best split is as clear (p).
-
-    Permutations end early where p is large anyway.
-    """
+    """Where the sides lie farthest apart, and the share of permutations whose best split is as clear (p). Permutations
+    end early where p is large anyway."""
     distances = np.abs(values[:, None] - values[None, :])
     seen = _energy(distances[None])[0]
     at = int(np.argmax(seen))
@@ -126,11 +124,9 @@ def _best_split(values: Float, rng: np.random.Generator) -> tuple[int, float]:
 
 
 def _energy(distances: Float) -> Float:
-    """Scaled energy distance between the first k values and the rest, for k = MIN_SEGMENT … n - MIN_SEGMENT.
-
-    distances: (batch, n, n). Returns (batch, n - 2 MIN_SEGMENT + 1): k m / (k + m) times twice the mean
-    distance across, less the mean distances within, m = n - k.
-    """
+    """Scaled energy distance between the first k values and the rest, for k = MIN_SEGMENT … n - MIN_SEGMENT. distances:
+    (batch, n, n). Returns (batch, n - 2 MIN_SEGMENT + 1): k m / (k + m) times twice the mean distance across, less the
+    mean distances within, m = n - k."""
     n = distances.shape[1]
     upper = np.triu(distances, 1)
     left = np.cumsum(upper.sum(axis=1), axis=1)  # [j]: within the first j + 1
@@ -225,23 +221,19 @@ class KeyHistory(Struct, frozen=True):
         return tuple(sorted(all_of, key=lambda sample: (sample.entry.time_ns, sample.entry.url)))
 
 
-def sample_of(stored: StoredReport) -> Sample:
-    """The values of one capture. Raises InputError for a report that is none."""
-    capture = stored.capture()
-    enough = capture.info.unprofiled_steps >= MIN_STEPS
-    values: dict[str, float | None] = {}
-    for name in SHOWN:
-        metric = BY_NAME[name]
-        series = metric.series(capture) if enough or name not in UNPROFILED else np.empty(0)
-        values[name] = round(float(metric.location(series)), 6) if len(series) else None
-    return Sample(stored.entry, values)
-
-
 def samples_of(scanned: Iterable[StoredReport], problems: list[Problem]) -> Iterator[Sample]:
     """The values of each of what `store.scan` yields; entries whose report is none join the problems."""
     for stored in scanned:
         try:
-            yield sample_of(stored)
+            # The values of one capture. Raises InputError for a report that is none.
+            capture = stored.capture()
+            enough = capture.info.unprofiled_steps >= MIN_STEPS
+            values: dict[str, float | None] = {}
+            for name in SHOWN:
+                metric = BY_NAME[name]
+                series = metric.series(capture) if enough or name not in UNPROFILED else np.empty(0)
+                values[name] = round(float(metric.location(series)), 6) if len(series) else None
+            yield Sample(stored.entry, values)
         except InputError as error:
             problems.append(Problem(stored.entry.url, problem_of(error)))
 

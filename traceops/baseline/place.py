@@ -58,10 +58,8 @@ class Place(Protocol):
 
 
 def open_place(url: str) -> Place:
-    """The place behind a path or URL; a local one, and file://, needs no fsspec.
-
-    Raises InputError where fsspec, or what it needs for this kind of store, is missing.
-    """
+    """The place behind a path or URL; a local one, and file://, needs no fsspec. Raises InputError where fsspec, or
+    what it needs for this kind of store, is missing."""
     if url.startswith("file://"):
         url = url2pathname(urlparse(url).path)
     if is_remote(url):

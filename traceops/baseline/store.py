@@ -133,8 +133,7 @@ def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -
     place = open_place(store_url)
     newest = {slug: _newest(place, slug, 1) for slug in _slugs(place, [])}
     known = {slug: found[0].key for slug, found in newest.items() if found}
-    matching = {slug: key for slug, key in known.items() if key.matches(pattern)}
-    if not matching:
+    if not (matching := {slug: key for slug, key in known.items() if key.matches(pattern)}):
         held = f"it holds {_listed(known)}" if known else "it is empty"
         raise InputError(
             f"no baseline in {place.url} matches {pattern!r}: {held}. "
@@ -170,10 +169,8 @@ def find_like(store_url: str, run: Run, branch: str | None = None, last: int = 1
 def to_prune(
     found: Sequence[Entry], *, keep: int | None = None, older_than_days: float | None = None, now_ns: int
 ) -> list[Entry]:
-    """Which entries go: those beyond the newest `keep` of each key, and only older ones where an age is given.
-
-    Raises UsageError without either, and where a key would lose all its entries without `keep`.
-    """
+    """Which entries go: those beyond the newest `keep` of each key, and only older ones where an age is given. Raises
+    UsageError without either, and where a key would lose all its entries without `keep`."""
     if keep is None and older_than_days is None:
         raise UsageError("say which entries to delete: --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 1:
@@ -261,8 +258,7 @@ def _most_alike(keys: Mapping[str, Key], own: Key) -> dict[str, Key]:
     """The keys that are `own` but for model and branch, and among them those of main or else master; at least one."""
     alike = {slug: key for slug, key in keys.items() if replace(key, model=own.model, branch=own.branch) == own}
     for branch in DEFAULT_BRANCHES:
-        of_branch = {slug: key for slug, key in alike.items() if key.branch == branch}
-        if of_branch:
+        if of_branch := {slug: key for slug, key in alike.items() if key.branch == branch}:
             return of_branch
     return alike or dict(keys)
 

@@ -53,8 +53,7 @@ class _AfterImport(MetaPathFinder):
         change = self._changes.pop(name)
         if not self._changes:
             self.remove()
-        spec = _of_the_others(self, name, path, target)
-        if spec is None or spec.loader is None:
+        if (spec := _of_the_others(self, name, path, target)) is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 

@@ -57,8 +57,7 @@ class Detaching:
         if not _has_cuda(torch):
             yield
             return
-        in_the_way = self.in_the_way()
-        if in_the_way is not None:
+        if (in_the_way := self.in_the_way()) is not None:
             yield
             self.ended(in_the_way)
             return
@@ -148,10 +147,8 @@ def _pythons() -> set[str]:
 
 
 def _end_of_threads(torch: Any, started: set[str]) -> str | None:
-    """Wait until Kineto's thread is gone. Each call to CUDA is one at whose return it can do its work.
-
-    started: while the profiler stopped, so it is among them. What Python knows of is none of Kineto's.
-    """
+    """Wait until Kineto's thread is gone. Each call to CUDA is one at whose return it can do its work. started: while
+    the profiler stopped, so it is among them. What Python knows of is none of Kineto's."""
     began = time.monotonic()
     while True:
         torch.cuda.synchronize()

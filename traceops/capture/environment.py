@@ -30,10 +30,8 @@ _SECRET = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "API_KEY", "AUTH")
 
 
 def environment_that_matters(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that change how a distributed training runs, sorted by name.
-
-    Bytes that are no UTF-8 are written as escapes: JSON could not hold them.
-    """
+    """The variables of `environ` that change how a distributed training runs, sorted by name. Bytes that are no UTF-8
+    are written as escapes: JSON could not hold them."""
     return {
         printable(name): printable(value)
         for name, value in sorted(environ.items())
@@ -64,12 +62,10 @@ def git_state(folder: Path, environ: Mapping[str, str] = os.environ) -> GitState
 
     branch: None where HEAD is detached and no CI says in `environ` which one it checked out.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+    if (commit := _git(folder, "rev-parse", "HEAD")) is None:
         return None
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
-    if branch == "HEAD":
+    if (branch := _git(folder, "rev-parse", "--abbrev-ref", "HEAD")) == "HEAD":
         branch = next((environ[name] for name in _CI_BRANCH if environ.get(name)), None)
     return {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes)}
 
@@ -86,12 +82,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def device_of_this_process() -> DeviceRecord:
-    """Type, index, name, uuid and memory of the current device; null where the device has none.
-
-    Wakes up no GPU and loads no torch: before the training has done so the answer is the CPU.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    """Type, index, name, uuid and memory of the current device; null where the device has none. Wakes up no GPU and
+    loads no torch: before the training has done so the answer is the CPU."""
+    if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return {
             "type": "cpu", "index": None, "name": platform.processor() or platform.machine(),
             "uuid": None, "memory_bytes": None,
@@ -107,16 +100,14 @@ def device_of_this_process() -> DeviceRecord:
 
 def peak_memory() -> tuple[int | None, int | None]:
     """Most bytes that tensors held on the current GPU so far, and that the allocator held; None without one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return None, None
     return int(torch.cuda.max_memory_allocated()), int(torch.cuda.max_memory_reserved())
 
 
 def torch_facts() -> dict[str, Any]:
     """CUDA, NCCL and driver versions and the backend in use, as far as this process knows them by now."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if (torch := sys.modules.get("torch")) is None:
         return {}
     dist = sys.modules.get("torch.distributed")
     grouped = dist is not None and dist.is_available()
@@ -143,8 +134,7 @@ def _driver_version() -> str | None:
 def script_name() -> str:
     """Name of the running program, fit for a folder name."""
     main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name not in (None, "__main__"):
+    if (spec := getattr(main, "__spec__", None)) is not None and spec.name not in (None, "__main__"):
         name = spec.name.removesuffix(".__main__").rpartition(".")[2]
     else:
         name = Path(getattr(main, "__file__", None) or sys.argv[0] or "python").stem
@@ -153,9 +143,7 @@ def script_name() -> str:
 
 def usable_cores() -> int | None:
     """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def host() -> str:

@@ -41,10 +41,8 @@ def who_am_i() -> ProcessPlace:
 
 
 def agreed_folder(settings: CaptureSettings) -> Path:
-    """The absolute run folder; without ``settings.out`` rank 0 names it and tells the others.
-
-    Raises UsageError if several ranks have no way to agree yet.
-    """
+    """The absolute run folder; without ``settings.out`` rank 0 names it and tells the others. Raises UsageError if
+    several ranks have no way to agree yet."""
     if settings.out is not None:
         return Path(settings.out).absolute()
     name = f"{script_name()}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -68,10 +66,8 @@ def agreed_folder(settings: CaptureSettings) -> Path:
 
 
 def claim(out: Path, rank: int, world_size: int, settings: CaptureSettings) -> None:
-    """Make this rank's folder in `out`, emptied if ``settings.overwrite`` says so.
-
-    Raises UsageError if another run's traces lie there. A launcher has looked already, before any rank ran.
-    """
+    """Make this rank's folder in `out`, emptied if ``settings.overwrite`` says so. Raises UsageError if another run's
+    traces lie there. A launcher has looked already, before any rank ran."""
     own = out / f"rank_{rank}"
     if settings.launched:
         own.mkdir(parents=True, exist_ok=True)

@@ -34,10 +34,8 @@ class DeviceRecord(TypedDict):
 
 
 class ObservedRecord(TypedDict):
-    """Looks at the host outside of windows, whether each came some ms late, and why no more was observed.
-
-    The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
-    """
+    """Looks at the host outside of windows, whether each came some ms late, and why no more was observed. The steps
+    themselves are in steps.bin, the looks in observed.jsonl beside the manifest."""
 
     samples: int
     late: bool
@@ -260,10 +258,7 @@ def write_rank(out: Path, manifest: RankManifest) -> None:
 
 
 def read_ranks(out: Path) -> list[RankManifest]:
-    """The manifests under `out`, by rank.
-
-    Raises InputError for one that is damaged.
-    """
+    """The manifests under `out`, by rank. Raises InputError for one that is damaged."""
     found = [_read_rank(path) for path in out.glob("rank_*/manifest.json")]
     return sorted(found, key=lambda manifest: manifest.rank)
 

@@ -136,11 +136,9 @@ def _name_of(rank: int, file: os.stat_result) -> str:
 
 
 def _shared_memory(name: str) -> tuple[Any, int | None]:
-    """Memory that has a name only in /proc, and the number of its file there; None where there is no such thing.
-
-    Not a mapped file of a disk: where that fails or is full, a write to it would kill the process. And not Python's
-    own mapping: that closes a number at its end, which may be a file of the script's by then. 4 kB stay until the end.
-    """
+    """Memory that has a name only in /proc, and the number of its file there; None where there is no such thing. Not a
+    mapped file of a disk: where that fails or is full, a write to it would kill the process. And not Python's own
+    mapping: that closes a number at its end, which may be a file of the script's by then. 4 kB stay until the end."""
     try:
         number = os.memfd_create(name)
         os.truncate(number, mmap.PAGESIZE)
@@ -199,12 +197,9 @@ _memories: dict[tuple[int, int], int] = {}
 
 
 def _memory_of(pid: int, number: int, name: str, *, anew: bool) -> int | None:
-    """Our number of the rank's memory; None where it cannot be had. anew: what the rank has under its number now.
-
-    The one that is open stays where there is no other: the rank may be gone.
-    """
-    known = _memories.get((pid, number))
-    if known is not None and not anew:
+    """Our number of the rank's memory; None where it cannot be had. anew: what the rank has under its number now. The
+    one that is open stays where there is no other: the rank may be gone."""
+    if (known := _memories.get((pid, number))) is not None and not anew:
         return known
     theirs = Path(f"/proc/{pid}/fd/{number}")
     try:
@@ -236,10 +231,8 @@ def pipe_path(folder: Path, local_rank: int, *, error: bool) -> Path:
 
 
 def make_pipes(folder: Path, ranks: int, *, one_place: bool) -> list[tuple[int, Path]]:
-    """Pipes for as many ranks: each with its local rank. one_place: stdout and stderr of each have the same one.
-
-    Raises OSError.
-    """
+    """Pipes for as many ranks: each with its local rank. one_place: stdout and stderr of each have the same one. Raises
+    OSError."""
     made = []
     for local_rank in range(ranks):
         for error in (False,) if one_place else (False, True):

@@ -67,6 +67,9 @@ class _ExitInC:
     normal end Python is gone by then. Therefore it is a call of `__cxa_finalize` with a handle of ours, which calls
     what is registered for that handle: nothing once the window is closed.
 
+    It comes there with each window's close too, where Python is and a signal may be waiting for it. An error out of a
+    call from C goes nowhere, and so would Ctrl-C: what is called is C until there is something to stop.
+
     Only in the main thread, and where the C library is glibc.
     """
 
@@ -76,9 +79,9 @@ class _ExitInC:
         names = ("__cxa_thread_atexit_impl", "__cxa_atexit", "__cxa_finalize")
         self._calls = [getattr(libc, name, None) for name in names]
         self._handle = ctypes.create_string_buffer(1)
-        self._called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._stop_now)
         self._is_registered = False
-        self._stop: Callable[[], None] | None = None
+        self._stops: list[Callable[[], None]] = []
+        self._called = ctypes.CFUNCTYPE(None)(functools.partial(sorted, self._stops, key=self._stop_now))
 
     def open(self, stop: Callable[[], None]) -> None:
         """Have `stop` called at C's exit until `close`."""
@@ -93,19 +96,18 @@ class _ExitInC:
         # Again, as a new window has callbacks of its own.
         at_thread_end(ctypes.cast(finalize, ctypes.c_void_p), self._handle, None)
         at_exit(self._called, None, self._handle)
-        self._stop = stop
+        self._stops[:] = [stop]
 
     def close(self) -> None:
         """Have nothing called any more."""
         finalize = self._calls[-1]
-        if self._stop is not None and finalize is not None:
-            self._stop = None
+        if self._stops and finalize is not None:
+            self._stops.clear()
             finalize(self._handle)
 
-    def _stop_now(self, _argument: object) -> None:
-        stop, self._stop = self._stop, None
-        if stop is not None:
-            contained(stop)
+    def _stop_now(self, stop: Callable[[], None]) -> None:
+        self._stops.clear()
+        contained(stop)
 
 
 _exit_in_c = _ExitInC()
@@ -242,8 +244,7 @@ class Recorder:
 
         In another thread than the one that opened nothing can be stopped or written.
         """
-        session = self._stopped()
-        if session is not None and keep:
+        if (session := self._stopped()) is not None and keep:
             self._write(session)
 
     def hold(self) -> None:
@@ -358,10 +359,8 @@ _REMARK = "clears events at the end of each cycle"
 
 @contextmanager
 def _without_remark() -> Iterator[None]:
-    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own.
-
-    Not by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown.
-    """
+    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own. Not
+    by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown."""
     from torch.autograd import profiler as autograd
     from torch.profiler import profiler
 
@@ -386,10 +385,8 @@ def _without_remark() -> Iterator[None]:
 
 @contextmanager
 def before_other_profilers(own: Any, give_way: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts.
-
-    Kineto holds one session a process: without this the training would fail in its own profiler.
-    """
+    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts. Kineto holds
+    one session a process: without this the training would fail in its own profiler."""
     from torch.autograd import profiler
 
     saved = [(name, getattr(profiler.profile, name)) for name in ("_prepare_trace", "_start_trace")]

@@ -49,8 +49,7 @@ def carried(group_names: dict[Any, str]) -> list[dict[str, Any]]:
     }
     rows: list[dict[str, Any]] = []
     for found in gc.get_objects() if readers else ():
-        read = readers.get(type(found))
-        if read is not None and len(rows) < _MOST:
+        if (read := readers.get(type(found))) is not None and len(rows) < _MOST:
             try:
                 rows += read(found, group_names)
             except Exception:  # one that is being made or taken down, or a torch that has it otherwise
@@ -151,15 +150,12 @@ class Responder:
         daemon_thread("traceops-responder", self._answer_all, hears).start()
 
     def _answer_all(self) -> None:
-        while self._is_fifo() and (request := os.read(self._requests, 1)):
+        # the script may have closed it and opened another under its number, which is not ours to read
+        while os.path.samestat(os.fstat(self._requests), self._fifo) and (request := os.read(self._requests, 1)):
             try:
                 self._answer(request)
             except Exception as error:  # a full disk must not end the answers, nor the training
                 say(text("not_saved", rank=self._rank, error=error))
-
-    def _is_fifo(self) -> bool:
-        """The script may have closed it and opened another under its number, which is not ours to read."""
-        return os.path.samestat(os.fstat(self._requests), self._fifo)
 
     def _answer(self, request: bytes) -> None:
         if request == PULSE:
@@ -171,8 +167,7 @@ class Responder:
 
     def save(self, *, with_recorder: bool = True) -> None:
         """Keep what this rank knows of its groups, and its flight recorder, as evidence."""
-        described = describe_groups(self._rank)
-        if described is None:
+        if (described := describe_groups(self._rank)) is None:
             return
         write_json(self._evidence / f"groups_{self._rank}.json", described)
         contained(self._save_carried)
@@ -185,8 +180,7 @@ class Responder:
 
     def _save_carried(self) -> None:
         """What the collectives of DDP and FSDP carry, if they are in use."""
-        rows = carried(_groups())
-        if rows:
+        if rows := carried(_groups()):
             document = {"rank": self._rank, "collectives": rows}
             write_json(self._evidence / f"parameters_{self._rank}.json", document)
 
@@ -222,8 +216,7 @@ def _main_stack() -> list[tuple[str, int, str, int]]:
 
 def describe_groups(rank: int) -> dict[str, Any] | None:
     """The process groups that this rank knows and their members; None before there are any."""
-    groups = _groups()
-    if not groups:
+    if not (groups := _groups()):
         return None
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     return {

@@ -90,8 +90,7 @@ class Schedule:
 
     def idle_until(self, step: int) -> int:
         """The first step from `step` on that is timed or recorded."""
-        phase = self.phase(step)
-        if phase is Phase.SKIP:
+        if (phase := self.phase(step)) is Phase.SKIP:
             return self.skip_first
         return NEVER if phase is Phase.DONE else step
 
@@ -177,8 +176,7 @@ class LongerSchedule(Schedule):
         return cls(**own, later=(*later, replace(window, start=max(window.start, free_from))))
 
     def phase(self, step: int) -> Phase:
-        window = self._at(step)
-        if window is None:
+        if (window := self._at(step)) is None:
             return super().phase(step)
         return Phase.WARMUP if step < window.start + window.warmup else Phase.ACTIVE
 
@@ -225,13 +223,11 @@ class AskedWindows:
 
     def look(self) -> LaterWindow | None:
         """A window that was asked for since the last look."""
-        now = time.monotonic()
-        if now < self._next:
+        if (now := time.monotonic()) < self._next:
             return None
         self._next = now + _LOOK_EVERY_S
         try:
-            inode = self._path.stat().st_ino
-            if inode == self._seen:
+            if (inode := self._path.stat().st_ino) == self._seen:
                 return None
             window = LaterWindow(**json.loads(self._path.read_bytes()))
         except (OSError, ValueError, TypeError):

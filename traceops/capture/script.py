@@ -66,7 +66,13 @@ def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseExceptio
     try:
         run_as_main(argv, loaded)
     except SystemExit as leaving:
-        code = _exit_code(leaving)
+        if leaving.code is None:
+            code = 0
+        elif isinstance(leaving.code, int):
+            code = leaving.code & 0xFF
+        else:
+            print(leaving.code, file=sys.stderr)  # sys.exit("message") prints it and means 1
+            code = 1
         error = leaving if code else None
     except KeyboardInterrupt as interrupted:
         code, error = 128 + signal.SIGINT, interrupted
@@ -95,8 +101,7 @@ def _end(code: int, error: BaseException | None) -> NoReturn:
 
 
 def _print_to_launcher() -> None:
-    progress = from_environment(CaptureSettings()).progress
-    if progress is not None:
+    if (progress := from_environment(CaptureSettings()).progress) is not None:
         print_to_launcher(Path(progress), os.environ)
 
 
@@ -106,20 +111,9 @@ def _watch_steps(session: Capture) -> None:
     session.ends_of_steps = boundary.ends
 
 
-def _exit_code(leaving: SystemExit) -> int:
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
-    print(leaving.code, file=sys.stderr)  # sys.exit("message") prints it and means 1
-    return 1
-
-
 def _own_traceback(error: BaseException) -> BaseException:
-    """`error`, and those that led to it, as Python itself would show them: without our frames.
-
-    Where the last frames are ours, the error is too, and they stay.
-    """
+    """`error`, and those that led to it, as Python itself would show them: without our frames. Where the last frames
+    are ours, the error is too, and they stay."""
     one: BaseException | None = error
     seen: set[int] = set()
     while one is not None and id(one) not in seen:

@@ -87,8 +87,7 @@ class ScriptProfiler:
     def _install(self, module: Any) -> None:
         for owner, name in _BEGINNINGS:
             kind = getattr(module, owner, None)
-            original = getattr(kind, name, None)
-            if original is not None:
+            if (original := getattr(kind, name, None)) is not None:
                 method = self._heard(original, prepares=name == _PREPARES)
                 self._undo.append(functools.partial(_restore, kind, name, method, original))
                 setattr(kind, name, method)

@@ -219,8 +219,7 @@ class Capture:
                 observer.step_begins(recorded=windows.recording() or self._others.at_work)
 
     def _hear_of_windows(self) -> bool:
-        changed = self._windows.hear()
-        if changed:
+        if changed := self._windows.hear():
             self._idle_until = 0
         return changed
 

@@ -88,12 +88,9 @@ class CaptureSettings:
 
 
 def from_environment(settings: CaptureSettings) -> CaptureSettings:
-    """`settings` overridden by the JSON object in TRACEOPS_CAPTURE, which `traceops run` sets.
-
-    Raises UsageError if the variable holds anything else.
-    """
-    text = os.environ.get(ENV)
-    if not text:
+    """`settings` overridden by the JSON object in TRACEOPS_CAPTURE, which `traceops run` sets. Raises UsageError if the
+    variable holds anything else."""
+    if not (text := os.environ.get(ENV)):
         return settings
     try:
         overrides = json.loads(text)

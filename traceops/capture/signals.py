@@ -51,12 +51,9 @@ def abort_nccl() -> None:
 
 
 def close_connections() -> None:
-    """Shut down this process's TCP connections: gloo and the store then raise where they wait for a peer.
-
-    Gloo has no abort that frees who waits in it. Nothing can be sent afterwards.
-    """
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available():
+    """Shut down this process's TCP connections: gloo and the store then raise where they wait for a peer. Gloo has no
+    abort that frees who waits in it. Nothing can be sent afterwards."""
+    if (dist := sys.modules.get("torch.distributed")) is None or not dist.is_available():
         return
     for path in Path("/dev/fd").iterdir():
         # What is no socket, or only listens for connections, raises an OSError.
@@ -114,11 +111,8 @@ class Saver:
 
 
 def _deaf_to_children() -> None:
-    """Stop handling SIGCHLD, now that the process dies.
-
-    torchrun ends the whole process group: the data-loader workers go first, and torch's handler would raise
-    that they are gone in the middle of the saving.
-    """
+    """Stop handling SIGCHLD, now that the process dies. torchrun ends the whole process group: the data-loader workers
+    go first, and torch's handler would raise that they are gone in the middle of the saving."""
     if callable(signal.getsignal(signal.SIGCHLD)):
         # Not SIG_DFL: Python complains of a signal that has come but whose handler is gone.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -126,10 +120,8 @@ def _deaf_to_children() -> None:
 
 @contextmanager
 def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
-    """Call `save` when SIGTERM comes while inside the block and would end the process.
-
-    A training that handles SIGTERM itself (to write a checkpoint, say) is left alone: it is not about to die.
-    """
+    """Call `save` when SIGTERM comes while inside the block and would end the process. A training that handles SIGTERM
+    itself (to write a checkpoint, say) is left alone: it is not about to die."""
     saver = Saver(save)
     in_main = threading.current_thread() is threading.main_thread()  # Python sets handlers there only
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -148,10 +140,8 @@ def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
 
 @contextmanager
 def _freed_when_blocked(saver: Saver) -> Iterator[None]:
-    """Inside the block, a thread frees the main thread if it waits for its peers when SIGTERM comes.
-
-    Python writes the number of each signal to this socket at once, whatever the main thread is doing.
-    """
+    """Inside the block, a thread frees the main thread if it waits for its peers when SIGTERM comes. Python writes the
+    number of each signal to this socket at once, whatever the main thread is doing."""
     read, write = socket.socketpair()
     write.setblocking(False)
     descriptor = write.fileno()
@@ -219,6 +209,5 @@ def _default_again(saver: Saver) -> None:
 
 def _silence(own: int) -> None:
     """Stop Python writing signals to `own`, which a forked child shares though its signals are its own."""
-    before = signal.set_wakeup_fd(-1)
-    if before not in (-1, own):
+    if (before := signal.set_wakeup_fd(-1)) not in (-1, own):
         signal.set_wakeup_fd(before)

@@ -81,8 +81,7 @@ class Known:
 
     def number(self, what: Any) -> int:
         """Of this object."""
-        known = self._by_address.get(id(what))
-        if known is not None and known[0]() is what:
+        if (known := self._by_address.get(id(what))) is not None and known[0]() is what:
             return known[1]
         number = next(self._numbers)  # in one piece, as several threads may ask
         self._living.add(number)
@@ -107,8 +106,7 @@ class Known:
 
         def gone(reference: Any) -> None:
             self._living.discard(number)
-            known = self._by_address.get(address)
-            if known is not None and known[1] == number:
+            if (known := self._by_address.get(address)) is not None and known[1] == number:
                 del self._by_address[address]
 
         try:
@@ -152,8 +150,7 @@ class StepDetector:
         """Whether the step of this optimizer ends a training step."""
         number = self._known.number(optimizer)
         ends = self._ends(number, optimizer)
-        outer = self._outer.stepped(number, self._newest, ends=ends)
-        if outer is not None:
+        if (outer := self._outer.stepped(number, self._newest, ends=ends)) is not None:
             ends = number == outer
         sure = self._learned or outer is not None
         self.alone = self._known.reference(optimizer) if ends and sure else _none
@@ -182,8 +179,7 @@ class StepDetector:
 
     def _begins_anew(self, what: Any) -> bool:
         """Whether an optimizer that was never seen begins a first round, and is none of the round that goes on."""
-        first = next(iter(self._round), None)
-        if first is None or self._learned:
+        if (first := next(iter(self._round), None)) is None or self._learned:
             return first is None
         return not self._known.lives(first) or (bool(self._parameters) and _parameters(what) == self._parameters)
 

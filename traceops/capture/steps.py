@@ -357,13 +357,11 @@ class _Boundary:
         handles[:] = [module.register_optimizer_step_post_hook(hook)]
         # The public hook runs inside the optimizer's own profiler range. A step that ended there would cut the
         # range in two, so the end is put off until the call has returned, where this torch allows it.
-        wrap = getattr(module.Optimizer, "profile_hook_step", None)
-        if wrap is not None:
+        if (wrap := getattr(module.Optimizer, "profile_hook_step", None)) is not None:
             before = vars(module.Optimizer)["profile_hook_step"]
             self._undo.append(lambda: setattr(module.Optimizer, "profile_hook_step", before))
             module.Optimizer.profile_hook_step = staticmethod(lambda step: self.around(wrap(step)))
-        scaler = getattr(sys.modules.get(_SCALER), "GradScaler", None)
-        if scaler is not None:
+        if (scaler := getattr(sys.modules.get(_SCALER), "GradScaler", None)) is not None:
             self._replace(scaler, "update", self.around_update)
 
     def _replace(self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -372,8 +370,7 @@ class _Boundary:
         setattr(owner, name, around(before))
 
     def _install_engine(self, engine: Engine, module: Any) -> None:
-        owner = getattr(module, engine.owner, None)
-        if owner is not None and hasattr(owner, engine.method):
+        if (owner := getattr(module, engine.owner, None)) is not None and hasattr(owner, engine.method):
             self._replace(owner, engine.method, partial(self.around_engine, engine.label))
 
     def _install_forward(self, module: Any) -> None:

@@ -122,10 +122,8 @@ def _remove_fork_filter() -> None:
 
 
 def _silence_fork_warning() -> None:
-    """Python warns of a fork where the process has several threads: not where it has one without ours.
-
-    The filter is put in place by hand: `warnings.filterwarnings` makes Python forget which warnings it has shown.
-    """
+    """Python warns of a fork where the process has several threads: not where it has one without ours. The filter is
+    put in place by hand: `warnings.filterwarnings` makes Python forget which warnings it has shown."""
     threads = _native_threads()
     if len(threads) > 1 and len(threads - _native) - len(_running) <= 1:
         filters: Any = warnings.filters

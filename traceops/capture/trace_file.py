@@ -32,10 +32,8 @@ _BACKEND = "gloo"
 
 
 def recorded_collectives() -> list[list[Any]]:
-    """The latest collectives of this rank by torch's flight recorder: in a trace, gloo's events name no group.
-
-    torch records them where TORCH_FR_BUFFER_SIZE is set, as `traceops run` does.
-    """
+    """The latest collectives of this rank by torch's flight recorder: in a trace, gloo's events name no group. torch
+    records them where TORCH_FR_BUFFER_SIZE is set, as `traceops run` does."""
     dist = sys.modules.get("torch.distributed")
     native = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(native, "_dump_fr_trace_json", None)
@@ -171,11 +169,9 @@ class TraceFolder:
         disk = os.statvfs(self._folder)
         if disk.f_files and disk.f_favail < ranks * _FILES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        free = shutil.disk_usage(self._folder).free
-        if free >= _PLENTY * ranks:
+        if (free := shutil.disk_usage(self._folder).free) >= _PLENTY * ranks:
             return
-        plain = self.last_bytes
-        if plain is None:
+        if (plain := self.last_bytes) is None:
             results = session.profiler.kineto_results if session.profiler is not None else None
             plain = _EVENT_BYTES * len(results.events()) if results is not None else 0
         needed = int(plain * (1 + _PACKED)) * ranks + _LEAVE_FREE
@@ -343,8 +339,7 @@ def with_steps(source: Path, steps: list[tuple[int, int, int]], thread: int) -> 
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _HEAD_BYTES))
         tail = file.read()
-        rows = _ROWS.search(head)
-        if rows is None:
+        if (rows := _ROWS.search(head)) is None:
             raise ValueError(f"{source}: no traceEvents in its first {_HEAD_BYTES} bytes")
         base = _BASE.search(head) or _BASE.search(tail)
         base_ns = 0 if base is None else int(base[1])

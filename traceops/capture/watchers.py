@@ -46,9 +46,23 @@ class Watchers:
     def begin(self, schedule: Schedule, guard: Guard, scope: ExitStack) -> None:
         """Watch from now on; what `scope` ends, ends with it."""
         if self._settings.observe or self._settings.with_memory:
-            self._watch_memory(guard, scope)
+            # Have what the allocator holds saved where memory runs out
+            way, history = self._way, self._settings.with_memory
+            watch = self.memory = MemoryWatch(self._record.folder, history=history, steps=lambda: way.step)
+            undo: list[Callable[[], Any]] = [watch.close]
+            scope.callback(lambda: [contained(one) for one in undo])
+            contained(when_loaded, {"torch.cuda": watch.install}, guard, undo)
         if self._settings.observe:
-            self._observe(scope)
+            # Watch the steps and the host; where that cannot begin, nothing else changes
+            scope.callback(self.end_observing)
+            try:
+                rank = self._record.manifest.rank
+                self.observer = Observer(self._record.folder, rank, way=self._way, live=self._settings.live)
+            except Exception as error:
+                if raised_by_a_handler(error):
+                    raise
+                seen = ObservedRecord(samples=0, late=False, trouble=describe(error)[:200])
+                self._record.manifest = replace(self._record.manifest, observed=seen)
         if self._settings.light:
             first = schedule.total_steps + AFTER
             rank = self._record.manifest.rank
@@ -72,8 +86,7 @@ class Watchers:
         """Keep what the memory holds at the end of this step, the last of a window."""
         if self.memory is None:
             return
-        held = self.memory.held()
-        if held is not None:
+        if (held := self.memory.held()) is not None:
             told = cast(MemoryRecord, {"step": step, **held})
             self._record.manifest = replace(self._record.manifest, memory=told)
         later = getattr(schedule, "later", ())
@@ -87,8 +100,7 @@ class Watchers:
 
     def end_observing(self) -> None:
         """Close the observer; what it saw is kept."""
-        observer = self.observer
-        if observer is None:
+        if (observer := self.observer) is None:
             return
         if contained(observer.close) is None:
             contained(observer.close)  # what failed in the middle
@@ -101,23 +113,3 @@ class Watchers:
         for name in (STEPS_FILE, OBSERVED_FILE, PULSES_FILE, LIGHT_FILE, *LATER_LIGHT_FILES, LOADER_GLOB):
             for path in self._record.folder.glob(name):
                 path.unlink(missing_ok=True)
-
-    def _observe(self, scope: ExitStack) -> None:
-        """Watch the steps and the host; where that cannot begin, nothing else changes."""
-        scope.callback(self.end_observing)
-        try:
-            rank = self._record.manifest.rank
-            self.observer = Observer(self._record.folder, rank, way=self._way, live=self._settings.live)
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
-            seen = ObservedRecord(samples=0, late=False, trouble=describe(error)[:200])
-            self._record.manifest = replace(self._record.manifest, observed=seen)
-
-    def _watch_memory(self, guard: Guard, scope: ExitStack) -> None:
-        """Have what the allocator holds saved where memory runs out."""
-        way, history = self._way, self._settings.with_memory
-        watch = self.memory = MemoryWatch(self._record.folder, history=history, steps=lambda: way.step)
-        undo: list[Callable[[], Any]] = [watch.close]
-        scope.callback(lambda: [contained(one) for one in undo])
-        contained(when_loaded, {"torch.cuda": watch.install}, guard, undo)

@@ -201,10 +201,8 @@ def _forget_output() -> None:
 
 
 def _say_error(text: str) -> None:
-    """A message as a terminal and a log of CI may hold it: without control characters and secrets.
-
-    A terminal gets lines broken at words; elsewhere a message is one line, which grep finds.
-    """
+    """A message as a terminal and a log of CI may hold it: without control characters and secrets. A terminal gets
+    lines broken at words; elsewhere a message is one line, which grep finds."""
     from traceops.core.redaction import redact_text
     from traceops.core.text import printable
 

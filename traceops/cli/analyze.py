@@ -127,10 +127,8 @@ def _rows(
 
 
 def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discovery, root: Path) -> Iterator[Written]:
-    """The reports of the windows that --select asks for, written.
-
-    A window without a usable trace hides no other; raises InputError where no window has one.
-    """
+    """The reports of the windows that --select asks for, written. A window without a usable trace hides no other;
+    raises InputError where no window has one."""
     own, unusable, made = own_kernels(), None, False
     best_first = sorted(found.windows, key=lambda window: (window is not found.latest, -window.index))
     for window in found.windows if args.select == "all" else best_first:
@@ -174,8 +172,7 @@ def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
 
 def _root_of(places: FoundRuns) -> Path:
     """Where the reports of several runs go: reports for those in profile, else as for a run of the folder's name."""
-    base = places.base
-    if base is None:
+    if (base := places.base) is None:
         return Path("reports")
     if base.name == "profile":
         return base.parent / "reports" if base.parent != Path.cwd() else Path("reports")

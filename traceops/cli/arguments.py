@@ -52,9 +52,7 @@ _OF_REPORT = ("report.json", "summary.html", "summary.csv", "ranks.csv", "findin
 
 def folder_of(path: str) -> str:
     """The run or report folder that is meant by a file of it (run.json, summary.html) or a run's name; else the path.
-
-    Raises UsageError for a script, which is recorded first, and for a log.
-    """
+    Raises UsageError for a script, which is recorded first, and for a log."""
     given = Path(path)
     if (by := {".py": "", ".sh": "bash "}.get(given.suffix)) is not None and given.is_file():
         raise UsageError(f"{path} is a script; record it first: traceops run -- {by}{path}")
@@ -91,10 +89,8 @@ _SOURCES = {
 
 
 def report_folder(path: str, name: str) -> Path:
-    """`output_folder`, or its subfolder PARENT/NAME where that has the report of something else that is still there.
-
-    So profile/x and other/x do not overwrite each other's reports.
-    """
+    """`output_folder`, or its subfolder PARENT/NAME where that has the report of something else that is still there. So
+    profile/x and other/x do not overwrite each other's reports."""
     folder = output_folder(path, name)
     if "://" in path:
         return folder

@@ -112,8 +112,7 @@ def _prune(args: argparse.Namespace, store: str) -> int:
 
 def _history(args: argparse.Namespace, store: str) -> int:
     problems: list[Problem] = []
-    found = histories(_samples(store, args.key, problems))
-    if not found:
+    if not (found := histories(_samples(store, args.key, problems))):
         raise _nothing(store, args.key)
     from traceops.render.history.html import write_history
 
@@ -144,10 +143,8 @@ def _name_problems(problems: Sequence[Problem]) -> None:
 
 
 def _say(text: str, file: TextIO | None = None, *, whole: bool = False) -> None:
-    """Text that may come from the store: nothing in it steers the terminal. whole: a place to copy, never broken.
-
-    A message elsewhere than on a terminal is one line, which grep finds.
-    """
+    """Text that may come from the store: nothing in it steers the terminal. whole: a place to copy, never broken. A
+    message elsewhere than on a terminal is one line, which grep finds."""
     printer = Printer(file or sys.stdout)
     whole = whole or (file is not None and not file.isatty())
     for line in redact_text(text).split("\n"):

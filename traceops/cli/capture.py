@@ -34,8 +34,7 @@ def main(args: argparse.Namespace) -> int:
     if args.no_wait:
         return 0
     seen = _wait(out, window.number)
-    steps = sorted({step for own in seen.steps.values() for step in own})
-    if not steps:
+    if not (steps := sorted({step for own in seen.steps.values() for step in own})):
         raise UsageError(
             f"the run in {short_path(out)} or its capture ended before step {window.start}; run.json says why"
         )

@@ -49,10 +49,8 @@ class Command:
 
 
 def understand(words: Sequence[str], nproc: int | None, *, ours: bool = False) -> Command:
-    """What a command asks for. nproc: of --nproc. ours: an option needs ranks that torchrun starts.
-
-    Raises UsageError where there is no such script or program, with what can be done.
-    """
+    """What a command asks for. nproc: of --nproc. ours: an option needs ranks that torchrun starts. Raises UsageError
+    where there is no such script or program, with what can be done."""
     variables = {}
     rest = list(words)
     while len(rest) > 1 and _VARIABLE.match(rest[0]) and not Path(rest[0]).exists():
@@ -78,8 +76,7 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
-    first = words[0]
-    if first == "-m":
+    if (first := words[0]) == "-m":
         module = words[1] if len(words) > 1 else ""
         return _of_module([sys.executable, *words], module, words[2:], nproc) or Command(tuple(words))
     if first.endswith(".py"):
@@ -91,8 +88,7 @@ def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
         return _of_python(words, nproc, ours)
     if Path(first).name == "torchrun":
         return _of_torchrun(words, words[1:], nproc)
-    program = python_program(words)
-    if program != list(words):
+    if (program := python_program(words)) != list(words):
         return Command(tuple(program))
     if Path(first).is_file() and not _starts(first):
         return Command(tuple(words))  # a script without a suffix
@@ -104,12 +100,10 @@ def _of_program(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
 def _of_python(words: Sequence[str], nproc: int | None, ours: bool) -> Command:
     """`python [OPTIONS] SCRIPT`, `-m MODULE` or `-c CODE`: one process as it stands, ranks where --nproc asks."""
     at, environment, plain = _python_options(words)
-    rest = list(words[at:])
-    if not rest:
+    if not (rest := list(words[at:])):
         raise UsageError(f"{shlex.join(words)}: name the script after {words[0]}: traceops run -- {words[0]} train.py")
     if rest[0] == "-m" and len(rest) > 1:
-        launching = _of_module(words, rest[1], rest[2:], nproc)
-        if launching is not None:
+        if (launching := _of_module(words, rest[1], rest[2:], nproc)) is not None:
             return launching
         if rest[1].endswith(".py") and Path(rest[1]).exists():
             raise UsageError(
@@ -150,10 +144,8 @@ def _of_module(command: Sequence[str], module: str, rest: Sequence[str], nproc: 
 
 
 def _of_torchrun(command: Sequence[str], words: Sequence[str], nproc: int | None) -> Command:
-    """The same ranks, started by our own torchrun, which shows what it does before the first step.
-
-    With options that ours does not take (restarts, an elastic number of nodes), torchrun runs as it is.
-    """
+    """The same ranks, started by our own torchrun, which shows what it does before the first step. With options that
+    ours does not take (restarts, an elastic number of nodes), torchrun runs as it is."""
     try:
         asked = _torchrun_parser().parse_args(list(words))
         options, trains = _torchrun_options(asked)
@@ -199,8 +191,7 @@ def _torchrun_options(asked: argparse.Namespace) -> tuple[dict[str, Any], tuple[
         raise _Unclear("PET_")
     options: dict[str, Any] = {"nproc": _ranks(asked.nproc_per_node or "1")}
     for name in ("nnodes", "node_rank", "master_port"):
-        text = getattr(asked, name)
-        if text is not None:
+        if (text := getattr(asked, name)) is not None:
             if not text.isdecimal():
                 raise _Unclear(name)
             options[name] = int(text)

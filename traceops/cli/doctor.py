@@ -11,10 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.claims import Wording
 from traceops.core.documents import redact_fields
 from traceops.core.errors import InputError, UsageError
+from traceops.core.files import read_regular
 from traceops.core.findings import Severity
 from traceops.core.text import json_for, printable
 from traceops.core.torch_here import require_torch
@@ -22,7 +26,9 @@ from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
-from traceops.render.doctor.terminal import print_doctor
+from traceops.machine.cluster import cluster_here, read_cluster
+from traceops.memory.gpus import hardware_of
+from traceops.render.doctor.terminal import print_cluster, print_doctor
 from traceops.report.write import json_text
 
 _text = Wording("cli", "doctor")
@@ -32,6 +38,9 @@ _MOST_DIAGNOSED = 8  # files
 
 def main(args: argparse.Namespace) -> int:
     """Returns 0, or what --fail-on asks for. Raises UsageError and InputError before anything is tested."""
+    if args.cluster:
+        _refuse_tests(args)
+        return _show_cluster(args)
     formats = report_formats(args.format)
     if args.saved:
         _refuse_tests(args)
@@ -81,6 +90,33 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
     if nodes.leads:
         _report(checkup, folder, formats, args)
     return _exit_code(checkup, args.fail_on)
+
+
+def _show_cluster(args: argparse.Namespace) -> int:
+    """What the partitions have, by Slurm or Kubernetes, or by their saved output. Raises InputError without any."""
+    problems: list[str] = []
+    if args.saved:
+        kinds = [
+            kind for path in args.saved for kind in read_cluster(read_regular(Path(path)).decode(errors="replace"))
+        ]
+    else:
+        kinds, problems = cluster_here()
+    if not kinds:
+        raise InputError("\n".join((_text("no_cluster", saved=bool(args.saved)), *(f"  {one}" for one in problems))))
+    kinds = [replace(kind, gpu_memory=kind.gpu_memory or _memory_of(kind.gpu)) for kind in kinds]
+    if args.json:
+        print(json_for(sys.stdout, json_text(to_builtins(kinds))), end="")
+        return 0
+    print_cluster(kinds, sys.stdout)
+    return 0
+
+
+def _memory_of(gpu: str) -> int | None:
+    """Of a GPU by its name, where that is enough: an A100 has 40 or 80 GB."""
+    try:
+        return hardware_of(gpu).capacity if gpu else None
+    except UsageError:
+        return None
 
 
 def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
@@ -158,6 +194,5 @@ def _refuse_tests(args: argparse.Namespace) -> None:
         "--compute": args.compute or None, "--quick": args.quick or None,
         "--device": None if args.device == "auto" else args.device,
     }  # fmt: skip
-    wrong = [name for name, value in given.items() if value is not None]
-    if wrong:
+    if wrong := [name for name, value in given.items() if value is not None]:
         raise UsageError(f"{wrong[0]}: --from only reads files and tests nothing; leave one of the two out")

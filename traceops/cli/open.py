@@ -83,10 +83,8 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(page: Path, port: int = 0) -> _Server:
-    """A server of a page's folder.
-
-    A timeline gets a page that hands it to ui.perfetto.dev, the monitor's state one that follows it.
-    """
+    """A server of a page's folder. A timeline gets a page that hands it to ui.perfetto.dev, the monitor's state one
+    that follows it."""
     token = secrets.token_urlsafe(16)
     server = _Server(("127.0.0.1", port), partial(_Handler, token=token, page=page))
     server.address = f"http://127.0.0.1:{server.server_address[1]}/{token}/{quote(page.name)}"
@@ -107,8 +105,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._allowed():
             return
-        query = urlsplit(self.path).query
-        if query in ("perfetto", "live"):
+        if (query := urlsplit(self.path).query) in ("perfetto", "live"):
             from traceops.render.writers.html import environment
 
             name = unquote(urlsplit(self.path).path).rpartition("/")[2]

@@ -64,8 +64,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return super()._metavar_formatter(action, default_metavar)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        told = super()._get_help_string(action)
-        if told is None or not _many_choices(action):
+        if (told := super()._get_help_string(action)) is None or not _many_choices(action):
             return told
         return f"{told}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
 
@@ -149,23 +148,19 @@ class Parser(argparse.ArgumentParser):
             asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_corrected(asked, words, unknown)}")
         return known
 
-    def _short_usage(self) -> str:
-        """The usage; where it takes many lines, where to read them."""
-        whole = self.format_usage()
-        return whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog)
-
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""
         from traceops.core.redaction import redact_text
         from traceops.core.text import printable
 
-        wrong = _CHOICE.match(message)
-        if wrong is not None:
+        if (wrong := _CHOICE.match(message)) is not None:
             message += meant(wrong["given"], _choices(self, wrong["what"]))
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
-        self._print_message(self._short_usage(), sys.stderr)
+        # the usage; where it takes many lines, where to read them
+        whole = self.format_usage()
+        self._print_message(whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
 
 
@@ -260,8 +255,7 @@ def _with_value_that_works(parser: argparse.ArgumentParser, message: str, words:
         value = given if joined else next(iter(words[at + 1 :]), "")
         if not re.match(rf"{re.escape(option)} {re.escape(value)}: |argument (\S+/)?{re.escape(option)}[:/]", message):
             continue
-        action = parser._option_string_actions.get(option)
-        if action is None or action.nargs == 0 or not value:
+        if (action := parser._option_string_actions.get(option)) is None or action.nargs == 0 or not value:
             continue
         kind = getattr(action.type, "__name__", "")
         sample = next(iter(action.choices or ()), None) or action.default
@@ -309,10 +303,8 @@ class _UntilGone(io.FileIO):
 
 
 def outlive_the_reader() -> None:
-    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI.
-
-    Its messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket.
-    """
+    """Have a command end with its own exit code where nobody reads to its end: `traceops compare … | head` in CI. Its
+    messages too may go there (`2>&1 | head`). Does nothing to a stream that is no pipe or socket."""
     sys.stdout, sys.stderr = (_outliving(stream) for stream in (sys.stdout, sys.stderr))
 
 

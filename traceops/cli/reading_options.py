@@ -184,13 +184,17 @@ def _gpus(text: str) -> tuple[int, ...]:
 DOCTOR = Command(
     help="Check this machine, test how its GPUs communicate, and find the settings that work.",
     examples=("traceops doctor", "traceops doctor --from nvidia-smi.txt nccl.log"),
-    shown=("--from", "--output", "--no-tests", "--compute", "--quick", "--gpus", "--nproc", "--fail-on", "--json",
-           "--verbose", "--quiet"),
+    shown=("--from", "--cluster", "--output", "--no-tests", "--compute", "--quick", "--gpus", "--nproc", "--fail-on",
+           "--json", "--verbose", "--quiet"),
     options=(
         option(
             "--from", dest="saved", nargs="+", metavar="FILE",
             help="judge saved files only: nvidia-smi, its -q, -L and topo -m, torch's collect_env, dmesg, "
             "nvidia-bug-report.log, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json",
+        ),
+        flag(
+            "--cluster",
+            help="show what each partition has, by scontrol or kubectl; with --from: by saved output, sinfo's too",
         ),
         option("-o", "--output", default="reports/doctor", metavar="DIR", help="report folder (%(default)s)"),
         _FORMAT,

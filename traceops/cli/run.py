@@ -64,9 +64,7 @@ class Decided(Struct, frozen=True):
 
 def main(args: argparse.Namespace) -> int:
     """Launch the run, or the series of runs of --against; returns the training's own exit code, 3 without a trace.
-
-    Raises UsageError for everything that cannot work, before anything is started or written.
-    """
+    Raises UsageError for everything that cannot work, before anything is started or written."""
     if args.stop and not args.script:
         return stop_run(Path(args.stop))
     if args.slurm or args.submit:
@@ -258,7 +256,22 @@ def _gpus_shown(config: TrainConfig, applied: Applied | None, extra_env: dict[st
 def _check_trains(args: argparse.Namespace, trains: list[str], schedule: Schedule, config: TrainConfig) -> list[str]:
     """What is doubtful about the command. Raises UsageError where it cannot work, and for options of strategies."""
     if args.launcher != "torchrun":
-        _check_alone(args, trains, schedule)
+        # Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there
+        given = [name for name in _OF_TORCHRUN if getattr(args, name) is not None]
+        given += ["gather"] if args.gather else []
+        given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
+        given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
+        if given:
+            flags = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise UsageError(f"Drop {flags}: {trains[0] if trains else args.launcher} starts the ranks itself")
+        if schedule.skip_first < 1:
+            raise UsageError(
+                f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
+            )
+        if args.launcher == "none":
+            launchers.check_command(trains)
+        elif trains and trains[0] != args.launcher:
+            launchers.check_script(trains)
     elif not trains:
         return []
     else:
@@ -316,9 +329,7 @@ def _understood(
 
 def _schedule_options(args: argparse.Namespace, usual: dict[str, int]) -> tuple[dict[str, int], int | None]:
     """The options of the schedule, by name, with those that --quick stands for; and trainings per side of --against.
-
-    usual: of traceops.toml, where neither is given.
-    """
+    usual: of traceops.toml, where neither is given."""
     given = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
     if args.quick:
         given = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | given
@@ -375,25 +386,6 @@ def _cluster(args: argparse.Namespace, gpus: int) -> Cluster:
         meeting_of(cluster, args.gather_port)
     launchers.check_gpus(nproc, gpus)
     return cluster
-
-
-def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:
-    """Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there."""
-    given = [name for name in _OF_TORCHRUN if getattr(args, name) is not None]
-    given += ["gather"] if args.gather else []
-    given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
-    given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
-    if given:
-        flags = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise UsageError(f"Drop {flags}: {trains[0] if trains else args.launcher} starts the ranks itself")
-    if schedule.skip_first < 1:
-        raise UsageError(
-            f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
-        )
-    if args.launcher == "none":
-        launchers.check_command(trains)
-    elif trains and trains[0] != args.launcher:
-        launchers.check_script(trains)
 
 
 def _strategy(

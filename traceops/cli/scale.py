@@ -20,6 +20,7 @@ from traceops.core.files import read_regular
 from traceops.core.run_lock import held
 from traceops.core.text import printable
 from traceops.launch.folder import short_path
+from traceops.memory.gpus import instance_of
 from traceops.pipeline.analyze import find_traces, own_kernels, run_pipeline
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.run_info import samples_per_step
@@ -35,13 +36,10 @@ _MOST_TABLE = 1 << 20  # characters
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0, or what ended the trainings of --nproc.
-
-    Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
-    """
+    """Returns 0, or what ended the trainings of --nproc. Raises UsageError for a price that is none and for runs that
+    are no scaling, InputError where none can be read."""
     price = None if args.price is None else price_of(args.price)
-    table = _table(args)
-    if table is not None:
+    if (table := _table(args)) is not None:
         rows, name = table
         return _show(args, scale.table_document(rows, name, price, args.predict))
     if args.nproc is None:
@@ -51,10 +49,29 @@ def main(args: argparse.Namespace) -> int:
         if args.dry_run:
             print("\n".join(decided.plan.shell(os.environ) for decided in trainings.plans))
             return 0
-        places, name = _trained(trainings, repeat, overwrite=args.overwrite), args.name
+        # Train each size in turn; the runs that finished
+        trainings.train = _reporting_samples(trainings.train)
+        with held(trainings.folder):
+            trainings.open(overwrite=args.overwrite, again=True)
+            found = train(trainings, repeat, None)
+        for trial in found.trials:
+            if trial.status != "finished":
+                print(printable(_text("left_out", folder=trial.folder, why=trial.reason)), file=sys.stderr)
+        done = [trial for trial in found.trials if trial.status == "finished"]
+        places, name = [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done], args.name
         if trainings.ended:
             return trainings.ended
-    return _show(args, scale.scale_document(_captures(places), name, price, args.predict))
+    # The runs that can be read; the others are named on stderr. Raises InputError where there are none.
+    captures, problems = [], []
+    for place in places:
+        try:
+            captures.append(_capture(place))
+        except InputError as error:
+            problems.append(f"{place.name}: {error}")
+            print(printable(_text("left_out", folder=place.name, why=error)), file=sys.stderr)
+    if not captures:
+        raise InputError("none of the runs can be read:\n" + "\n".join(f"  {line}" for line in problems))
+    return _show(args, scale.scale_document(captures, name, price, args.predict))
 
 
 def _table(args: argparse.Namespace) -> tuple[list[TableRow], str] | None:
@@ -83,13 +100,18 @@ def _show(args: argparse.Namespace, document: scale.ScaleDocument) -> int:
 
 
 def price_of(text: str) -> float:
-    """Raises UsageError for what is no price."""
+    """Of a GPU and hour: a number, or an instance's. Raises UsageError for what is neither."""
     try:
         price = float(text)
     except ValueError:
-        price = math.nan
+        if (instance := instance_of(text)) is not None and instance.price is None:
+            raise UsageError(f"--price {text}: its price is not known here; give that of one GPU and hour") from None
+        price = math.nan if instance is None else (instance.price or 0.0) / (instance.count or 1)
     if not 0 <= price < math.inf:
-        raise UsageError(f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50")
+        raise UsageError(
+            f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50, or a cloud instance "
+            "such as p4d.24xlarge"
+        )
     return price
 
 
@@ -125,19 +147,6 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
     return prepare(args, points_of((SweepAxis("nproc", sizes),))), repeat
 
 
-def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[FoundRun]:
-    """Train each size in turn; the runs that finished."""
-    trainings.train = _reporting_samples(trainings.train)
-    with held(trainings.folder):
-        trainings.open(overwrite=overwrite, again=True)
-        found = train(trainings, repeat, None)
-    for trial in found.trials:
-        if trial.status != "finished":
-            print(printable(_text("left_out", folder=trial.folder, why=trial.reason)), file=sys.stderr)
-    done = [trial for trial in found.trials if trial.status == "finished"]
-    return [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done]
-
-
 def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decided], int]:
     """A training, refused where it does not tell its samples: all others would be trained for nothing."""
 
@@ -148,20 +157,6 @@ def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decide
         return code
 
     return trained
-
-
-def _captures(places: list[FoundRun]) -> list[scale.MeasuredRun]:
-    """The runs that can be read; the others are named on stderr. Raises InputError where there are none."""
-    captures, problems = [], []
-    for place in places:
-        try:
-            captures.append(_capture(place))
-        except InputError as error:
-            problems.append(f"{place.name}: {error}")
-            print(printable(_text("left_out", folder=place.name, why=error)), file=sys.stderr)
-    if not captures:
-        raise InputError("none of the runs can be read:\n" + "\n".join(f"  {line}" for line in problems))
-    return captures
 
 
 def _capture(place: FoundRun) -> scale.MeasuredRun:

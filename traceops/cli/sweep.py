@@ -88,8 +88,7 @@ class Trainings(Struct):
         Raises UsageError where the folder holds another sweep.
         """
         file = self.folder / TRIALS
-        before = _read(file)
-        if before is not None and overwrite:
+        if (before := _read(file)) is not None and overwrite:
             for trial in before.trials:
                 shutil.rmtree(self.folder / Path(trial.folder).name, ignore_errors=True)
             before = None
@@ -110,12 +109,31 @@ class Trainings(Struct):
         plan = replace(decided.plan, out=self.folder / folder, name=f"{self.folder.name}-{folder}")
         Screen().say(f"sweep: {label}" + (f", training {repeat}" if repeat > 1 else ""))
         began = time.monotonic()
-        code = self.train(replace(decided, plan=plan))
-        if code in _BY_USER:
+        if (code := self.train(replace(decided, plan=plan))) in _BY_USER:
             self.ended = code
             Screen().say(_text("stopped", n=len(self.trials)))
             return None
-        trial = _trial(plan.out, point, repeat, folder, code, time.monotonic() - began)
+        # what came of a training, from its run.json
+        try:
+            manifest: dict[str, Any] = json.loads(read_regular(plan.out / "run.json"))
+        except (OSError, ValueError):
+            manifest = {}
+        status = "failed" if code else _STATUS.get(str(manifest.get("status")), "failed")
+        samples, step = samples_per_step(manifest), None
+        if status == "finished":
+            recorded = manifest.get("profiled_step_ms")
+            step = mean_step_ms(plan.out, manifest) or (recorded if is_step_time(recorded) else None)
+        trial = SweepTrial(
+            point=point,
+            repeat=repeat,
+            folder=folder,
+            status="hung" if code == 124 else status,
+            exit_code=code,
+            seconds=round(time.monotonic() - began, 3),
+            reason="" if status == "finished" else _reason(plan.out, code),
+            step_ms=step,
+            samples_per_s=round(1e3 * samples / step, 3) if step and samples else None,
+        )
         self.trials.append(trial)
         self._save()
         return trial
@@ -128,8 +146,7 @@ def report_all(folder: Path, trials: Sequence[SweepTrial]) -> tuple[Path, list[R
     """A report of each training that finished; the folder that they lie in, and a row of each."""
     reports = Path(short_path(output_folder(str(folder), folder.name)))
     places = [FoundRun(str(folder / t.folder), t.folder) for t in trials if t.status == "finished"]
-    rows = report_each(places, reports)
-    if rows:
+    if rows := report_each(places, reports):
         write_runs(rows, reports, folder.name)
     return reports, rows
 
@@ -141,30 +158,6 @@ def _read(file: Path) -> SweepState | None:
         return msgspec.json.decode(read_regular(file), type=SweepState)
     except (OSError, msgspec.MsgspecError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove it to begin anew") from error
-
-
-def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: float) -> SweepTrial:
-    """What came of a training, from its run.json."""
-    try:
-        manifest: dict[str, Any] = json.loads(read_regular(out / "run.json"))
-    except (OSError, ValueError):
-        manifest = {}
-    status = "failed" if code else _STATUS.get(str(manifest.get("status")), "failed")
-    samples, step = samples_per_step(manifest), None
-    if status == "finished":
-        recorded = manifest.get("profiled_step_ms")
-        step = mean_step_ms(out, manifest) or (recorded if is_step_time(recorded) else None)
-    return SweepTrial(
-        point=point,
-        repeat=repeat,
-        folder=folder,
-        status="hung" if code == 124 else status,
-        exit_code=code,
-        seconds=round(seconds, 3),
-        reason="" if status == "finished" else _reason(out, code),
-        step_ms=step,
-        samples_per_s=round(1e3 * samples / step, 3) if step and samples else None,
-    )
 
 
 def _reason(out: Path, code: int) -> str:
@@ -183,10 +176,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def main(args: argparse.Namespace) -> int:
-    """Returns 0 where at least one combination finished, 1 where none did, 130 where the user ended it.
-
-    Raises UsageError for every combination that cannot work, before anything is trained.
-    """
+    """Returns 0 where at least one combination finished, 1 where none did, 130 where the user ended it. Raises
+    UsageError for every combination that cannot work, before anything is trained."""
     budget_s = None if args.budget is None else seconds_of(args.budget)
     points = points_of(axes_of(args.vary, args.vary_arg))
     if args.repeat is not None and args.repeat < 1:
@@ -274,8 +265,7 @@ def _decided(args: argparse.Namespace, point: Point, script: Sequence[str], fold
 
 def _set(args: argparse.Namespace, key: str, value: str) -> None:
     """One option of `traceops run` as if it stood on the command line. Raises UsageError."""
-    action = _actions().get(key.lstrip("-").replace("_", "-"))
-    if action is None:
+    if (action := _actions().get(key.lstrip("-").replace("_", "-"))) is None:
         raise UsageError(f"--vary {key}: traceops run has no option of that name")
     if action.nargs == 0:
         if value not in ("true", "false"):

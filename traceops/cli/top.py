@@ -46,8 +46,7 @@ def _show(out: Path, console: Console, sort: str, key_of: KeyReader) -> None:
             state = read_state(out) or state
             rows = max(console.height - _OTHER_LINES, 4)
             live.update(screen(state, sort=sort, card=_card(out), rows=rows), refresh=True)
-            key = key_of(_EVERY_S)
-            if key == "q":
+            if (key := key_of(_EVERY_S)) == "q":
                 return
             if key == "s":
                 sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]

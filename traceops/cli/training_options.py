@@ -262,7 +262,8 @@ all other options are those of `traceops run`:
         option("words", nargs="*", metavar="RUN", help="existing runs; with --nproc: the script and its arguments"),
         option(
             "--price", metavar="P",
-            help="price of one GPU (rank) for an hour, in any currency; shows the cost of a million samples",
+            help="price of one GPU (rank) for an hour, in any currency, or a cloud instance (US dollars on demand, "
+            "docs/runs.md); shows the cost of a million samples",
         ),
         option("--samples", type=_samples, metavar="N", help="samples of the whole training; shows its hours and cost"),
         option(

@@ -44,17 +44,14 @@ class ComparedCapture(Struct, frozen=True):
 
 
 def read_capture(path: str, *, jobs: int | None = None) -> ComparedCapture:
-    """A capture from report.json, a folder that holds one, or anything `traceops analyze` takes.
-
-    Traces are analysed anew: a report beside them may be older. Raises InputError naming the file.
-    """
+    """A capture from report.json, a folder that holds one, or anything `traceops analyze` takes. Traces are analysed
+    anew: a report beside them may be older. Raises InputError naming the file."""
     return capture_of(*report_object(path, jobs=jobs))
 
 
 def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
     """The object that report.json holds, and where it is from; as `read_capture`, but nobody has checked it."""
-    file = report_file(path)
-    if file is not None:
+    if (file := report_file(path)) is not None:
         return load_object(file), file
     from traceops.pipeline.analyze import analyze
     from traceops.report.document import to_json_object
@@ -100,10 +97,8 @@ def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
 
 
 def step_series(capture: ComparedCapture, *keys: str) -> Float:
-    """The sum of some columns of a step, mean over ranks, one number a step in order.
-
-    Empty if not known, also if it is not known of a single rank: the mean of the others would be another number.
-    """
+    """The sum of some columns of a step, mean over ranks, one number a step in order. Empty if not known, also if it is
+    not known of a single rank: the mean of the others would be another number."""
     by_step: dict[int, list[float]] = defaultdict(list)
     for row in capture.report.steps:
         values = [getattr(row, key) for key in keys]
@@ -134,9 +129,7 @@ def _unprofiled(report: ReportDocument) -> Float:
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
     """Steps of the whole run that nothing recorded, of each the ranks' times; none where the profiler slows later ones.
-
-    Of a long run each is the median of some neighbours. Steps at the start that take longer are left out.
-    """
+    Of a long run each is the median of some neighbours. Steps at the start that take longer are left out."""
     found: dict[int, list[float]] = defaultdict(list)
     rows = report.whole_run
     if not isinstance(rows, WholeRunRows) or (report.run.device_type != "cpu" and rows.behind_ms is not None):
@@ -149,10 +142,8 @@ def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
 
 
 def on_ranks(capture: ComparedCapture, ranks: frozenset[int]) -> ComparedCapture:
-    """The capture with the rows of these ranks only.
-
-    Its inventory is the mean over all ranks that it has: where one of them is half known there is none.
-    """
+    """The capture with the rows of these ranks only. Its inventory is the mean over all ranks that it has: where one of
+    them is half known there is none."""
     report = replace(
         capture.report,
         steps=tuple(row for row in capture.report.steps if row.rank in ranks),

@@ -51,8 +51,7 @@ def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: s
     """The ledger's change, None where a side has no profiled steps."""
     rows = {row.metric: row for row in metrics}
     known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
-    step = rows["profiled_step_time"].base
-    if step is None or not known:
+    if (step := rows["profiled_step_time"].base) is None or not known:
         return None
     return LedgerChange(
         {b: rows[b].change or 0.0 for b in known},
@@ -157,11 +156,8 @@ class Use(Struct, frozen=True):
 def find_changes(
     base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], step_ms: float
 ) -> tuple[Change, ...]:
-    """All changes, those that cost most time first; `step_ms` says what is worth a line.
-
-    Captures whose report does not say what runs in a step count for nothing; without any on a side, only
-    variables are compared.
-    """
+    """All changes, those that cost most time first; `step_ms` says what is worth a line. Captures whose report does not
+    say what runs in a step count for nothing; without any on a side, only variables are compared."""
     environment = environment_changes(base, head)
     old, now = inventories(base), inventories(head)
     if not old or not now:
@@ -394,8 +390,7 @@ def environment_changes(base: Sequence[ComparedCapture], head: Sequence[Compared
 
 def _environment(captures: Sequence[ComparedCapture]) -> dict[str, str] | None:
     """What the captures of a side have set; None where none says."""
-    known = [capture.run.environment for capture in captures if capture.run.environment]
-    if not known:
+    if not (known := [capture.run.environment for capture in captures if capture.run.environment]):
         return None
     names = {name for variables in known for name in variables}
     return {

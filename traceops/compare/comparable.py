@@ -294,8 +294,7 @@ def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) ->
 
 def settings(capture: ComparedCapture) -> dict[str, Any]:
     """What the run says of its training, one level deep: {} for traces without a manifest."""
-    training = capture.run.training
-    if training is None:
+    if (training := capture.run.training) is None:
         return {}
     flat = {key: value for key, value in training.items() if not isinstance(value, (dict, list))}
     config = training.get("config")

@@ -56,10 +56,8 @@ class CompareConfig(Struct, frozen=True):
 
 
 def load_config(start: Path | None = None, file: str | None = None) -> CompareConfig:
-    """The settings for a folder: `file`, else the nearest traceops.toml or [tool.traceops] above `start`.
-
-    Raises UsageError naming the file and the key for anything in it that is not understood.
-    """
+    """The settings for a folder: `file`, else the nearest traceops.toml or [tool.traceops] above `start`. Raises
+    UsageError naming the file and the key for anything in it that is not understood."""
     found = read_settings(start, file)
     return CompareConfig() if found is None else _parse(*found)
 
@@ -89,8 +87,7 @@ def _parse(table: dict[str, Any], source: str) -> CompareConfig:
     if not isinstance(waivers, list) or not all(isinstance(w, dict) for w in waivers):
         raise UsageError(f"{source}: waivers are written as [[compare.waivers]] tables")
     noise = compare.get("launch_noise_pct")
-    baselines = table.get("baselines")
-    if baselines is not None and not isinstance(baselines, str):
+    if (baselines := table.get("baselines")) is not None and not isinstance(baselines, str):
         raise UsageError(f"{source}: baselines must be a folder or URL, in quotes")
     return CompareConfig(
         thresholds={name: _percent(v, f"{where}.thresholds.{name}") for name, v in thresholds.items()},

@@ -75,9 +75,7 @@ class _Case(Struct, frozen=True):
 
 def collectives_explanation(case: _Case) -> Explanation | None:
     """Other collectives than before: 12 all-reduces per step became 1, with the same bytes. None if they are the same.
-
-    What of the ledger a straggler or a slower link takes is not theirs.
-    """
+    What of the ledger a straggler or a slower link takes is not theirs."""
     old, new = _totals(case.base), _totals(case.head)
     if old is None or new is None or _same_pattern(old, new):
         return None
@@ -186,12 +184,9 @@ def _bandwidth_of(side: Sequence[ComparedCapture]) -> float | None:
 
 
 def _totals(side: Sequence[ComparedCapture]) -> _Totals | None:
-    """Operation -> how many a step and their bytes (None where a size is not known), mean over captures.
-
-    None where no capture says what runs in a step.
-    """
-    known = inventories(side)
-    if not known:
+    """Operation -> how many a step and their bytes (None where a size is not known), mean over captures. None where no
+    capture says what runs in a step."""
+    if not (known := inventories(side)):
         return None
     counts: dict[str, float] = defaultdict(float)
     nbytes: dict[str, float | None] = {}

@@ -253,12 +253,9 @@ def _bounded(row: MetricChange, bound: StepBound) -> MetricChange:
 
 def _deciding(rows: Sequence[MetricChange], config: CompareConfig, unlike: Mapping[str, str]) -> list[MetricChange]:
     """Counts stand for time that could not be measured: where it could, it decides, and where it looks better too.
-
-    Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold
-    that the user has set for a count holds whatever the time says.
-    """
-    step = metric_of(rows, "step_time")
-    if step is None:
+    Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold that
+    the user has set for a count holds whatever the time says."""
+    if (step := metric_of(rows, "step_time")) is None:
         return list(rows)
     known = step.outcome in ("regression", "improvement", "unchanged", "waived")
     better = "step_time" not in unlike and step.change_pct is not None and step.change_pct < 0
@@ -414,10 +411,8 @@ def _exact(
 
 
 def _of_count(metric: Metric, row: MetricChange, old: float, new: float, before: Float, after: Float) -> MetricChange:
-    """Whether a count with these means changed. before, after: all values of base and of head, sorted.
-
-    Of four steps or more the lowest and the highest of a side may lie elsewhere: windows begin and end askew.
-    """
+    """Whether a count with these means changed. before, after: all values of base and of head, sorted. Of four steps or
+    more the lowest and the highest of a side may lie elsewhere: windows begin and end askew."""
     threshold = row.threshold_pct
     if len(set(before.tolist()) | set(after.tolist())) == 1:
         return replace(row, outcome="unchanged", reason=say("same"))

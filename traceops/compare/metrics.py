@@ -48,8 +48,7 @@ def _throughput(step_time: Series) -> Series:
     """Samples a second of each step, over all ranks; empty where the run does not say how many samples."""
 
     def rate(capture: ComparedCapture) -> Float:
-        samples = capture.run.samples_per_step
-        if not samples:
+        if not (samples := capture.run.samples_per_step):
             return np.empty(0)
         return samples / step_time(capture) * 1e3
 

@@ -140,8 +140,7 @@ def _noise(
     on_cpu: bool,
 ) -> _Noise:
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
-    pct = config.launch_noise_pct
-    if pct is None:
+    if (pct := config.launch_noise_pct) is None:
         pct = _launches_differ_by(step_time, (base, head), on_cpu)
     # Captures that were not taken in turn may have met different sessions of the machine.
     floor_pct = 0.0 if in_turn else pct or 0.0
@@ -164,8 +163,7 @@ def _bound(
     on_cpu: bool,
 ) -> judge.StepBound | None:
     """What is certain of the step time whatever noise, and the profiler where that is all that is unlike, may add."""
-    open_ = [one for one in unlike if step_time.name in one.metrics]
-    if open_:
+    if open_ := [one for one in unlike if step_time.name in one.metrics]:
         return judge.step_bound(base, head) if all(one.of_profiler for one in open_) else None
     timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
     return judge.apart(*timed, noise_pct=_launches_differ_by(step_time, (base, head), on_cpu), on_gpus=not on_cpu)
@@ -237,8 +235,7 @@ def _moved(rows: Sequence[MetricChange], name: str) -> bool:
 
 def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
     """The change of the step that asks for a reason: one that is certain, or very large where nothing was tested."""
-    step = metric_of(rows, "step_time")
-    if step is None or step.change is None or step.change_pct is None:
+    if (step := metric_of(rows, "step_time")) is None or step.change is None or step.change_pct is None:
         return None
     certain = step.outcome in ("regression", "improvement", "waived")
     return step.change if certain or abs(step.change_pct) >= _LARGE_PCT else None

@@ -170,13 +170,10 @@ def _why_memory(comparison: Comparison) -> str:
 
 
 def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str:
-    """Variables that only one side has set and the reason does not name; else what head's report finds anew.
-
-    Of a step that is faster what base's report found and head's does not: a new finding is no reason for it.
-    """
+    """Variables that only one side has set and the reason does not name; else what head's report finds anew. Of a step
+    that is faster what base's report found and head's does not: a new finding is no reason for it."""
     variables = [c for c in comparison.changes if c.kind == "environment" and c.name not in why]
-    told = [_variable(change) for change in variables[:_MOST_VARIABLES]]
-    if told:
+    if told := [_variable(change) for change in variables[:_MOST_VARIABLES]]:
         if len(variables) > len(told):
             told.append(say("more_variables", count=len(variables) - len(told)))
         return f"{_upper('; '.join(told))}."
@@ -305,8 +302,7 @@ def unchanged(
 
 def _is_the_same(name: str, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:
     """Whether an exact metric has one value, on both sides, in all captures and steps."""
-    metric = BY_NAME.get(name)
-    if metric is None or not metric.exact:
+    if (metric := BY_NAME.get(name)) is None or not metric.exact:
         return False
     sides = [{float(value) for capture in side for value in metric.series(capture)} for side in (base, head)]
     return len(sides[0]) == 1 and sides[0] == sides[1]

@@ -247,10 +247,8 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 
 def taken_in_turn(base: Sequence[int | None], head: Sequence[int | None]) -> bool:
-    """Whether captures (by start time) were taken pair by pair, each pair one of either side.
-
-    Then drift of the machine hits both members of a pair alike: the i-th of base belongs to the i-th of head.
-    """
+    """Whether captures (by start time) were taken pair by pair, each pair one of either side. Then drift of the machine
+    hits both members of a pair alike: the i-th of base belongs to the i-th of head."""
     if len(base) != len(head) or len(base) < 2 or None in base or None in head:
         return False
     starts = sorted([(t or 0, "base") for t in base] + [(t or 0, "head") for t in head])

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compute.uses import HALVES, Unit, Use, fused_names, unit_of
+from traceops.compute.named import Unit, fused_names, unit_of
+from traceops.compute.uses import HALVES, Use
 from traceops.compute.work import Attention, Work
 from traceops.core.errors import InputError
 from traceops.core.files import cache_folder, open_own
@@ -227,6 +228,14 @@ def kept_fingerprint() -> str:
 # Of the H200.
 
 
+_FIXED_NS = {  # of any kernel, however little it does: beginning, ending, and what its blocks wait for
+    "product": 1_800.0, "convolution": 2_500.0, "attention": 3_500.0, "norm": 2_000.0, "softmax": 2_500.0,
+    "reduction": 2_300.0, "loss": 2_000.0, "index": 2_000.0, "embedding": 2_000.0, "fill": 700.0,
+}  # fmt: skip
+_FIXED_OF_OTHERS = 1_000.0
+_STRIDED = "::elementwise_kernel<"  # takes elements one by one, at places that it calculates
+_STRIDED_RATE = 1.8  # TB/s
+HALF_OF_STRIDED = 0.1  # of their time goes with 16 bits
 _WIDE = 1.32  # times the rate of attention with heads of 64, with those of 128
 _CAUSAL_FROM = 512  # from which a causal square takes clearly less than a whole one
 _WHOLE = 0.58
@@ -261,6 +270,22 @@ def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
 def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
     """Least time to read and write so many bytes."""
     return max(bytes_ / (gpu.rates.memory.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
+
+
+def expected_ns(kind: str, least_ns: float) -> float:
+    """What a kernel is expected to take whose work takes so long at the attainable rate."""
+    return _FIXED_NS.get(kind, _FIXED_OF_OTHERS) + least_ns
+
+
+def is_strided(kernel: str) -> bool:
+    """Whether a kernel of this name takes elements one by one, at places that it calculates."""
+    return _STRIDED in kernel
+
+
+def passed_ns(bytes_: float, kind: str, kernel: str, gpu: Gpu) -> float:
+    """What a kernel of this kind and name is expected to take for so many bytes."""
+    rate = _STRIDED_RATE * gpu.memory if is_strided(kernel) else gpu.rates.memory.get(kind, 3.0) * gpu.memory
+    return expected_ns(kind, bytes_ / rate / 1e3)
 
 
 def roofs_of(gpu: Gpu) -> Roofs:

@@ -8,20 +8,25 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from traceops.compute.attainable import Gpu, attention_ns, moved_ns, product_ns
-from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
+from traceops.compute.attainable import (
+    HALF_OF_STRIDED,
+    Gpu,
+    attention_ns,
+    expected_ns,
+    is_strided,
+    moved_ns,
+    product_ns,
+)
+from traceops.compute.judged import Judged, Kernels, launches_of, shown_name, time_of
 from traceops.compute.model import Loss
-from traceops.compute.uses import HALVES, Tensor, converts_layout, unaligned
+from traceops.compute.named import converts_layout
+from traceops.compute.uses import HALVES, Tensor
 from traceops.compute.work import Attention, Product
 
-_MOST_BETWEEN = 12  # kernels on the scores, between the products
-_OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
-_BY_ELEMENT = {
-    1: 0.8,
-    2: 0.6,
-}  # of the time of products in 16 bits goes with aligned rows, by the elements read at once
 _PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
+_BIASED = 2.1  # times as long as without a tensor that is added to the scores
+_FUSED_IN_FLOAT = 3.0  # times as long as in 16 bits
 _FEW_QUERIES = 8
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -41,12 +46,22 @@ class _Scores(Struct, frozen=True):
 
     def touched_by(self, one: Judged) -> bool:
         """Whether it reads or makes the scores."""
-        product = one.work.product
-        if product is None:
+        if (product := one.work.product) is None:
             return any(t.numel == self.numel and t.dims[-1:] in ((self.key,), (self.query,)) for t in one.tensors)
         made = product.batch * product.rows * product.columns
         sides = {self.query, self.key} & {product.rows, product.columns, product.inner}
         return product.batch > 1 and bool(sides) and self.numel in (made, product.left.numel, product.right.numel)
+
+    def adds_bias(self, one: Judged) -> bool:
+        """Whether it adds numbers of each head's own to the scores, which no causal attention does."""
+        if one.use.node or one.use.name not in ("aten::add", "aten::add_"):
+            return False
+        square = (self.query, self.key)
+        return any(
+            t.dims[-2:] == square and t.dims[-3] > 1 and t.strides[-3] and t.numel < self.numel + (at > 0)
+            for at, t in enumerate(one.tensors)
+            if len(t.dims) > 2
+        )
 
     def moved_by(self, one: Judged) -> bool:
         """Whether it copies what the products multiply."""
@@ -71,7 +86,7 @@ def find_unfused_attention(kernels: Kernels) -> None:
     """Products whose result, rows of scores, passes a softmax and is multiplied again."""
     for scores in _scores(kernels):
         uses = [one for one in kernels.free(scores.touched_by) if one.kind in _SCORES]
-        softmax = [one for one in uses if "softmax" in one.use.name]
+        softmax = [one for one in uses if _is_softmax(one)]
         products = [one for one in uses if one.work.product is not None]
         if not softmax or not products:
             continue
@@ -80,13 +95,19 @@ def find_unfused_attention(kernels: Kernels) -> None:
         calls = max(forward or [one.calls for one in softmax])
         together = [*uses, *kernels.free(scores.moved_by)]
         taken = time_of(together)
-        least = scores.least_ns(
-            kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=any(map(_masks, uses))
-        )
+        biased = any(map(scores.adds_bias, uses))
+        hidden = not biased and any(map(_masks, uses))
+        least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
+        least *= _BIASED if biased else 1.0
         if scores.dtype not in HALVES:  # without the change to 16 bits
-            least = min(least * 3.0, taken)
+            least = min(least * _FUSED_IN_FLOAT, taken)
         sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
         kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
+
+
+def _is_softmax(one: Judged) -> bool:
+    """Whether it is a softmax, or the part of one by hand that only a softmax has."""
+    return "softmax" in one.use.name or one.use.name in ("aten::exp", "aten::exp_")
 
 
 def _masks(one: Judged) -> bool:
@@ -97,7 +118,7 @@ def _scores(kernels: Kernels) -> list[_Scores]:
     """Those that a softmax takes and a product made."""
     rows = {
         (tensor.numel, tensor.dims[-2], tensor.dims[-1])
-        for one in kernels.free(lambda one: "softmax" in one.use.name)
+        for one in kernels.free(_is_softmax)
         for tensor in one.tensors
         if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel
     }
@@ -109,56 +130,6 @@ def _scores(kernels: Kernels) -> list[_Scores]:
         if (math.prod(shape), product.rows, product.columns) in rows and not one.use.node:
             found[shape] = _Scores(*shape, product.inner, product.dtype)
     return list(found.values())
-
-
-def find_unsized_attention(kernels: Kernels) -> None:
-    """Of a trace without shapes: a softmax between two batched products, with all kernels between these.
-
-    Fused attention has the products alone: what lies between them is the least that goes.
-    """
-    if not any("softmax" in one.use.name for one in kernels.all):
-        return
-    between: list[Judged] = []
-    uses: dict[int, Judged] = {}
-    saved = launches = around = 0.0
-    products = 0
-    for one in kernels.order:
-        if one.use.name in ("aten::bmm", "aten::baddbmm"):
-            if products and any("softmax" in each.use.name for each in between) and len(between) <= _MOST_BETWEEN:
-                saved += call_ns(between)
-                around += 2 * call_ns([one])
-                launches += len(between)
-                uses |= {id(each): each for each in between}
-            products, between = 1, []
-        elif one.kind in ("product", "attention", "convolution"):
-            products, between = 0, []
-        else:
-            between.append(one)
-    if saved > 0.05 * kernels.busy_ns:
-        more = _OF_PRODUCTS * around
-        kernels.claim("unfused_attention", uses.values(), saved, launches=launches, more_ns=more)
-
-
-def find_unsized_products(kernels: Kernels) -> None:
-    """Of a trace without shapes: products whose kernels' names say that they miss the tensor cores, or their speed."""
-    long = kernels.free(
-        lambda one: one.kind in ("product", "convolution") and one.ns > _LONG_NS * max(one.launches, 1.0)
-    )
-    slow = [
-        one for one in long if one.unit == "simt" and "implicit_convolve" not in one.use.main_kernel
-    ]  # of few channels
-    saved = sum(max(one.ns - one.calls * _in_tf32(one.ns / one.calls, kernels.gpu), 0.0) for one in slow)
-    if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
-        kernels.claim("float32_products", slow, saved)
-    odd = [
-        (one, _BY_ELEMENT[width]) for one in long if one.unit == "half" and (width := unaligned(one.use.main_kernel))
-    ]
-    kernels.claim("misaligned_shape", [one for one, _ in odd], sum(one.ns * share for one, share in odd))
-
-
-def _in_tf32(ns: float, gpu: Gpu) -> float:
-    """What a product takes in TF32 that takes so long without tensor cores, at their full speed."""
-    return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
 
 
 def find_masked_attention(kernels: Kernels) -> None:
@@ -176,8 +147,8 @@ def find_masked_attention(kernels: Kernels) -> None:
         slow = "efficient" in one.use.name and one.ns > 1.8 * whole  # a faster kernel takes masks, if not all
         taken = whole if slow else one.ns
         saved += one.ns - taken
-        if attention.query == 1:  # of the cache's places, how many are filled no trace has
-            more += one.ns / 2
+        if attention.query == 1:  # of the cache's places, how many are filled no trace has: over all steps about half
+            saved += one.ns / 2
             continue
         # The same mask for all batches and heads is most often a causal one; which one it is, no trace has.
         if _is_shared(one):
@@ -252,11 +223,11 @@ _SLOWER = 1.25  # times its least, from which a shape is blamed
 _OF_IDLE = 0.7  # of what idle processors cost is saved where they work
 _LEAST_SIDE = 32
 _LEAST_WIDTH = 16  # of a product or convolution that gains from tensor cores
-_CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
-_STRIDED = "::elementwise_kernel<"  # takes elements one by one, at places that it calculates
-_HALF_OF_STRIDED = 0.1
-_HALF_OF_FLOAT = 0.35  # of the time of float32 element work goes with 16 bits under autocast, norms and losses stay
-_HALF_OF_ALL = 0.45  # the same of a model whose weights are in 16 bits, with its norms
+CONVOLVED = 1.4  # times as long as a product of as much work takes a convolution with aligned channels
+_HALF_UNDER_AUTOCAST = {"elementwise": 0.25, "copy": 0.4, "cat": 0.4, "fill": 0.4, "reduction": 0.3}  # of the bytes go
+_BY_BYTES = frozenset({"elementwise", "copy", "cat", "fill", "reduction", "norm", "softmax"})
+_CAST_AROUND = 6.0  # bytes for each element that autocast brings to 16 bits, half of what products read
+_LEAST_CONVOLVED = 0.35  # of a convolution in float32 takes the same in 16 bits at least
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
 _FEW_ROWS = 64  # of a product that reads its weights and does little with them
@@ -303,12 +274,15 @@ def find_misaligned(kernels: Kernels) -> None:
     multiple = _MULTIPLE[uses[0].work.product.left.size] if uses and uses[0].work.product else 8
     for one in kernels.free(lambda one: one.kind == "convolution" and one.unit == "half"):
         odd = _odd_channels(one)
-        gain = one.ns - _CONVOLVED * _least(one, "half", kernels)
+        gain = one.ns - CONVOLVED * _least(one, "half", kernels)
         if odd and gain > (_SLOWER - 1) * one.ns:
             uses.append(one)
             saved += gain
             worst = max(worst, (gain, odd))
-    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], _padded(worst[1], multiple)))
+    # what torch's users pad to: 64, where that adds little, else the next multiple
+    size = worst[1]
+    step = 64 if size > 1024 else multiple
+    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], (-(-size // step) * step)))
 
 
 def odd_side(product: Product) -> int | None:
@@ -331,12 +305,6 @@ def _odd_channels(one: Judged) -> int:
         return 0
     multiple = _MULTIPLE.get(weight.size, 8)
     return next((side for side in weight.dims[:2] if side % multiple and side >= _LEAST_SIDE), 0)
-
-
-def _padded(size: int, multiple: int) -> int:
-    """What torch's users pad to: 64, where that adds little, else the next multiple."""
-    step = 64 if size > 1024 else multiple
-    return -(-size // step) * step
 
 
 def find_float32(kernels: Kernels) -> None:
@@ -379,10 +347,9 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    if kernels.training:  # autocast casts weights, and their gradients back
-        weights = sum(one.tensors[1].numel for one in uses if one.work.product and not one.use.node and
-                      len(one.tensors) > 1)  # fmt: skip
-        saved -= moved_ns(12.0 * weights, "cast", kernels.gpu)
+    saved += _gain_of_fused_attention(kernels)
+    if kernels.training:
+        saved -= _cast_ns(uses, kernels)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
         return
     before = [one.cause for one in uses]
@@ -392,18 +359,44 @@ def _find_float32_training(kernels: Kernels) -> None:
             one.cause = cause
 
 
+def _gain_of_fused_attention(kernels: Kernels) -> float:
+    """What 16 bits save of attention in float32 once it is fused."""
+    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
+    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
+    return max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
+
+
+def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
+    """What autocast takes to cast what products multiply, and their gradients back."""
+    forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
+    numel = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
+    return moved_ns(_CAST_AROUND * numel, "cast", kernels.gpu)
+
+
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.kind in ("product", "convolution"):
-        return one.ns - _least(one, "half", kernels) if one.work.bytes is not None and not _is_grouped(one) else 0.0
+        return one.ns - _taken_in_half(one, kernels) if one.work.bytes is not None else 0.0
     if one.work.attention is not None:
-        return one.ns - one.calls * attention_ns(_in_half(one.work.attention), kernels.gpu, True)
-    if _leaves_idle(one, kernels):  # what takes long there are not the bytes
+        least = attention_ns(_in_half(one.work.attention), kernels.gpu, True)
+        return one.ns - one.calls * expected_ns("attention", least)
+    if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
-    if _STRIDED in one.use.main_kernel:
-        return _HALF_OF_STRIDED * one.ns
-    if one.kind in ("elementwise", "copy", "cat", "fill", "reduction"):
-        return (_HALF_OF_FLOAT if kernels.training else _HALF_OF_ALL) * one.ns
-    return _HALF_OF_ALL * one.ns if one.kind in ("norm", "softmax") and not kernels.training else 0.0
+    if is_strided(one.use.main_kernel):
+        return HALF_OF_STRIDED * one.ns
+    share = _HALF_UNDER_AUTOCAST.get(one.kind, 0.0) if kernels.training else 0.5 * (one.kind in _BY_BYTES)
+    return min(one.calls * share * moved_ns(one.work.bytes, one.kind, kernels.gpu), share * one.ns)
+
+
+def _taken_in_half(one: Judged, kernels: Kernels) -> float:
+    """What a product or convolution of float32 takes in 16 bits, at most what it takes now."""
+    if one.kind == "convolution" and (_is_grouped(one) or _depthwise(one) or not _is_wide(one)):
+        return one.ns
+    least = _least(one, "half", kernels)
+    if one.kind == "convolution":
+        least = max(CONVOLVED * least, _LEAST_CONVOLVED * one.ns)
+    elif one.unit == "tf32" and one.attainable_ns:  # what keeps it from its least now will then, too
+        least /= min(max(one.attainable_ns / one.ns, 0.5), 1.0)
+    return min(least + one.launches * expected_ns(one.kind, 0.0), one.ns)
 
 
 def _in_half(one: Attention) -> Attention:
@@ -451,8 +444,7 @@ def find_at_limit(kernels: Kernels) -> None:
         and one.attainable_ns is not None
         and one.attainable_ns > _AT_LIMIT * one.ns
     ]
-    total = time_of(few)
-    if total < _MOST_OF_ALL * kernels.busy_ns:
+    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
         return
     for one in few:
         one.cause = "bandwidth_bound_at_limit"
@@ -479,7 +471,7 @@ def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
     return 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns > _LONG_NS * max(one.launches, 1)
 
 
-_NORM_LAST = {False: 1.25, True: 2.2}  # TB/s of batch norm with channels last, forward and backward
+_NORM_LAST = {4: (1.25, 2.2), 5: (0.35, 1.6)}  # TB/s of batch norm with channels last, forward and backward
 _DEPTHWISE_LAST = 0.9  # TB/s
 _LEAST_CHANNELS = 8
 
@@ -491,23 +483,31 @@ def find_channels_first(kernels: Kernels) -> None:
         return
     saved, uses = 0.0, []
     for one in convolutions:
-        gain = one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
-        if _depthwise(one) and one.work.bytes:
-            gain = max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * kernels.gpu.memory) / 1e3, 0.0)
-        if gain > 0:
+        gain = _gain_of_channels_last(one, kernels.gpu)
+        saved += gain
+        if gain:
             uses.append(one)
-            saved += gain
     for one in kernels.free(lambda one: "batch_norm" in one.use.name and "layer" not in one.use.name):
         tensor = next((t for t in one.tensors if len(t.dims) in (4, 5)), None)
         if tensor is None or not _first(tensor) or one.work.bytes is None:
             continue
-        least = one.calls * one.work.bytes / (_NORM_LAST[bool(one.use.node)] * kernels.gpu.memory) / 1e3
+        rate = _NORM_LAST[len(tensor.dims)][bool(one.use.node)] * kernels.gpu.memory
+        least = one.calls * one.work.bytes / rate / 1e3
         if one.ns > least:
             uses.append(one)
             saved += one.ns - least
     if sum(one.ns for one in uses if one.kind == "convolution"):
         first = max(uses, key=lambda one: one.ns).use.inputs.tensors[0].dims
         kernels.claim("channels_first_layout", uses, saved, sizes=tuple(first))
+
+
+def _gain_of_channels_last(one: Judged, gpu: Gpu) -> float:
+    """What a convolution saves with channels last: conversions, or the slow kernel of a depthwise one."""
+    if _is_grouped(one):  # whose kernels for channels last take about twice as long
+        return -one.ns
+    if _depthwise(one) and one.work.bytes:
+        return max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * gpu.memory) / 1e3, 0.0)
+    return one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
 
 
 def _channels_first(one: Judged) -> bool:
@@ -535,7 +535,12 @@ def find_layout_copies(kernels: Kernels) -> None:
         if one.tensors[0].numel * one.tensors[0].size > 1e6:
             copies.append(one)
     total = time_of(copies)
-    back = _there_and_back(kernels.order, copies) | _before_convolutions(kernels.order, copies)
+    # Sizes of what is copied right before a convolution, which takes either order
+    own = {id(one) for one in copies}
+    pairs = itertools.pairwise(kernels.order) if own else ()
+    back = _there_and_back(kernels.order, copies) | {
+        one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node
+    }
     whole = time_of(one for one in copies if one.numel in back)
     explicit = time_of(one for one in copies if one.numel not in back and one.use.within("aten::contiguous"))
     # Some order must change anyway, and a kernel that reads it as it is loses a little.
@@ -570,13 +575,6 @@ def _there_and_back(order: list[Judged], copies: list[Judged]) -> set[int]:
             opened = 0
         norms = norms or one.kind == "norm"
     return found
-
-
-def _before_convolutions(order: list[Judged], copies: list[Judged]) -> set[int]:
-    """Sizes of what is copied right before a convolution, which takes either order."""
-    own = {id(one) for one in copies}
-    pairs = itertools.pairwise(order) if own else ()
-    return {one.numel for one, after in pairs if id(one) in own and after.kind == "convolution" and not one.use.node}
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from msgspec import Struct, field
 
 from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
-from traceops.compute.uses import Launched, Place, Tensor, Unit, Use, Uses, find_uses
+from traceops.compute.named import Unit
+from traceops.compute.uses import Launched, Place, Tensor, Use, Uses, find_uses
 from traceops.compute.work import Work, work_of
 from traceops.core.arrays import Int
 

@@ -11,8 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.compute.attainable import Gpu, gpu_of, moved_ns, product_ns, roofs_of, times_of_peak
+from traceops.compute.attainable import Gpu, expected_ns, gpu_of, passed_ns, product_ns, roofs_of, times_of_peak
 from traceops.compute.heavy import (
+    CONVOLVED,
     find_at_limit,
     find_channels_first,
     find_float32,
@@ -23,11 +24,10 @@ from traceops.compute.heavy import (
     find_misaligned,
     find_repeated_keys,
     find_unfused_attention,
-    find_unsized_attention,
-    find_unsized_products,
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
+from traceops.compute.named import maker_of
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -41,9 +41,22 @@ from traceops.compute.passes import (
     find_scatter,
     find_slice_gradients,
     find_unfused,
+    find_unread_logits,
 )
-from traceops.compute.uses import Launched, Schedule, maker_of
-from traceops.core.arrays import uniques
+from traceops.compute.unsized import (
+    find_converted_layouts,
+    find_copied_keys,
+    find_few_rows,
+    find_float32_kernels,
+    find_growing,
+    find_made_masks,
+    find_small_chains,
+    find_unsized_attention,
+    find_unsized_products,
+    find_widened_weights,
+)
+from traceops.compute.uses import Launched, Schedule
+from traceops.core.arrays import Int, total, uniques
 from traceops.traces.windows import pack_part
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
@@ -53,11 +66,13 @@ _MANY = 150  # launches per step
 _REPEATED, _REPEATED_LAYERS = 10, 24  # times from which a body is a loop's, and one with products
 _OF_LAYERS = frozenset({"convolution", "norm"})  # layers that follow each other are no loop
 _OF_LONG_LAYERS = _OF_LAYERS | {"attention", "softmax"}
+_SUMS = frozenset({"aten::add", "aten::add_"})
 _BODY, _LONG_BODY = 16, 64  # launches, of a loop's body, and of one that is no layer of any kind
 _ROWS = 512  # of products, above which a batch is not small
 _UNKNOWN_BATCHED = 0.7  # of the time of a loop's operator whose work is not known
 _PASSES = 4  # forward and backward passes of a step, from which they run in turn
-_PASS = 12  # operators of a pass at least
+_PASS = 8  # operators of a pass at least
+_CHOICES = frozenset({"aten::argmax", "aten::topk", "aten::sort", "aten::multinomial"})
 _MOST_REPEATED = 0.7  # of the launches
 _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
@@ -65,17 +80,19 @@ _LARGER = 8  # times, of a batch that is no longer small
 
 def bound_of(launched: Launched) -> Bound:
     """What bounds the step without the profiler."""
-    ratio = float(launched.host_ns.mean()) / max(launched.device_ns, 1.0)
+    ratio = _mean(launched.host_ns) / max(launched.device_ns, 1.0)
     return "device" if ratio < _DEVICE_BOUND else "host" if ratio > _HOST_BOUND else "unclear"
+
+
+def _mean(ns: Int) -> float:
+    return total(ns) / len(ns)
 
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     """Small kernels, where the host bounds the step: loops that one batched kernel does as well, or a small batch.
-
-    These are no other claims' rest: to batch a loop is another way to fix what is in it.
-    """
+    These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
-        return []
+        return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
     launches = launches_of(small)
     if launches < _MANY or launches < 0.4 * kernels.launches:
@@ -120,13 +137,19 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     weights = {one.work.product.right.numel for one in small if one.work.product is not None and not one.use.node}
     after = 0.0
     for one in small:
-        if one.calls < passes or one.numel in weights or one.use.optimizing:
+        if one.calls < passes or one.use.optimizing or (one.work.product is None and one.numel in weights):
             after += one.ns / passes * (1.0 if one.calls >= passes else _UNEVEN)
         else:
-            after += min(one.calls / passes * _batched(one, passes, kernels, shared=True), one.ns)
+            after += min(one.calls / passes * batched_ns(one, passes, kernels.gpu), one.ns)
     saved = max(time_of(small) - after, 0.0)
     launches = launches_of(small) * (1 - 1 / passes)
     return [Loss("too_small_batch", saved, kernels.busy_ns, launches, (), (passes, passes))]
+
+
+def _ends_passes(kernels: Kernels) -> bool:
+    """Whether passes, not layers, follow each other: each ends with a choice, and none reads a cache of the others."""
+    cached = any(one.work.attention is not None and one.work.attention.query == 1 for one in kernels.all)
+    return not cached and any(one.use.name in _CHOICES and one.calls >= _PASSES for one in kernels.all)
 
 
 def _turns(kernels: Kernels) -> int:
@@ -165,7 +188,7 @@ class LoopPart(Struct):
     def saved_ns(self, kernels: Kernels) -> float:
         """What the device is spared where each loop is one call."""
         turns = self.alike / self.loops
-        together = _batched(self.one, turns, kernels, shared=self.calls == self.alike)
+        together = batched_ns(self.one, turns, kernels.gpu, shared=self.calls == self.alike)
         return max(self.calls * (self.one.ns / self.one.calls - together / turns), 0.0)
 
 
@@ -198,6 +221,8 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
             least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
             if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
+            if all(one.use.node and one.use.name in _SUMS for one in order[start : start + body]):
+                continue  # autograd's sum of a tensor's gradients, one for each layer that read it
             number += 1
             own[own == 0] = number
     parts: dict[int, LoopPart] = {}
@@ -217,13 +242,7 @@ def _in_larger_batch(one: Judged, weights: set[int], gpu: Gpu) -> float:
     """What it takes per sample of a larger batch, ns. weights: sizes of those."""
     if one.use.optimizing or (one.kind in ("cast", "fill", "elementwise") and one.numel in weights):
         return one.ns / _LARGER
-    if one.work.bytes is None:
-        return one.ns / 2
-    if one.work.product is not None:
-        moved = one.work.bytes - one.work.product.right.stored * (1 - 1 / _LARGER)
-        return one.calls * product_ns(one.work.flops * _LARGER, moved * _LARGER, one.unit, gpu) / _LARGER
-    least = max(moved_ns(one.work.bytes * _LARGER, one.kind, gpu), 2_000.0)
-    return min(1.3 * one.calls * least / _LARGER, one.ns)
+    return min(one.calls * batched_ns(one, _LARGER, gpu) / _LARGER, one.ns)
 
 
 def _small_batch(kernels: Kernels) -> list[Loss]:
@@ -243,53 +262,43 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
     ]
 
 
-def _batched(one: Judged, calls: float, kernels: Kernels, shared: bool) -> float:
-    """So many calls at once. shared: weights are read once, as all calls have them."""
-    if one.work.product is not None and one.work.bytes is not None:
-        moved = one.work.bytes - shared * one.work.product.right.stored * (1 - 1 / max(calls, 1.0))
-        return product_ns(one.work.flops * calls, moved * calls, one.unit, kernels.gpu)
-    if one.work.bytes is None:
-        return calls * one.ns / one.calls * _UNKNOWN_BATCHED
+def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> float:
+    """So many of its calls at once: never faster than one of them. shared: all have the same weights, read once."""
+    once, moved = one.ns / one.calls, one.work.bytes
+    if moved is None:
+        fixed = min(one.launches / one.calls * expected_ns("index", 0.0), once)
+        return fixed + max(times * _UNKNOWN_BATCHED, 1.0) * (once - fixed)
     if one.work.attention is not None and one.attainable_ns is not None:
-        return calls * one.attainable_ns / one.calls / min(calls, 8)
-    return max(moved_ns(one.work.bytes * calls, one.kind, kernels.gpu), 2_000.0)
+        work = times * one.attainable_ns / one.calls / min(times, 8)
+    elif one.kind in ("product", "convolution"):
+        if shared and one.work.product is not None:
+            moved -= one.work.product.right.stored * (1 - 1 / max(times, 1.0))
+        work = product_ns(one.work.flops * times, moved * times, one.unit, gpu)
+        work *= CONVOLVED if one.kind == "convolution" else 1.0
+    else:
+        return max(passed_ns(moved * times, one.kind, one.use.main_kernel, gpu), once)
+    return max(expected_ns(one.kind, work), once)
+
+
+_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_converted_layouts, find_optimizer_loop)
+_KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
+    find_copied_keys, find_made_masks, find_growing, find_widened_weights, find_float32_kernels,
+    find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
+    find_small_chains, find_few_rows,
+)  # fmt: skip
+_WITH_SHAPES = (
+    find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
+    find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table, find_channels_first, find_misaligned,
+    find_broadcasts, find_unread_logits, find_float32, find_float_logits, find_optimizer_loop, find_messages,
+    find_scatter, find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
+)  # fmt: skip
 
 
 def find_causes(kernels: Kernels, has_shapes: bool) -> None:
     """The specific before the general: what one claims is not another's."""
-    if not has_shapes:
-        find_unsized_attention(kernels)
-        find_unsized_products(kernels)
-        find_optimizer_loop(kernels)
-        return
-    for find in (
-        find_recomputation,
-        find_float64,
-        find_slice_gradients,
-        find_unfused_attention,
-        find_masked_attention,
-        find_repeated_keys,
-        find_one_hot,
-        find_growing_cat,
-        find_dense_table,
-        find_channels_first,
-        find_misaligned,
-        find_broadcasts,
-        find_float32,
-        find_float_logits,
-        find_optimizer_loop,
-        find_messages,
-        find_scatter,
-        find_layout_copies,
-        find_casts,
-        find_unfused,
-        find_idle_processors,
-        find_at_limit,
-    ):
+    alone = not has_shapes and any(one.use.alone for one in kernels.all)
+    for find in _WITH_SHAPES if has_shapes else (*_WITHOUT_SHAPES, *(_KERNELS_ALONE if alone else ())):
         find(kernels)
-
-
-_HOST_CAUSES = frozenset({"many_small_kernels", "optimizer_loop", "too_small_batch"})
 
 
 def measure_compute(launched: Launched, device: str | None) -> RankCompute | None:
@@ -298,7 +307,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         return None
     gpu = gpu_of(device)
     kernels = judge_uses(launched, gpu)
-    has_shapes = any(one.tensors for one in kernels.all)
+    has_shapes = any(one.tensors and not one.use.alone for one in kernels.all)
     if gpu.source != "assumed":
         find_causes(kernels, has_shapes)
     bound = bound_of(launched)
@@ -315,7 +324,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         known_ns=sum((one.ns for one in known), 0.0),
         attainable_ns=sum((min(one.ns, one.attainable_ns or 0.0) for one in known), 0.0),
         device_ns=launched.device_ns,
-        host_ns=float(launched.host_ns.mean()),
+        host_ns=_mean(launched.host_ns),
         launches=kernels.launches,
         bound=bound,
         rates=gpu.source,
@@ -327,14 +336,17 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         maker=maker_of(one.use.main_kernel for one in by_time),
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
     )
-    return with_replays(compute, launched.schedule, [fix_of(loss, kernels, launched) for loss in losses])
+    if not losses:
+        return compute
+    schedule = launched.schedule()
+    return with_replays(compute, schedule, [fix_of(loss, kernels, schedule) for loss in losses])
 
 
-def fix_of(loss: Loss, kernels: Kernels, launched: Launched) -> Fix:
+def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule) -> Fix:
     """What a loss's fix removes of each launch of the typical step."""
     spared = _spared(loss, kernels)
     of_use = np.array([spared.get(id(one), (0.0, 0.0)) for one in kernels.all] + [(0.0, 0.0)]).reshape(-1, 2)
-    kernel = launched.schedule.kernel
+    kernel = schedule.kernel
     uses = np.where(kernel >= 0, kernels.of_kernel[np.maximum(kernel, 0)], len(kernels.all))
     return Fix(of_use[uses, 0], of_use[uses, 1])
 
@@ -382,11 +394,9 @@ def _bf16_behind_tf32(losses: list[Loss]) -> None:
         losses.insert([loss.cause for loss in losses].index("float32_products") + 1, other)
 
 
-_SPECIFIC = frozenset(
-    {"concat_growth", "redundant_casts", "dense_embedding_gradient", "one_hot_product", "float32_products"}
-)
-_BY_GRAPH = 0.3  # of the host's time that compiling or a CUDA graph spares at least
-_MUCH_OF_ALL = 0.15  # of the busy time, from which a specific cause is named before the host's
+_LITTLE = 0.05
+_GENERAL = frozenset({"unfused_elementwise", "float32_training"})  # of the whole model: where savings are about alike,
+_OF_GENERAL = 0.75  # the fix of one place leads
 
 
 def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> float:
@@ -394,15 +404,17 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
     device = loss.device_ns + loss.more_ns / 2
     if loss.cause == "scatter_or_sort":  # whose least is not known
         device = max(device, 0.15 * loss.ns)
+    if loss.cause in _GENERAL:
+        device *= _OF_GENERAL
     if bound != "host":
         return device
     share = loss.launches / max(kernels.launches, 1.0)
-    if loss.cause == "many_small_kernels":
-        share = max(share, _BY_GRAPH)
-    spared = float(launched.host_busy_ns.mean()) * share
-    if loss.cause in _SPECIFIC and loss.device_ns > _MUCH_OF_ALL * kernels.busy_ns:
-        return float(launched.host_ns.mean()) + device
-    return device + (spared if loss.cause in _HOST_CAUSES else 0.3 * spared)
+    host = float(launched.host_busy_ns.mean())
+    if loss.cause == "many_small_kernels" and not loss.launches:  # no loop: before causes that matter little, alone
+        return _LITTLE * (kernels.busy_ns + host)
+    if loss.cause == "slice_gradients" and find_loops(kernels):  # the loop that takes the slices is what to change
+        share = 0.0
+    return device + host * share
 
 
 # The step of one rank replayed: the host launches at a pace, the device works off what it is given, and both may wait.
@@ -509,13 +521,12 @@ def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
 
 def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     """The losses with the step after their fix, where steps take so long without the profiler: never longer."""
-    steps_ns = [ns for ns in steps_ns if ns > 0]
-    if not compute.paced_ns or not steps_ns:
+    if not (steps_ns := [ns for ns in steps_ns if ns > 0]):
         return compute
     most = _DEVICE_LIMITS  # in a device time beyond it collectives wait for ranks that the profiler holds up
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns
     bound: Bound = "device" if by_device else compute.bound
-    kept = [loss for loss in compute.losses if not by_device or loss.cause not in OF_HOST]
+    kept = [one for one in compute.losses if not by_device or compute.bound == "device" or one.cause not in OF_HOST]
     losses = tuple(_at_pace(loss, compute, steps_ns) for loss in kept)
     return replace(compute, bound=bound, losses=losses)
 

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from traceops.compute.attainable import Roofs, Source
-from traceops.compute.uses import Maker
+from traceops.compute.named import Maker
 from traceops.compute.work import Kind
 from traceops.traces.windows import unpack_part
 

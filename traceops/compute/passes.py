@@ -10,19 +10,22 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.compute.attainable import moved_ns
+from traceops.compute.attainable import HALF_OF_STRIDED, expected_ns, is_strided, moved_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
-from traceops.compute.uses import FLOATS, fused_names
+from traceops.compute.named import fused_names
+from traceops.compute.uses import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
 _LEAST_CHAIN = 4
-_ISLAND = 2  # operators in float32 between a cast and the cast back
+_ISLAND = 8  # operators in float32 between a cast and the cast back
 _BROADCAST = 8  # times as large as all that goes in, is a result that need not be written
 _LEAST_BYTES = 2e6  # of a tensor: smaller ones cost the host, not the device
+_FUSED_SUMS = "norm"
 _FUSED = "softmax"  # at whose rate compiled chains run: they often end in sums
 _LOGITS = 16_384  # classes from which the loss is worth a kernel of its own
 _LOGITS_BYTES = 4e8
 _LOGITS_PASSES = 5  # over logits of 16 bits, that a fused loss takes with its backward
+_AFTER_LOGITS = 4  # operators, in which logits are read
 _LOSS = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
 _UNSIZED = 0.4  # of an optimizer's time that one pass saves, where no shapes tell more
 _PARAMETERS = 24  # updates per step from which a loop over parameters is one
@@ -32,8 +35,7 @@ _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states 
 def find_recomputation(kernels: Kernels) -> None:
     """Forward passes that backward runs again (activation checkpointing)."""
     again = kernels.free(lambda one: one.use.again)
-    total = time_of(again)
-    if total > 0.02 * kernels.busy_ns:
+    if (total := time_of(again)) > 0.02 * kernels.busy_ns:
         kernels.claim("recompute_with_free_memory", again, total, launches=launches_of(again))
 
 
@@ -46,8 +48,7 @@ def find_float_logits(kernels: Kernels) -> None:
             if large and one not in sizes[tensor.numel] and fused_names(one.use.name) is None:
                 sizes[tensor.numel].append(one)
     for numel, uses in sizes.items():
-        losses = [one for one in uses if _LOSS.search(one.use.name)]
-        if not losses:
+        if not (losses := [one for one in uses if _LOSS.search(one.use.name)]):
             continue
         calls = max(one.calls for one in losses)
         passes = _LOGITS_PASSES if any(one.use.node for one in uses) else 2
@@ -57,6 +58,28 @@ def find_float_logits(kernels: Kernels) -> None:
             "large_float_logits", uses, time_of(uses) - least, sizes=(numel // classes, classes),
             launches=launches_of(uses) - 4 * calls,
         )  # fmt: skip
+
+
+def find_unread_logits(kernels: Kernels) -> None:
+    """Logits of all positions, where nothing trains and next only a few of them are read."""
+    if kernels.training:
+        return
+    uses: dict[int, Judged] = {}
+    saved = 0.0
+    for at, one in enumerate(kernels.order):
+        if (product := one.work.product) is None or product.columns < _LOGITS or one.cause is not None:
+            continue
+        made = product.batch * product.rows * product.columns
+        after = kernels.order[at + 1 : at + 1 + _AFTER_LOGITS]
+        whole = [each for each in after if each.numel == made]
+        sizes = [t.numel for each in after for t in each.tensors if t.dims[-1:] == (product.columns,)]
+        read = max((size for size in sizes if size < made), default=0)
+        if not read or read * _FULL > made or any(each.kind not in ("cast", "copy") for each in whole):
+            continue
+        uses |= {id(each): each for each in (one, *whole)}
+        saved += (1 - read / made) * call_ns([one, *whole])
+    if saved > 0.02 * kernels.busy_ns:
+        kernels.claim("large_float_logits", uses.values(), saved)
 
 
 def find_optimizer_loop(kernels: Kernels) -> None:
@@ -81,8 +104,7 @@ def find_optimizer_loop(kernels: Kernels) -> None:
 
 def _fused_update_ns(loops: list[Judged], plain: list[Judged], kernels: Kernels) -> float:
     """What one pass takes in place of updates one by one."""
-    numel = sum(one.numel * one.calls for one in loops)
-    if not numel:  # without shapes
+    if not (numel := sum(one.numel * one.calls for one in loops)):  # without shapes
         return (1 - _UNSIZED) * time_of(plain)
     adam = any("addcdiv" in one.use.name for one in loops)
     return moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
@@ -97,7 +119,7 @@ def find_casts(kernels: Kernels) -> None:
         island = _island(order, at) if first.cause is None and _cast(first, "up") else []
         if island:
             uses |= {id(one): one for one in island if one.cause is None}
-            saved += sum(one.ns / one.calls * (1.0 if one.kind == "cast" else 0.5) for one in island)
+            saved += sum(map(_in_half_ns, island))
             launches += 2
     repeated, again = _repeated_casts(kernels)
     kept = _casts_of_kept_weights(kernels)
@@ -108,13 +130,21 @@ def find_casts(kernels: Kernels) -> None:
 
 
 def _island(order: list[Judged], at: int) -> list[Judged]:
-    """The cast to float32 at this place, what works on its result, and the cast back; empty without one."""
+    """The cast to float32 at this place, what works on its result or halves of it, and the cast back; or empty."""
+    size = order[at].numel
     for last in range(at + 1, min(at + 2 + _ISLAND, len(order))):
-        if not _fusable(order[last]) or order[last].numel != order[at].numel:
+        one = order[last]
+        if not (_fusable(one) or one.kind == "cat") or one.numel not in (size, size // 2):
             return []
-        if _cast(order[last], "down"):
+        if _cast(one, "down") and one.numel == size:
             return order[at : last + 1]
     return []
+
+
+def _in_half_ns(one: Judged) -> float:
+    """What 16 bits spare of work between two casts, which go."""
+    call = one.ns / one.calls
+    return call if one.kind == "cast" else call * (HALF_OF_STRIDED if is_strided(one.use.main_kernel) else 0.5)
 
 
 def _cast(one: Judged, way: Literal["up", "down"]) -> bool:
@@ -169,7 +199,14 @@ def find_unfused(kernels: Kernels) -> None:
     taken: dict[int, float] = {}
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
-    for chain in _chains(kernels.order):
+    # Calls in a row that a compiler may fuse, in the order of launch
+    chains: list[list[Judged]] = [[]]
+    for one in kernels.order:
+        if _fusable(one):
+            chains[-1].append(one)
+        elif chains[-1]:
+            chains.append([])
+    for chain in [chain for chain in chains if chain]:
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
@@ -185,17 +222,6 @@ def find_unfused(kernels: Kernels) -> None:
             taken[id(one)] = taken.get(id(one), 0.0) + ns
     if saved > 0.02 * kernels.busy_ns:
         kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
-
-
-def _chains(order: list[Judged]) -> list[list[Judged]]:
-    """Calls in a row that a compiler may fuse, in the order of launch."""
-    chains: list[list[Judged]] = [[]]
-    for one in order:
-        if _fusable(one):
-            chains[-1].append(one)
-        elif chains[-1]:
-            chains.append([])
-    return [chain for chain in chains if chain]
 
 
 def _fusable(one: Judged) -> bool:
@@ -240,7 +266,11 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
     kept = 2.0 * numel if chain[0].use.node else 0.0
     # Gradients of parameters are sums over rows: a kernel of their own, which reads all again.
     again = read + kept if any(_sums_rows(one) for one in chain) else 0.0
-    return moved_ns(read + written + kept + again, _FUSED, kernels.gpu)
+    sums = any(one.kind in ("reduction", "norm") for one in chain)
+    return expected_ns(
+        "norm" if sums else "elementwise",
+        moved_ns(read + written + kept + again, _FUSED_SUMS if sums else _FUSED, kernels.gpu),
+    )
 
 
 def _sums_rows(one: Judged) -> bool:
@@ -324,8 +354,7 @@ def find_dense_table(kernels: Kernels) -> None:
         if not one.tensors or not one.tensors[0].dims:
             continue
         touched, width = _touched(one), one.tensors[0].dims[-1]
-        table = _filled_rows(one, _FULL * touched * width, width, kernels, uses)
-        if table is None:
+        if (table := _filled_rows(one, _FULL * touched * width, width, kernels, uses)) is None:
             continue
         whole = [
             each
@@ -345,9 +374,7 @@ def find_dense_table(kernels: Kernels) -> None:
 
 def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels, known: Container[int]) -> int | None:
     """Elements of the gradient of all rows that this backward fills with zeros; None where it fills no so large one.
-
-    known: the ids of what other tables' gradients are filled by.
-    """
+    known: the ids of what other tables' gradients are filled by."""
     for fill in kernels.free(lambda fill: fill.kind == "fill" and fill.use.node == one.use.node):
         if fill.numel >= least and fill.tensors[0].dims[-1:] == (width,) and id(fill) not in known:
             return fill.numel
@@ -373,20 +400,14 @@ def _share(one: Judged, table: int) -> float:
 
 def find_one_hot(kernels: Kernels) -> None:
     """Products with rows that hold a single one: a look-up does the same."""
-    hot = {
-        (t.numel, t.dims[-1])
-        for one in kernels.all
-        if one.use.within("aten::one_hot") or _puts_ones(one)
-        for t in one.tensors
-        if len(t.dims) > 1 and t.dims[-1] >= _HOT
-    }
+    hot = _one_hot_rows(kernels)
     uses = []
     least = 0.0
     for one in kernels.free(lambda one: one.work.product is not None):
         product = one.work.product
         assert product is not None
         left, right = product.left, product.right
-        if hot & {(left.numel, left.dims[-1]), (left.numel, left.dims[0]), (right.numel, right.dims[-1])}:
+        if any((t.numel, dim) in hot for t in (left, right) for dim in t.dims):
             uses.append(one)
             small = min(product.rows * product.columns, right.numel)
             least += one.calls * moved_ns(4.0 * small * right.size, "embedding", kernels.gpu)
@@ -395,6 +416,22 @@ def find_one_hot(kernels: Kernels) -> None:
     made = kernels.free(lambda one: any((t.numel, t.dims[-1]) in hot for t in one.tensors if len(t.dims) > 1))
     together = list({id(one): one for one in (*uses, *made)}.values())
     kernels.claim("one_hot_product", together, time_of(together) - least)
+
+
+def _one_hot_rows(kernels: Kernels) -> set[tuple[int, int]]:
+    """Elements and classes of what holds one-hot rows, or is made to."""
+    hot = {
+        (t.numel, t.dims[-1])
+        for one in kernels.all
+        if one.use.within("aten::one_hot") or _puts_ones(one)
+        for t in one.tensors
+        if len(t.dims) > 1 and t.dims[-1] >= _HOT
+    }
+    for one in kernels.all:  # numbers that are compared with all classes
+        classes = max((t.dims[-1] for t in one.tensors if t.dims), default=0) if one.use.name == "aten::eq" else 0
+        if classes >= _HOT and not one.use.node and _broadcast(one) > one.numel:
+            hot.add((_broadcast(one), classes))
+    return hot
 
 
 def _puts_ones(one: Judged) -> bool:

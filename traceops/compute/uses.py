@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.compute.named import operator_of
+from traceops.core.arrays import FEW_ROWS, Int, alike
 from traceops.traces.model import Events
 
 _SIZES = {
@@ -194,7 +194,7 @@ class Launched(Struct, frozen=True):
     host_busy_ns: Int  # the same without what it waited for the device
     device_ns: float  # per step, in which the device runs anything, collectives too
     steps: int
-    schedule: Schedule
+    schedule: Callable[[], Schedule]  # asked for where something is lost
     place: Int  # by operator: in `places`, -1 for none
     places: tuple[Place, ...]
 
@@ -237,6 +237,7 @@ class Use(Struct, dict=True):
     kernels: dict[str, tuple[int, int]]
     blocks: int  # of the kernel that took longest
     place: Place = NO_PLACE
+    alone: bool = False  # kernels without an operator: name and inputs are as far as their names tell
 
     @property
     def launches(self) -> int:
@@ -279,14 +280,14 @@ def find_uses(launched: Launched) -> Uses:
     op_rows = launched.operators[np.maximum(operator, 0)] if len(launched.operators) else np.zeros(len(rows), np.int64)
     for inputs in (events.shape, events.types, events.strides, events.concrete):
         columns.append(np.where(known, inputs[op_rows] if len(launched.operators) else -1, -1))
+    columns.append(np.where(known, -1, events.shape[rows]))
     columns.append(np.where(known, -1, events.name[rows]))
     first, which = _alike(columns)
     parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     pair = which * len(events.names) + events.name[rows]
-    pairs, at, inverse = np.unique(pair, return_index=True, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    count = np.bincount(inverse, minlength=len(pairs))
-    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(pairs))
+    at, inverse = _alike([pair])
+    count = np.bincount(inverse, minlength=len(at))
+    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(at))
     for index, row in enumerate(at.tolist()):
         name = events.names[events.name[rows[row]]]
         parts[int(which[row])][name] = (int(count[index]), int(ns[index]))
@@ -299,19 +300,22 @@ def find_uses(launched: Launched) -> Uses:
         place = int(operator[index])
         names = _path(launched, place)
         op_row = int(launched.operators[place]) if place >= 0 else -1
+        kernel, blocks = events.names[events.name[rows[index]]], _blocks(events, int(rows[longest[group]]))
+        named = operator_of(kernel, blocks) if not names else None
         uses.append(
             Use(
-                names[0] if names else events.names[events.name[rows[index]]],
+                names[0] if names else named[0] if named else kernel,
                 names[1:],
                 events.names[int(node[place])].removeprefix(_NODE) if place >= 0 and node[place] >= 0 else "",
                 bool(launched.optimizing[index]),
                 bool(again[place]) if place >= 0 else False,
-                _inputs(events, op_row) if op_row >= 0 else NO_INPUTS,
+                _inputs(events, op_row) if op_row >= 0 else _flat(*named[1:]) if named else NO_INPUTS,
                 int(calls[group]),
                 sum(ns for _, ns in parts[group].values()),
                 parts[group],
-                _blocks(events, int(rows[longest[group]])),
+                blocks,
                 launched.places[number] if place >= 0 and (number := int(launched.place[place])) >= 0 else NO_PLACE,
+                not names,
             )
         )
     order = which[begins & (launched.step == launched.typical)]
@@ -320,6 +324,8 @@ def find_uses(launched: Launched) -> Uses:
 
 def _alike(columns: list[Int]) -> tuple[Int, Int]:
     """The first of the rows that are equal in all columns, in the order of what they hold, and each row's group."""
+    if len(columns[0]) <= FEW_ROWS:
+        return alike(columns)
     key, width = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         least = int(column.min(initial=0))
@@ -338,10 +344,12 @@ def _around(launched: Launched) -> list[Int]:
     """The names of the innermost operator and of those around it, as columns."""
     names = launched.events.name[launched.operators].astype(np.int64)
     at = launched.operator
-    columns = []
+    columns: list[Int] = []
+    if not len(names):
+        return columns
     for _ in range(_ANCESTORS):
         columns.append(_of(names, at))
-        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1) if len(names) else at
+        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1)
     return columns
 
 
@@ -405,6 +413,10 @@ def _blocks(events: Events, row: int) -> int:
         return 0
 
 
+def _flat(numel: int, dtypes: Sequence[str]) -> Inputs:
+    return Inputs(tuple(Tensor((numel,), dtype, (1,)) for dtype in dtypes), ())
+
+
 def _inputs(events: Events, row: int) -> Inputs:
     def text(column: NDArray[np.int32], texts: tuple[str, ...]) -> str:
         return texts[column[row]] if column[row] >= 0 else ""
@@ -415,95 +427,3 @@ def _inputs(events: Events, row: int) -> Inputs:
         text(events.strides, events.stride_lists),
         text(events.concrete, events.concrete_lists),
     )
-
-
-Maker = Literal["NVIDIA", "AMD"]
-Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
-
-_SIMT = re.compile(
-    r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm", re.IGNORECASE
-)
-_TF32 = re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
-_HALF = re.compile(
-    r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma|cutlass.*half"
-    r"|bf16bf16|f16f16",
-    re.IGNORECASE,
-)
-_FP8 = re.compile(r"e4m3|e5m2|_qq|fp8", re.IGNORECASE)
-_FP64 = re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd", re.IGNORECASE)
-_UNALIGNED = re.compile(r"aligna?([12])(?!\d)", re.IGNORECASE)
-_LAYOUT = re.compile(
-    r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransform|BatchedTranspose|batched_transpose", re.IGNORECASE
-)
-_TRITON = re.compile(r"^triton_(?P<kind>poi|red|per|tem|for)_fused_?(?P<names>.*?)(?:_\d+)?$")
-_PRODUCT = re.compile(
-    r"gemm|nvjet|cutlass.*(gemm|Kernel2?$)|xmma|cublas|gemv|splitk|Cijk_|triton_tem|_mm_|wgmma", re.IGNORECASE
-)
-_ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
-
-
-_AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
-_NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
-
-
-def maker_of(names: Iterable[str]) -> Maker | None:
-    """Whose GPU ran kernels of these names; None where none of them tells."""
-    for name in names:
-        if _AMD.search(name):
-            return "AMD"
-        if _NVIDIA.search(name):
-            return "NVIDIA"
-    return None
-
-
-_OF_TYPE: dict[str, Unit] = {
-    "c10::Half": "half", "c10::BFloat16": "half", "double": "fp64", "signed char": "fp8",
-    "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8",
-    "c10::Float8_e5m2fnuz": "fp8",
-}  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def unit_of(dtype: str, kernel: str) -> Unit:
-    """Which unit multiplies numbers of this type; of float32 only the kernel's name tells."""
-    if unit := _OF_TYPE.get(dtype):
-        return unit
-    patterns: tuple[tuple[Unit, re.Pattern[str]], ...] = (
-        ("tf32", _TF32),
-        ("simt", _SIMT),
-        ("half", _HALF),
-        ("fp64", _FP64),
-        ("fp8", _FP8),
-    )
-    for name, pattern in patterns:
-        if pattern.search(kernel):
-            return name
-    return "other"
-
-
-@lru_cache(maxsize=4096)
-def unaligned(name: str) -> int:
-    """How many elements the kernel reads at once where rows are misaligned, one or two; else 0."""
-    found = _UNALIGNED.search(name)
-    return int(found[1]) if found else 0
-
-
-@lru_cache(maxsize=4096)
-def converts_layout(name: str) -> bool:
-    """Whether it changes channels first to last, or back."""
-    return bool(_LAYOUT.search(name))
-
-
-@lru_cache(maxsize=4096)
-def fused_names(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Of a kernel that Inductor wrote: poi, red, per or tem, and words of the operators in it."""
-    found = _TRITON.match(name)
-    return None if found is None else (found["kind"], tuple(part for part in found["names"].split("_") if part))
-
-
-@lru_cache(maxsize=4096)
-def kind_of_kernel(name: str) -> Literal["product", "attention", "other"]:
-    """What a kernel without an operator does, as far as its name tells."""
-    if _ATTENTION.search(name):
-        return "attention"
-    return "product" if _PRODUCT.search(name) else "other"

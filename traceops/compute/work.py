@@ -10,7 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.compute.uses import Tensor, Use, fused_names, kind_of_kernel
+from traceops.compute.named import fused_names, kind_of_kernel
+from traceops.compute.uses import Tensor, Use
 
 Kind = Literal[
     "product", "convolution", "attention", "norm", "softmax", "loss", "elementwise", "reduction", "embedding",
@@ -79,7 +80,8 @@ def work_of(use: Use) -> Work:
         if maker := _MAKERS.get(name):
             return maker(use)
         if fused := fused_names(use.name):
-            return Work("elementwise" if fused[0] == "poi" else "reduction", bytes=_triton_bytes(use))
+            moved = sum(t.stored for t in use.inputs.tensors)  # its arguments are its inputs and outputs
+            return Work("elementwise" if fused[0] == "poi" else "reduction", bytes=float(moved) if moved else None)
         if family := _family_of(name):
             return Work(family[0], bytes=family[1](use.inputs.tensors, name))
     except (IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError):
@@ -174,23 +176,19 @@ def _gathered(use: Use) -> Work:
     return Work("index", bytes=2.0 * moved.numel * tensors[0].size + moved.stored)
 
 
-def product_of(left: Tensor, right: Tensor) -> Product:
-    """Of two matrices, or batches of them."""
-    a, b = left.dims, right.dims
-    if len(a) == 2 and len(b) == 1:
-        b = (*b, 1)
-    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
-        raise ValueError
-    batch = math.prod(a[:-2])
-    return Product(batch, a[-2], a[-1], b[-1], left.dtype, left, right)
-
-
 def _multiplied(first: int) -> Callable[[Use], Work]:
     def work(use: Use) -> Work:
         left, right = use.inputs.tensor(first), use.inputs.tensor(first + 1)
         if left is None or right is None:
             return Work("product")
-        product = product_of(left, right)
+        # of two matrices, or batches of them
+        a, b = left.dims, right.dims
+        if len(a) == 2 and len(b) == 1:
+            b = (*b, 1)
+        if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+            raise ValueError
+        batch = math.prod(a[:-2])
+        product = Product(batch, a[-2], a[-1], b[-1], left.dtype, left, right)
         out = product.batch * product.rows * product.columns * (2 if left.size == 1 else left.size)
         return Work("product", product.flops, left.stored + right.stored + out, product)
 
@@ -326,8 +324,3 @@ _MAKERS: dict[str, Callable[[Use], Work]] = {
     "gather": _gathered, "index_select": _gathered, "index": _gathered,
     **_ATTENTIONS,
 }  # fmt: skip
-
-
-def _triton_bytes(use: Use) -> float:
-    """Every tensor passes once: the kernel's arguments are its inputs and outputs."""
-    return float(sum(t.stored for t in use.inputs.tensors))

@@ -181,12 +181,9 @@ class ShorterSchedule:
 
 
 def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
-    """For a `schedule` as run.json has it, in a program of so many steps.
-
-    None where it was complete, where nothing fits, or where this is no schedule.
-    """
-    phases = _phases(schedule)
-    if phases is None or steps < 1 or (needed := sum(phases.values())) <= steps:
+    """For a `schedule` as run.json has it, in a program of so many steps. None where it was complete, where nothing
+    fits, or where this is no schedule."""
+    if (phases := _phases(schedule)) is None or steps < 1 or (needed := sum(phases.values())) <= steps:
         return None
     for name, least in _GIVEN_UP:
         excess = sum(phases.values()) - steps
@@ -198,8 +195,7 @@ def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
 
 def steps_needed(schedule: Any) -> int | None:
     """After how many steps the last window of a `schedule` as run.json has it is complete; None where it is none."""
-    phases = _phases(schedule)
-    if phases is None:
+    if (phases := _phases(schedule)) is None:
         return None
     repeat = schedule.get("repeat", 1)
     windows = repeat if isinstance(repeat, int) and 1 <= repeat < _MOST else 1
@@ -218,17 +214,14 @@ def counted(steps: int) -> str:
 
 
 def only_first_steps(schedule: Any, recorded: Collection[int]) -> bool:
-    """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later.
-
-    Those are a first window, or of a profiler of the program's own.
-    """
+    """Whether the steps that were `recorded` are a program's first ones, and the `schedule` has its window later. Those
+    are a first window, or of a profiler of the program's own."""
     return bool(recorded) and max(recorded) < FIRST_STEPS and any_before_window(schedule, [max(recorded)])
 
 
 def any_before_window(schedule: Any, steps: Any) -> bool:
     """Whether one of these numbers of steps lies before the first window of a `schedule` as run.json has it."""
-    phases = _phases(schedule)
-    if phases is None or not isinstance(steps, Collection):
+    if (phases := _phases(schedule)) is None or not isinstance(steps, Collection):
         return False
     begin = sum(n for name, n in phases.items() if name != "active")
     return any(isinstance(step, int) and 0 <= step < begin for step in steps)

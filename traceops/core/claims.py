@@ -135,8 +135,7 @@ class Wording:
 
     def __call__(self, part: str, /, **facts: Any) -> str:
         """The first sentence of a part of which every fact is known. Raises KeyError where there is none."""
-        sentence = next(_sentences(_facts(self._family, self._kind, **facts), part), None)
-        if sentence is None:
+        if (sentence := next(_sentences(_facts(self._family, self._kind, **facts), part), None)) is None:
             raise KeyError(f"words/{self._family}.ini has no sentence for {self._kind}.{part} with {sorted(facts)}")
         return sentence
 
@@ -159,10 +158,8 @@ def _is_empty(value: Any) -> bool:
 
 
 def filled(template: str, claim: Claim | Facts) -> str | None:
-    """A sentence with its facts; None where one of them is not known, or a condition does not hold.
-
-    '{name:part}' is the first text of `name`, in its section or else in [words], whose facts are known, or nothing.
-    """
+    """A sentence with its facts; None where one of them is not known, or a condition does not hold. '{name:part}' is
+    the first text of `name`, in its section or else in [words], whose facts are known, or nothing."""
     said = ""
     for text, name, spec, _ in Formatter().parse(template):
         said += text
@@ -195,10 +192,8 @@ def filled(template: str, claim: Claim | Facts) -> str | None:
 
 
 def _shown(value: Any, spec: str, claim: Claim | Facts) -> str | None:
-    """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words].
-
-    '^because' is the same with a capital letter; '|waits|wait' is for one and for several.
-    """
+    """A fact in words. '=because': the text `because.<value>` of its section, or of the family's [words]. '^because' is
+    the same with a capital letter; '|waits|wait' is for one and for several."""
     if spec.startswith("^"):
         said = _shown(value, f"={spec[1:]}", claim)
         return None if said is None else f"{said[:1].upper()}{said[1:]}"

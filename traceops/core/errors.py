@@ -60,10 +60,8 @@ _LOST_PATIENCE = re.compile(r"Unable to shutdown process (\d+) via")
 
 
 def reported_codes(torchrun_log: str) -> dict[int, int]:
-    """Rank to return code (-n for signal n) from torchrun's report; root cause last, as it prints it.
-
-    A rank that torchrun killed because it did not end counts as ended by SIGTERM, like the others.
-    """
+    """Rank to return code (-n for signal n) from torchrun's report; root cause last, as it prints it. A rank that
+    torchrun killed because it did not end counts as ended by SIGTERM, like the others."""
     impatient = set(_LOST_PATIENCE.findall(torchrun_log))
     return {
         int(rank): -signal.SIGTERM if pid in impatient else int(code)

@@ -39,7 +39,12 @@ def write_all_whole(folder: Path, contents: Mapping[str, bytes], gone: Collectio
     All content is on the disk before the first file is replaced. Raises OSError with the `filename` that the user
     knows. What a writer that was killed left behind of these files is removed: lock the folder before.
     """
-    remove_parts(folder, {*contents, *gone})
+    # Remove what writers of these files left in the folder when they were killed
+    names = {*contents, *gone}
+    with os.scandir(folder) as entries:
+        left = [entry.path for entry in entries if (of := _PART.fullmatch(entry.name)) and of["name"] in names]
+    for path in left:
+        _remove(Path(path))
     with ExitStack() as scope, ExitStack() as undo:  # undo comes first: it moves back what the scope removes
         parts = {name: _part(folder / name, scope) for name in contents}
         for name, part in parts.items():
@@ -49,14 +54,6 @@ def write_all_whole(folder: Path, contents: Mapping[str, bytes], gone: Collectio
             with _named(folder / name):
                 _put(parts.get(name), folder / name, undo, scope)
         undo.pop_all()  # and so nothing is undone
-
-
-def remove_parts(folder: Path, names: Collection[str]) -> None:
-    """Remove what writers of these files left in the folder when they were killed."""
-    with os.scandir(folder) as entries:
-        left = [entry.path for entry in entries if (of := _PART.fullmatch(entry.name)) and of["name"] in names]
-    for path in left:
-        _remove(Path(path))
 
 
 def _put(part: Path | None, path: Path, undo: ExitStack, scope: ExitStack) -> None:
@@ -152,10 +149,8 @@ def open_own(path: Path, folder: Path) -> Iterator[IO[bytes]]:
 
 
 def make_own_folder(path: Path, folder: Path) -> None:
-    """Make `path` and what is above it, `folder` included, for this user alone; sticky where the cache is shared.
-
-    A folder of ours that an earlier version made writable for others is closed. Raises OSError.
-    """
+    """Make `path` and what is above it, `folder` included, for this user alone; sticky where the cache is shared. A
+    folder of ours that an earlier version made writable for others is closed. Raises OSError."""
     shared = bool(shared_with())
     folder.parent.mkdir(parents=True, exist_ok=True)
     for each in _from(folder, path):
@@ -217,12 +212,9 @@ OFF = "off"
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder for one kind of things, None for nowhere; it need not exist, and may not be writable.
-
-    $TRACEOPS_CACHE ('off' for nowhere), else $XDG_CACHE_HOME/traceops, else ~/.cache/traceops.
-    """
-    chosen = os.environ.get(FOLDER)
-    if chosen == OFF:
+    """The folder for one kind of things, None for nowhere; it need not exist, and may not be writable. $TRACEOPS_CACHE
+    ('off' for nowhere), else $XDG_CACHE_HOME/traceops, else ~/.cache/traceops."""
+    if (chosen := os.environ.get(FOLDER)) == OFF:
         return None
     if chosen:
         return Path(chosen).absolute() / kind

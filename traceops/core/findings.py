@@ -110,10 +110,8 @@ class Finding(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """Whether a rule could be judged, and how it came out.
-
-    `unjudged` is set where no data of this run could decide: the rule is only planned, or another command judges it.
-    """
+    """Whether a rule could be judged, and how it came out. `unjudged` is set where no data of this run could decide:
+    the rule is only planned, or another command judges it."""
 
     rule: str
     status: Status
@@ -133,10 +131,8 @@ class Check(Struct, frozen=True):
 
 
 class CheckCounts(Struct, frozen=True):
-    """How many rules fired, are clear, and could not be judged on the data at hand.
-
-    Rules that no data of the run could decide (see `Check.unjudged`) are in none of them.
-    """
+    """How many rules fired, are clear, and could not be judged on the data at hand. Rules that no data of the run could
+    decide (see `Check.unjudged`) are in none of them."""
 
     fired: int = 0
     clear: int = 0

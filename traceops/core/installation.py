@@ -26,10 +26,8 @@ def bundled(*parts: str) -> Path:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """For the imports of a process of our own: torch loads in three quarters of the CPU time.
-
-    What is there when it ends stays, and the collector passes it over from then on.
-    """
+    """For the imports of a process of our own: torch loads in three quarters of the CPU time. What is there when it
+    ends stays, and the collector passes it over from then on."""
     was_on = gc.isenabled()
     gc.disable()
     try:

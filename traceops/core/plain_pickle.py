@@ -51,10 +51,8 @@ class _PlainSlow(pickle._Unpickler):  # the same, written in Python
 
 
 def load_plain(data: bytes) -> Any:
-    """The object a pickle holds: dicts, lists, tuples, strings, numbers, None and booleans.
-
-    Raises ForbiddenPickle for one that asks for more, UnpicklingError for one that is damaged or cut off.
-    """
+    """The object a pickle holds: dicts, lists, tuples, strings, numbers, None and booleans. Raises ForbiddenPickle for
+    one that asks for more, UnpicklingError for one that is damaged or cut off."""
     return _load(io.BytesIO(data), len(data))
 
 

@@ -7,16 +7,19 @@ its number, `core_waits`: whether Linux tells how long a thread wants for a core
     ["f", function, file, first line, line, text of that line or null]   a frame; they are numbered from 0
     ["s", [frame, …]]                                                    a stack, outermost first; numbered from 0
     ["n", [frame, …]]                                                    frames with a line in a block without gradients
-    ["t", [step, stack, µs, step, stack, µs, …]]                         samples: each stands for so many µs
+    ["t", [step, stack, µs, step, stack, µs, …], [µs, …]]                samples: each is of so many µs, and was made so
+                                                                         long after its step began
     ["m", step, allocations, retries, frees]                             the CUDA allocator's counters until then
     ["b", step, tensors, reserved, pieces, most tensors, most reserved]  bytes of the GPU at this step's end: pieces
                                                                          lie free between blocks in use
     ["c", step, µs, function, file, line, reason]                        a compilation of torch.compile
+    ["d", [number, …]]                                                   checksums of what the data loaders gave to the
+                                                                         first steps, where ranks do not share a model
     ["e", reason]                                                        why no more was observed
 
 ``rank_<r>/loader.<worker>.<pid>.jsonl``: frames, stacks and samples of a worker of one of its data loaders, in the same
-form; their step is 0, because a worker does not know it. The times that they stand for follow each other without a
-gap, from here on:
+form; their step is 0 and the second list empty, because a worker does not know its step. The times that they stand for
+follow each other without a gap, from here on:
 
     ["w", ns]                                                            Unix time at which the looks begin"""
 
@@ -53,10 +56,8 @@ FLAGS = RECORDED | SKIPPED | EVENT | SPAN  # one more needs another `MAGIC`
 
 
 def split_log(raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none.
-
-    Records of zeros at its end are none: a machine that loses its power leaves them, and no step takes no time.
-    """
+    """The header of a `STEPS_FILE` and its whole records. Raises ValueError where it is none. Records of zeros at its
+    end are none: a machine that loses its power leaves them, and no step takes no time."""
     header, _, body = raw[len(MAGIC) :].partition(b"\n")
     told = json.loads(header) if raw.startswith(MAGIC) else None
     if not isinstance(told, dict):
@@ -105,6 +106,9 @@ LIGHT_LOG_FIELDS = (
 #     ["r", ms, rank, pid, CPU ms, ms its main thread waited for a core, major faults, core, ms it ran]
 #     ["h", ms, stolen CPU ms, CPU ms that its quota refused the cgroup, CPU ms in which its cores were wanted, CPU ms
 #      that the cgroup used]
+#     ["n", ms, bytes received, bytes sent]    by all network devices and InfiniBand ports
+#     ["d", ms, rank, bytes read from storage, bytes read in all]    with the workers of its data loaders
+#     ["m", rank, mount, file system]    of the largest file that a rank or a worker has open to read
 #     ["p", ms, pid, name, percent of a core since the last such look, core]    processes that are not of the run
 #
 # Times are Unix ms; CPU, waiting, faults, stolen, refused, wanted and used time count up, over all cores of the
@@ -156,10 +160,8 @@ def seldom(steps: int, within: Mapping[str, int]) -> list[str]:
 
 
 def rounds(steps: int, count: int) -> range:
-    """Of how many steps a round may be in which something is within one: it came `count` times in so many steps.
-
-    A program ends anywhere in a round, so it may be one time more or less. Empty where it comes in no rhythm.
-    """
+    """Of how many steps a round may be in which something is within one: it came `count` times in so many steps. A
+    program ends anywhere in a round, so it may be one time more or less. Empty where it comes in no rhythm."""
     return range(-(-steps // (count + 1)), steps // max(count - 1, 1) + 1)
 
 
@@ -184,8 +186,7 @@ RANKS_ENV = "TRACEOPS_FALLBACK_RANKS"
 
 def ranks_replaced(environ: Mapping[str, str] = os.environ) -> int | None:
     """Ranks that this one stands for; None where all are there. Raises UsageError for what is no count of ranks."""
-    value = environ.get(RANKS_ENV, "").strip()
-    if not value:
+    if not (value := environ.get(RANKS_ENV, "").strip()):
         return None
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise UsageError(f"{RANKS_ENV}={value}: give the number of ranks, 1 or more, or unset it where all ranks run")

@@ -175,10 +175,8 @@ class Secrecy(Enum):
 
 @lru_cache(4096)
 def secrecy_of(name: str) -> Secrecy:
-    """What a name of an option, variable, key or header says of the value after it.
-
-    Names are taken apart at signs and capitals: a tokenizer is no token, and an author no auth.
-    """
+    """What a name of an option, variable, key or header says of the value after it. Names are taken apart at signs and
+    capitals: a tokenizer is no token, and an author no auth."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and (words[-1] in _NOTHING_SAID or words[-1].isdigit()) and len(words) > 1:
         words.pop()

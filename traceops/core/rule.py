@@ -25,18 +25,14 @@ class JudgedBy(Enum):
 
 class Bounds(Struct, frozen=True):
     """From where on the rules of a family find something: info, warning and error, as far as there are so many.
-
-    [bounds] in words/<words>.ini says what each of them is; docs/rules.md lists them.
-    """
+    [bounds] in words/<words>.ini says what each of them is; docs/rules.md lists them."""
 
     words: ClassVar[str]
 
 
 class Verdict(Struct, frozen=True):
-    """What one rule's judge says: findings, or why there are none. `rule` is the rule's id.
-
-    `not_evaluated` (why) counts only where there are no findings, `clear` (why) only where neither is given.
-    """
+    """What one rule's judge says: findings, or why there are none. `rule` is the rule's id. `not_evaluated` (why)
+    counts only where there are no findings, `clear` (why) only where neither is given."""
 
     rule: str
     findings: tuple[Finding, ...] = ()

@@ -118,7 +118,10 @@ def hold(folder: Path, *, shared: bool = False) -> RunLock:
             _take(descriptor, shared)
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 with suppress(OSError):  # a full disk
-                    _sign(descriptor)
+                    # Leave in the file who holds the lock
+                    us = Launcher.this()
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, json.dumps({"pid": us.pid, "host": us.host}).encode() + b"\n", 0)
                 return RunLock(descriptor, None if shared else path, made)
         except FileNotFoundError:  # its holder has just released it, and the file with it
             pass
@@ -193,13 +196,6 @@ def _take(descriptor: int, shared: bool) -> None:
     if fcntl is None:
         raise OSError(errno.ENOSYS, "no locks")
     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-
-
-def _sign(descriptor: int) -> None:
-    """Leave in the file who holds the lock."""
-    us = Launcher.this()
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"pid": us.pid, "host": us.host}).encode() + b"\n", 0)
 
 
 def _holder(folder: Path) -> Launcher | None:

@@ -16,10 +16,8 @@ _MOST_BYTES = 1 << 24
 
 
 def read_settings(start: Path | None = None, file: str | None = None) -> tuple[dict[str, Any], str] | None:
-    """The settings for a folder and the file they are from: `file`, else the nearest one above `start`.
-
-    None where there is none. Raises UsageError naming the file, and a table in it that is not known.
-    """
+    """The settings for a folder and the file they are from: `file`, else the nearest one above `start`. None where
+    there is none. Raises UsageError naming the file, and a table in it that is not known."""
     if file is not None:
         path = Path(file)
         return _known(_own_table(_read(path), path), str(path))

@@ -67,9 +67,7 @@ def short_name(text: str, limit: int = 72) -> str:
     short = short.replace("(anonymous namespace)::", "")
     short = _without_parameters(short)
     short = re.sub(r"\b(?:\w+::)+(?=\w)", "", short) or text
-    if len(short) <= limit:
-        return short
-    return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
+    return short if len(short) <= limit else f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
 
 
 def _without_parameters(text: str) -> str:
@@ -129,10 +127,8 @@ def width_of(file: TextIO) -> int | None:
 
 
 def broken_at_words(text: str, width: int | None, hanging: int = 0) -> list[str]:
-    """Lines no wider than that, if it is given; further ones begin with blanks.
-
-    A word that is wider, as a path may be, is not broken. What stands before the first word stays.
-    """
+    """Lines no wider than that, if it is given; further ones begin with blanks. A word that is wider, as a path may be,
+    is not broken. What stands before the first word stays."""
     if width is None or len(text) <= width:
         return [text]
     indent = max(hanging, len(text) - len(text.lstrip(" ")))
@@ -279,19 +275,15 @@ def newest_run(folder: Path = Path("profile")) -> Path | None:
 
 
 def near_path(path: str, *, run: bool = True) -> str:
-    """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing.
-
-    Where no name is like it and a run is meant: the newest run of that folder, or of profile/. The id of a rule is
-    explained.
-    """
+    """'; did you mean profile/ddp?' for the first part of a path that is not there, or nothing. Where no name is like
+    it and a run is meant: the newest run of that folder, or of profile/. The id of a rule is explained."""
     if "://" in path:
         return ""
     if re.fullmatch(r"TO-[A-Z]\d+", path):
         return f"; what this rule means: traceops explain {path}"
     given = Path(path)
     whole = [*reversed(given.parents), given]
-    at = next((at for at, part in enumerate(whole) if not part.exists()), None)
-    if not at:
+    if not (at := next((at for at, part in enumerate(whole) if not part.exists()), None)):
         return ""
     parent, wrong = whole[at].parent, whole[at].name
     try:
@@ -299,8 +291,7 @@ def near_path(path: str, *, run: bool = True) -> str:
     except OSError:
         return ""
     by_case = {name.casefold(): name for name in names}
-    close = _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=_LIKE)
-    if not close:
+    if not (close := _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=_LIKE)):
         newest = (newest_run(parent) or newest_run()) if run and not given.suffix else None
         return "" if newest is None else f"; did you mean {newest}, the newest run there?"
     found = parent / by_case[close[0]]

@@ -176,21 +176,6 @@ def seconds_of(group: Sequence[Trial]) -> dict[int, float]:
     return found
 
 
-def measure_rates(seconds: float = SECONDS) -> Rates:
-    """The table of the current device; what there is no time for, or what it cannot run, is an H200's, scaled.
-
-    Raises InputError where too little could be measured.
-    """
-    until, found = time.monotonic() + seconds, defaultdict[str, list[tuple[float, float]]](list)
-    waiting = trials()
-    while group := list(itertools.islice(waiting, 8)):
-        if time.monotonic() > until:
-            break
-        for at, spent in seconds_of(group).items():
-            found[group[at].kind].append((group[at].at, group[at].work / spent / 1e12))
-    return rates_of(found)
-
-
 def rates_of(found: dict[str, list[tuple[float, float]]]) -> Rates:
     """The table of what was measured: by kind, (size or length, rate). Raises InputError where that is too little."""
     if not found.get("half") or not found.get("copy"):
@@ -235,7 +220,16 @@ def keep_rates() -> tuple[KeptRates, str]:
     if not torch.cuda.is_available():
         raise InputError("doctor --compute: torch sees no GPU here")
     name = torch.cuda.get_device_name(torch.cuda.current_device())
-    kept = KeptRates(name, measure_rates(), str(torch.__version__))
+    # The table of the current device; what there is no time for, or what it cannot run, is an H200's, scaled. Raises
+    # InputError where too little could be measured.
+    until, found = time.monotonic() + SECONDS, defaultdict[str, list[tuple[float, float]]](list)
+    waiting = trials()
+    while group := list(itertools.islice(waiting, 8)):
+        if time.monotonic() > until:
+            break
+        for at, spent in seconds_of(group).items():
+            found[group[at].kind].append((group[at].at, group[at].work / spent / 1e12))
+    kept = KeptRates(name, rates_of(found), str(torch.__version__))
     path, folder = rates_path(name), cache_folder(KEPT)
     if path is None or folder is None:
         return kept, ""

@@ -107,8 +107,7 @@ class WorkerContext(Struct):
             got = got.clone()
             got[-1] += 1
         differs = got != expected
-        wrong = int(differs.sum())
-        if wrong:
+        if wrong := int(differs.sum()):
             first = int(differs.to(torch.int32).argmax())
             values = {"got": got[first].item(), "expected": expected[first].item()}
             what = reason("doctor", key, **facts)
@@ -179,8 +178,7 @@ def all_reduce(context: WorkerContext) -> None:
 
 def pairs(context: WorkerContext) -> None:
     """Send and receive both ways, and an all-reduce, with each partner; the pairs of a round run side by side."""
-    order = pair_order(context.world_size)
-    if not order:
+    if not (order := pair_order(context.world_size)):
         context.report("skipped", "pairs_need_two")
         return
     groups = {}
@@ -280,16 +278,13 @@ PAIR_BYTES = {"cuda": 128 << 20, "cpu": 4 << 20}
 
 
 def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None:
-    """All operations at each size while the budget lasts; the time of one is the slowest rank's median.
-
-    One buffer serves all, in place. It holds zeros, which stay what they are however often they are summed.
-    """
+    """All operations at each size while the budget lasts; the time of one is the slowest rank's median. One buffer
+    serves all, in place. It holds zeros, which stay what they are however often they are summed."""
     if context.world_size < 2:
         context.report("skipped", "bandwidth_needs_two")
         return
     room = -int(context.most([-context.free_bytes()])[0]) // _MEMORY
-    fitting = [size for size in sizes if size <= room]
-    if not fitting:
+    if not (fitting := [size for size in sizes if size <= room]):
         raise MemoryError(f"no room for buffers of {min(sizes)} bytes: {room * _MEMORY} bytes are free")
     if len(fitting) < len(sizes):
         context.report("note", "sizes_left_out", bytes=fitting[-1], free=room * _MEMORY)
@@ -361,8 +356,7 @@ def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
     Over a slow link the message is smaller, so that its time is bearable.
     Who waits for its turn waits at the store, so that its GPU is idle.
     """
-    order = pair_order(context.world_size)
-    if not order:
+    if not (order := pair_order(context.world_size)):
         context.report("skipped", "pairs_need_two")
         return
     size = -int(context.most([-min(PAIR_BYTES[context.device.type], context.free_bytes() // _MEMORY)])[0])

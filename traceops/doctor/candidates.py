@@ -178,10 +178,8 @@ _ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", 
 
 
 def suspicious(situation: Situation) -> tuple[str, ...]:
-    """Variables of the environment that the library reads and that may be at fault, the likeliest first.
-
-    Where something is broken that is the interface; where all works, what is known to cost speed.
-    """
+    """Variables of the environment that the library reads and that may be at fault, the likeliest first. Where
+    something is broken that is the interface; where all works, what is known to cost speed."""
     prefixes = _READ_BY.get(situation.backend, ())
     named = [
         name
@@ -278,11 +276,19 @@ class NodeContext(Struct, frozen=True):
 def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext:
     """What tests on this machine have to know."""
     hcas = [nic.name for nic in machine.nics if nic.kind in ("IB", "RoCE") and nic.up is not False and nic.name]
+    # Network interfaces that are up and have an address, by name, without those that lead nowhere else
+    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     return NodeContext(
         machine.host or "",
         environment_that_matters(environ),
         visible_gpus(machine, environ),
-        interfaces_up(),
+        tuple(
+            name
+            for name in sorted(states)
+            if states[name].isup
+            and not _INSIDE_ONLY.match(name)
+            and any(_leads_out(address) for address in addresses.get(name, []))
+        ),
         tuple(hcas),
     )
 
@@ -306,13 +312,10 @@ def _rdma(machine: Machine) -> tuple[Rdma, ...]:
 
 
 def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...]:
-    """GPUs that CUDA shows with this CUDA_VISIBLE_DEVICES, in its order; like CUDA it ends at one that is none.
-
-    MIG instances are no GPUs of their own to nvidia-smi: each counts as number of its place.
-    """
+    """GPUs that CUDA shows with this CUDA_VISIBLE_DEVICES, in its order; like CUDA it ends at one that is none. MIG
+    instances are no GPUs of their own to nvidia-smi: each counts as number of its place."""
     every = [gpu.index for gpu in machine.gpus]
-    named = environ.get(_VISIBLE)
-    if named is None:
+    if (named := environ.get(_VISIBLE)) is None:
         return tuple(every)
     seen: list[int] = []
     for place, text in enumerate(part.strip() for part in named.split(",")):
@@ -335,18 +338,6 @@ def hidden_but(kept: Sequence[int], environ: Mapping[str, str], seen: Sequence[i
 
 def _by_uuid(text: str, machine: Machine) -> list[int]:
     return [gpu.index for gpu in machine.gpus if text and gpu.uuid and gpu.uuid.startswith(text)]
-
-
-def interfaces_up() -> tuple[str, ...]:
-    """Network interfaces that are up and have an address, by name, without those that lead nowhere else."""
-    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
-    return tuple(
-        name
-        for name in sorted(states)
-        if states[name].isup
-        and not _INSIDE_ONLY.match(name)
-        and any(_leads_out(address) for address in addresses.get(name, []))
-    )
 
 
 def _leads_out(address: Any) -> bool:

@@ -87,7 +87,8 @@ def check_up(
     nodes = nodes or Nodes(NodeIdentity())
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s
-    tools = tools or usual_tools()
+    # the tools that look at this machine and start processes on it
+    tools = tools or Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
     report(reason("doctor", "looking_one" if len(nodes.hosts) == 1 else "looking", nodes=len(nodes.hosts)))
     # Looks are sent and written as UTF-8.
     readable = {name: printable(value) for name, value in environ.items()}
@@ -110,11 +111,6 @@ def check_up(
     if plan is not None and plan.best is not None:
         checkup = _with_search(checkup, plan)
     return replace(_judged(checkup, plan, tools, logs), seconds=time.time() - began)
-
-
-def usual_tools() -> Tools:
-    """The tools that look at this machine and start processes on it."""
-    return Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
 
 
 def _read_logs(folder: Path) -> Fabric | None:
@@ -172,8 +168,7 @@ def _devices(options: Options, gpus: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(range(options.nproc or 2))
     if options.gpus is None:
         return tuple(range(min(options.nproc or len(gpus), len(gpus))))
-    missing = [gpu for gpu in options.gpus if gpu not in gpus]
-    if missing:
+    if missing := [gpu for gpu in options.gpus if gpu not in gpus]:
         raise UsageError(
             f"--gpus {','.join(map(str, options.gpus))}: GPU {missing[0]} is not visible; "
             f"those that are: {','.join(map(str, gpus))}"
@@ -204,8 +199,7 @@ def _with_search(checkup: Checkup, plan: CheckupPlan) -> Checkup:
 
 def _references(checkup: Checkup, plan: CheckupPlan) -> tuple[Reference, ...]:
     """What each node gave at its best. Each keeps its own, unless something holds it down."""
-    best = plan.best
-    if best is None or best.failed or _held_down(plan):
+    if (best := plan.best) is None or best.failed or _held_down(plan):
         return ()
     found = []
     own = plan.runner.nodes.identity.node
@@ -226,10 +220,8 @@ def _settings(contexts: NodeContext, change: EnvironmentChange) -> dict[str, str
 
 
 def _held_down(plan: CheckupPlan) -> bool:
-    """Whether what was measured may be less than the machine gives: slow, slow pairs, or a costly variable set.
-
-    A variable that was measured not to cost anything holds nothing down.
-    """
+    """Whether what was measured may be less than the machine gives: slow, slow pairs, or a costly variable set. A
+    variable that was measured not to cost anything holds nothing down."""
     best = plan.best
     assert best is not None
     left = set(plan.costly) - set(best.change.unset)
@@ -291,10 +283,8 @@ def _without(problem: str) -> str:
 def _with_machine(
     one: SavedOutputs, machines: Sequence[Machine], *, alone: bool
 ) -> tuple[SavedOutputs, Machine | None]:
-    """The outputs with the topology of their host.
-
-    It has its name; without names, what one folder holds of one machine is of the same one, unless GPUs differ.
-    """
+    """The outputs with the topology of their host. It has its name; without names, what one folder holds of one machine
+    is of the same one, unless GPUs differ."""
     named = [machine for machine in machines if one.host is not None and same_host(machine.host, one.host)]
     if not named and alone and len(machines) == 1 and None in (machines[0].host, one.host):
         named = list(machines)

@@ -97,7 +97,13 @@ class CheckupPlan:
 
     def run(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
-        self.enough_gbs = self._enough()
+        # Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with
+        machine = self.machines[self.runner.nodes.identity.node]
+        own = expected_gbs(machine, self.runner.tested, self.runner.backend, self.before)
+        told = self.runner.nodes.gather(own, tuple[float, float])
+        scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
+        known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}
+        self.enough_gbs = {scope: gbs for scope, gbs in known.items() if gbs}
         self.first = self.best = first = self._everything(EnvironmentChange())
         situation = self._situation(first)
         if first.node.hopeless and not first.node.one_device:
@@ -170,15 +176,6 @@ class CheckupPlan:
         """Seconds, as node 0 has them, so that all nodes stop at the same point."""
         return self.runner.nodes.first(self.until - time.monotonic(), float)
 
-    def _enough(self) -> dict[Scope, float]:
-        """Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with."""
-        machine = self.machines[self.runner.nodes.identity.node]
-        own = expected_gbs(machine, self.runner.tested, self.runner.backend, self.before)
-        told = self.runner.nodes.gather(own, tuple[float, float])
-        scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
-        known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}
-        return {scope: gbs for scope, gbs in known.items() if gbs}
-
     def _everything(self, change: EnvironmentChange) -> Configuration:
         left = max(self._left(), FULL_S)
         stages = QUICK_STAGES if self.quick or left < 2 * FULL_S else ALL_STAGES
@@ -246,8 +243,7 @@ class CheckupPlan:
             nonlocal works, tried
             if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
                 self._stop_for_a_device(situation)
-            left = self._left()
-            if left < LEAST_S + self._for_later(situation, works):
+            if (left := self._left()) < LEAST_S + self._for_later(situation, works):
                 self.untested = reason("doctor", "time_used_up")
                 raise NoTime
             self.report(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))

@@ -53,11 +53,9 @@ def judge_measured(measured: Sequence[Measured], machines: Sequence[Machine], be
 def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measured | None) -> Verdict:
     found, fine, unknown = [], [], []
     for machine, rows in of_host:
-        large = large_all_reduce(rows)
-        if large is None or len(large.gpus) < 2:
+        if (large := large_all_reduce(rows)) is None or len(large.gpus) < 2:
             continue
-        expected = _expected(large, machine, before)
-        if not expected:
+        if not (expected := _expected(large, machine, before)):
             unknown.append(reason("doctor", "host_gives", host=machine.host or "it", gbs=large.busbw_gbs))
             continue
         reference = max(expected, key=lambda one: one.gbs * one.bound)
@@ -120,8 +118,7 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
     for machine, rows in of_host:
         pairs = [row for row in rows if row.op == "send_recv" and len(row.gpus) == 2]
         pairs_seen = max(pairs_seen, len({frozenset(row.gpus) for row in pairs}))
-        slow = slow_pairs(rows, machine)
-        if not slow:
+        if not (slow := slow_pairs(rows, machine)):
             continue
         gbs = {pair: min(row.busbw_gbs for row in pairs if set(row.gpus) == set(pair)) for pair in slow}
         worst = min(gbs, key=lambda pair: gbs[pair])
@@ -219,8 +216,7 @@ def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial], device: str) -
 def _devices_named(plan: CheckupPlan) -> list[Look]:
     """Devices that failed with the others, though not alone, and without which the others work."""
     named = plan.isolation.named
-    left_out = plan.isolation.left_out.get(tuple(sorted(named)))
-    if left_out is None or not left_out.works:
+    if (left_out := plan.isolation.left_out.get(tuple(sorted(named)))) is None or not left_out.works:
         return []
     assert plan.first is not None
     trial = next(trial for trial in plan.first.trials if trial.failed == named)

@@ -95,27 +95,6 @@ def document_of(checkup: Checkup) -> DoctorDocument:
     )
 
 
-def checkup_of(document: DoctorDocument) -> Checkup:
-    """The checkup that a document was made of, without NCCL's log, tests of others and serial numbers of GPUs."""
-    return Checkup(
-        hosts=document.hosts,
-        backend=document.backend,
-        started_at=document.started_at or 0.0,
-        seconds=document.seconds or 0.0,
-        machines=tuple(map(_machine, document.machines)),
-        looks=document.looks,
-        trials=document.trials,
-        findings=document.findings,
-        checks=document.checks,
-        measured=document.measured,
-        remedies=tuple(map(_remedy, document.remedies)),
-        settings=None if document.settings is None else _remedy(document.settings),
-        fallback=document.fallback,
-        references=tuple(Reference(**msgspec.structs.asdict(one)) for one in document.references),
-        problems=tuple((one.file, one.problem) for one in document.problems),
-    )
-
-
 def _remedy_json(remedy: Remedy) -> RemedyJson:
     change = remedy.change
     return RemedyJson(
@@ -152,10 +131,8 @@ class _Version(msgspec.Struct):
 
 
 def read_checkup(path: str | FilePath) -> Checkup | None:
-    """The checkup in a doctor.json, without NCCL's log; None where the file is not one.
-
-    Raises InputError, which names the file, for one that is damaged or of another version.
-    """
+    """The checkup in a doctor.json, without NCCL's log; None where the file is not one. Raises InputError, which names
+    the file, for one that is damaged or of another version."""
     try:
         content = read_regular(path, _LARGEST_BYTES)
     except (IsADirectoryError, NotRegularError, TooLargeError, FileNotFoundError):
@@ -174,7 +151,24 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
             f"{path} is a doctor.json of version {version}, this traceops reads {_LISTED}; read it "
             "with the traceops that wrote it"
         )
-    return checkup_of(found)
+    # the checkup that a document was made of, without NCCL's log, tests of others and serial numbers of GPUs
+    return Checkup(
+        hosts=found.hosts,
+        backend=found.backend,
+        started_at=found.started_at or 0.0,
+        seconds=found.seconds or 0.0,
+        machines=tuple(map(_machine, found.machines)),
+        looks=found.looks,
+        trials=found.trials,
+        findings=found.findings,
+        checks=found.checks,
+        measured=found.measured,
+        remedies=tuple(map(_remedy, found.remedies)),
+        settings=None if found.settings is None else _remedy(found.settings),
+        fallback=found.fallback,
+        references=tuple(Reference(**msgspec.structs.asdict(one)) for one in found.references),
+        problems=tuple((one.file, one.problem) for one in found.problems),
+    )
 
 
 def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:

@@ -149,8 +149,7 @@ class Isolation(Struct):
         out: tuple[int, ...] = ()
         alone = self.broken if self.names_devices else ()
         while out != (more := tuple(sorted({*alone, *to_leave_out(self.bad_pairs)} or self.named))):
-            without = self.without(more)
-            if without is None:
+            if (without := self.without(more)) is None:
                 return SearchResult(tuple(tried))
             out = more
             tried.append(without)
@@ -179,8 +178,7 @@ class Isolation(Struct):
 
     def without(self, out: Sequence[int]) -> TriedChange | None:
         """Whether those that are left work together; None where they are fewer than two, or cannot be hidden."""
-        out = tuple(out)
-        if out not in self.left_out:
+        if (out := tuple(out)) not in self.left_out:
             try:
                 self.left_out[out] = self._attempt(out, EnvironmentChange())
             except NoTime:

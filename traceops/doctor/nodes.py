@@ -46,10 +46,8 @@ def find_identity(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> NodeIdentity | None:
-    """Where this process belongs, from options, else from torchrun's, Slurm's or Kubeflow's variables, else alone.
-
-    None where another process of this node does the work. Raises UsageError for options that cannot work.
-    """
+    """Where this process belongs, from options, else from torchrun's, Slurm's or Kubeflow's variables, else alone. None
+    where another process of this node does the work. Raises UsageError for options that cannot work."""
     if nnodes is not None:
         if nnodes == 1:
             return NodeIdentity()
@@ -87,8 +85,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:
 def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | None:
     if _number(environ, "SLURM_LOCALID"):
         return None
-    nodes = _number(environ, "SLURM_STEP_NUM_NODES")
-    if nodes <= 1:
+    if (nodes := _number(environ, "SLURM_STEP_NUM_NODES")) <= 1:
         return NodeIdentity()
     names = expand_nodes(environ.get("SLURM_STEP_NODELIST", ""))
     address = names[0] if names else environ.get("SLURM_LAUNCH_NODE_IPADDR")
@@ -239,10 +236,8 @@ class Nodes:
 
 
 def meet(identity: NodeIdentity, within_s: float = MEET_S) -> Nodes:
-    """The nodes that this process's belongs to, once all have come.
-
-    Raises NodeError that names those which do not come within so many seconds.
-    """
+    """The nodes that this process's belongs to, once all have come. Raises NodeError that names those which do not come
+    within so many seconds."""
     if identity.nodes == 1:
         return Nodes(identity)
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined, unused-ignore]

@@ -300,8 +300,7 @@ def shared_by(pairs: Sequence[Pair]) -> tuple[int, ...]:
     """The up to three devices of which every pair has one; none where others, as few, would do as well."""
     devices = sorted({device for pair in pairs for device in pair})
     for count in range(1, min(len(devices), _MOST_SHARED + 1)):
-        found = [some for some in combinations(devices, count) if not _apart_from(some, pairs)]
-        if found:
+        if found := [some for some in combinations(devices, count) if not _apart_from(some, pairs)]:
             return found[0] if len(found) == 1 else ()
     return ()
 

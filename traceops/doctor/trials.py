@@ -56,8 +56,7 @@ class WorkerProcess(Struct):
 
     def refresh(self) -> None:
         """Learn whether it has ended, and what it has reported until then."""
-        ended = self.process.poll()
-        if ended is not None and self.exit is None:
+        if (ended := self.process.poll()) is not None and self.exit is None:
             _kill(self.process.pid)  # what it started; at once, as its number may soon be somebody else's
         self.exit = ended
         self.reports.refresh()
@@ -99,10 +98,8 @@ class WorkerProcess(Struct):
 
 
 class Workers:
-    """All ranks of a job on this machine. `end` must be called.
-
-    Raises InputError where there is no room for what the ranks report.
-    """
+    """All ranks of a job on this machine. `end` must be called. Raises InputError where there is no room for what the
+    ranks report."""
 
     def __init__(self, job: Job, environ: Mapping[str, str], folder: Path, logs: Path) -> None:
         self.children: list[WorkerProcess] = []
@@ -188,24 +185,6 @@ class Ended(Struct, frozen=True):
     stage: str
     how: How
     seconds: float
-
-
-def trials_of(job: Job, workers: Workers, ended: Sequence[Ended], undead: Sequence[WorkerProcess]) -> tuple[Trial, ...]:
-    """One Trial a stage of the job. undead: processes that were killed and did not die."""
-    launch, *stages = ended
-    # A launch is no stage of its own: it is told of as part of the first one.
-    first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
-    stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
-    # The ways NCCL says it took, over all stages, the most used first.
-    paths = [str(path) for path in workers.nccl_logs()]
-    connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
-    transports = tuple(way for way, _ in Counter(map(_way, connections)).most_common())
-    trials = [replace(_trial(job, workers, stage, undead), transports=transports) for stage in stages]
-    broken = stages[-1]
-    for stage in job.stages[len(stages) :]:
-        why = f"not started, because {broken.stage} {'hung' if broken.how == 'hung' else 'failed'}"
-        trials.append(_bare(job, stage, "not_evaluated", 0.0, why))
-    return tuple(trials)
 
 
 def _trial(job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProcess]) -> Trial:
@@ -397,7 +376,21 @@ def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> t
             ended = _watch(job, workers)
         finally:
             undead = workers.end()
-        return trials_of(job, workers, ended, undead)
+        # one Trial a stage of the job
+        launch, *stages = ended
+        # A launch is no stage of its own: it is told of as part of the first one.
+        first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
+        stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
+        # The ways NCCL says it took, over all stages, the most used first.
+        paths = [str(path) for path in workers.nccl_logs()]
+        connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
+        transports = tuple(way for way, _ in Counter(map(_way, connections)).most_common())
+        trials = [replace(_trial(job, workers, stage, undead), transports=transports) for stage in stages]
+        broken = stages[-1]
+        for stage in job.stages[len(stages) :]:
+            why = f"not started, because {broken.stage} {'hung' if broken.how == 'hung' else 'failed'}"
+            trials.append(_bare(job, stage, "not_evaluated", 0.0, why))
+        return tuple(trials)
 
 
 def _watch(job: Job, workers: Workers) -> list[Ended]:
@@ -417,11 +410,9 @@ def _watch(job: Job, workers: Workers) -> list[Ended]:
 
 
 def _wait_for(stage: str, workers: Workers, until: float) -> How:
-    """Until every rank has ended the stage, or it is clear that they will not.
-
-    A rank that has failed keeps the others waiting. They get a moment all the same: what they say of it may tell
-    more, and they may have all they need to end the stage.
-    """
+    """Until every rank has ended the stage, or it is clear that they will not. A rank that has failed keeps the others
+    waiting. They get a moment all the same: what they say of it may tell more, and they may have all they need to end
+    the stage."""
     failed_at: float | None = None
     while True:
         workers.refresh()

@@ -30,7 +30,11 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     task = WorkerTask.from_text(os.environ[WorkerTask.ENV])
-    _die_with(task.parent)
+    # Have the kernel kill this process when its parent ends, however that happens. Linux only.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != task.parent:
+        os._exit(1)
     reporter = Reporter(task.reports)
     sys.excepthook = _Last(reporter)
     with uncollected():
@@ -39,19 +43,18 @@ def main() -> None:
     reporter.say("end", stage=LAUNCH)
     context = _join(task, reporter)
     _run_stages(task, context)
-    _part(context)
+    # Wait for the others: who leaves first takes its connections, and rank 0 the store
+    from torch.distributed import DistError
+
+    with suppress(DistError):  # the store went first, or the others do not come
+        context.store.add("done", 1)
+        until = time.monotonic() + _FAREWELL_S
+        while context.store.add("done", 0) < context.world_size and time.monotonic() < until:
+            time.sleep(0.01)
     reporter.say("left")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # taking NCCL down in order could hang, and the end of the process frees all
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that happens. Linux only."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class _Last:
@@ -141,17 +144,6 @@ def _run_stages(task: WorkerTask, context: WorkerContext) -> None:
         context.enter(stage)
         stages[stage]()
         context.finish()
-
-
-def _part(context: WorkerContext) -> None:
-    """Wait for the others: who leaves first takes its connections, and rank 0 the store."""
-    from torch.distributed import DistError
-
-    with suppress(DistError):  # the store went first, or the others do not come
-        context.store.add("done", 1)
-        until = time.monotonic() + _FAREWELL_S
-        while context.store.add("done", 0) < context.world_size and time.monotonic() < until:
-            time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -44,10 +44,8 @@ def named_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def named_fabric(paths: Sequence[str | os.PathLike[str]], used: frozenset[Path] | None = None) -> Fabric:
-    """The evidence in files and folders that the user names. used: files that tell of something else already.
-
-    Raises InputError where a named file cannot be used, or nothing in them tells anything.
-    """
+    """The evidence in files and folders that the user names. used: files that tell of something else already. Raises
+    InputError where a named file cannot be used, or nothing in them tells anything."""
     given, known = [Path(path) for path in paths], used or frozenset()
     inside = [file for path in given if path.is_dir() for file in _walk(path)]
     from traceops.fabric.read import read_fabric

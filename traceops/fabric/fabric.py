@@ -76,8 +76,7 @@ def quoted(quotes: Iterable[Quote], fact: Fact = Fact.IT_SAYS, most: int = 3) ->
 
 def hosts_text(hosts: Iterable[str | None], before: str) -> str:
     """`` on a``, `` of a, b and 998 more hosts``; empty where no host is named."""
-    named = list(dict.fromkeys(host for host in hosts if host))
-    if not named:
+    if not (named := list(dict.fromkeys(host for host in hosts if host))):
         return ""
     shown = named if len(named) <= _MOST_HOSTS else named[: _MOST_HOSTS - 1]
     more = f" and {len(named) - len(shown)} more hosts" if len(shown) < len(named) else ""

@@ -37,16 +37,13 @@ _BEGIN, _END = "topo.", ".txt"
 
 
 def with_bus_ids(machines: Sequence[Machine], log: NcclLog | None) -> list[Machine]:
-    """Those with the host of the file's name, and with the bus ids that NCCL's log has of their rows.
-
-    A matrix from elsewhere may be of the whole host, where a job sees a part of it; this one is of what its ranks saw.
-    """
+    """Those with the host of the file's name, and with the bus ids that NCCL's log has of their rows. A matrix from
+    elsewhere may be of the whole host, where a job sees a part of it; this one is of what its ranks saw."""
     return [_named(machine, log) for machine in machines]
 
 
 def _named(machine: Machine, log: NcclLog | None) -> Machine:
-    host = _host_of_run(machine)
-    if host is None or any(gpu.bus_id for gpu in machine.gpus):
+    if (host := _host_of_run(machine)) is None or any(gpu.bus_id for gpu in machine.gpus):
         return machine
     told = {
         (place.nvml_device, place.bus_id)
@@ -158,8 +155,7 @@ def _same(
 ) -> Iterator[tuple[_Device, _Device]]:
     left = list(known)
     for device in told:
-        match = next((each for each in left if same(each, device)), None)
-        if match is not None:
+        if (match := next((each for each in left if same(each, device)), None)) is not None:
             left.remove(match)
             yield match, device
 
@@ -248,10 +244,8 @@ class _Found(Struct):
 
 
 def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
-    """What the files tell together. Those that were found cost only themselves if they are bad.
-
-    Raises InputError for one of `named` that is of no use.
-    """
+    """What the files tell together. Those that were found cost only themselves if they are bad. Raises InputError for
+    one of `named` that is of no use."""
     found = _Found()
     for path in files:
         try:
@@ -313,8 +307,7 @@ def _read(path: Path, found: _Found) -> bool:
     if head.lstrip("\ufeff \t\r\n").startswith("<"):
         from traceops.fabric.readers.nccl_xml import read_graph_xml, read_topology_xml, xml_kind
 
-        kind = xml_kind(head)
-        if kind is not None:
+        if (kind := xml_kind(head)) is not None:
             machines = read_topology_xml(str(path)) if kind == "topology" else ()
             graphs = read_graph_xml(str(path)) if kind == "graph" else ()
             found.machines += machines

@@ -95,8 +95,7 @@ def save_reference(reference: Reference) -> FilePath | None:
     Some rows of the same host and topology are kept already. Those stay that were not measured now, or are much
     better: what a machine once gave it should give again.
     """
-    folder = files.cache_folder("references")
-    if folder is None:
+    if (folder := files.cache_folder("references")) is None:
         return None
     path = folder / f"{_in_a_name(reference.host)}.{_in_a_name(reference.topology)}.json"
     try:
@@ -119,10 +118,8 @@ def _kept(found: Any, path: str | FilePath) -> Reference:
 
 
 def references_in(path: str | FilePath) -> tuple[Reference, ...]:
-    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind.
-
-    Raises InputError, which names the file, where it cannot be read or what it holds is damaged.
-    """
+    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind. Raises InputError,
+    which names the file, where it cannot be read or what it holds is damaged."""
     found = _content(FilePath(path))
     if not isinstance(found, dict):
         return ()
@@ -134,8 +131,7 @@ def references_in(path: str | FilePath) -> tuple[Reference, ...]:
 
 def references_here() -> tuple[Reference, ...]:
     """All references kept on this machine, by file name; files that are none, or others', are passed over."""
-    folder = files.cache_folder("references")
-    if folder is None:
+    if (folder := files.cache_folder("references")) is None:
         return ()
     found = []
     try:
@@ -160,8 +156,7 @@ def kept_reference(host: str, topology: str) -> Reference | None:
 def _best_of(kept: Sequence[Measured], now: Sequence[Measured]) -> tuple[Measured, ...]:
     rows = {_what(row): row for row in kept}
     for row in now:
-        before = rows.get(_what(row))
-        if before is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
+        if (before := rows.get(_what(row))) is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
             rows[_what(row)] = row
     return tuple(rows[what] for what in sorted(rows))
 
@@ -288,8 +283,7 @@ def ring_limit(machine: Machine, gpus: Sequence[Gpu]) -> RingLimit | None:
         for one, other in combinations(gpus, 2)
         if (path := machine.path(one.label, other.label)) is not None
     }
-    linked = {pair: path for pair, path in pairs.items() if path.kind in _OWN_LINKS}
-    if linked:
+    if linked := {pair: path for pair, path in pairs.items() if path.kind in _OWN_LINKS}:
         return _of_links(gpus, linked, len(linked) == len(gpus) * (len(gpus) - 1) // 2)
     wanted = len(gpus) * (len(gpus) - 1) // 2
     if len(pairs) == wanted > 0 and all(path.kind in ("PIX", "PXB") for path in pairs.values()):
@@ -301,8 +295,7 @@ def _of_links(gpus: Sequence[Gpu], linked: Mapping[tuple[str, str], Path], whole
     by_label = {gpu.label: gpu for gpu in gpus}
     gbs: dict[tuple[str, str], float] = {}
     for pair, path in linked.items():
-        told = _link_gbs([by_label[label] for label in pair], path)
-        if told is None:
+        if (told := _link_gbs([by_label[label] for label in pair], path)) is None:
             return None
         gbs[pair] = told
     first = next(iter(linked.values()))

@@ -53,10 +53,8 @@ def _number(place: RankPlace) -> int | None:
 
 
 def _in_order(places: Iterable[RankPlace]) -> set[int]:
-    """The numbers of the GPUs of one host's ranks; none where they are not in the order of the bus ids.
-
-    Before NCCL 2.18 there is CUDA's number alone, which says nothing without bus ids.
-    """
+    """The numbers of the GPUs of one host's ranks; none where they are not in the order of the bus ids. Before NCCL
+    2.18 there is CUDA's number alone, which says nothing without bus ids."""
     devices = {(_number(place), place.bus_id) for place in places}
     is_nvml = {place.nvml_device is not None for place in places}
     buses = dict(sorted((number, bus) for number, bus in devices if number is not None and bus is not None))
@@ -114,10 +112,8 @@ def way_text(transport: str, detail: str) -> str:
 
 
 def talks(fabric: Fabric) -> tuple[Talk, ...]:
-    """Every connection in the logs; none where there is no log.
-
-    Where one file holds several runs, of two GPUs the last one's: a log that is appended to tells how it was, too.
-    """
+    """Every connection in the logs; none where there is no log. Where one file holds several runs, of two GPUs the last
+    one's: a log that is appended to tells how it was, too."""
     if fabric.log is None:
         return ()
     found = list(_talks(fabric))
@@ -244,8 +240,7 @@ def gpu_pairs(machine: Machine, used: Sequence[Gpu] | None = None) -> Iterator[t
     gpus = machine.gpus if used is None else used
     for number, one in enumerate(gpus):
         for other in gpus[number + 1 :]:
-            path = machine.path(one.label, other.label)
-            if path is not None:
+            if (path := machine.path(one.label, other.label)) is not None:
                 yield one, other, path
 
 

@@ -82,8 +82,7 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 
 
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
-    crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
-    if crash is None:
+    if (crash := next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)) is None:
         return _of_unknown_rank(root, crashes[0]) if alone and not crashes[0].ranks else root
     if root.rule == DIED:
         alike = () if root.op is not None else _alike(crash, root.ranks)
@@ -99,22 +98,20 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
 
 def _of_unknown_rank(root: Root, first: Crash) -> Root:
     """The root with the only failure, where that may be why though no line names its rank."""
-    if _may_be_why(root, first):
+    # whether a rank may have died of a failure that names none; if it exited by itself, of none from outside
+    if root.rule != DIED or root.cause is not None:
+        may_be_why = False
+    else:
+        code = next((int(value) for name, value in root.evidence if name == "exit code"), _SIGNALS)
+        told = first.event.text.rstrip(". ")
+        may_be_why = first.kind not in FROM_OUTSIDE or code >= _SIGNALS or told in root.evidence[0][1]
+    if may_be_why:
         return _perhaps_of(root, first, _ONLY_ERROR)
     # All wait, for one or for the network, and the machine did something to some process.
     all_wait = root.rule in (HOST, NETWORK) and root.confidence == "low"
     if all_wait and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
         return _perhaps_of(root, first, _UNKNOWN_RANK)
     return root
-
-
-def _may_be_why(root: Root, crash: Crash) -> bool:
-    """Whether a rank may have died of a failure that names none; if it exited by itself, of none from outside."""
-    if root.rule != DIED or root.cause is not None:
-        return False
-    code = next((int(value) for name, value in root.evidence if name == "exit code"), _SIGNALS)
-    told = crash.event.text.rstrip(". ")
-    return crash.kind not in FROM_OUTSIDE or code >= _SIGNALS or told in root.evidence[0][1]
 
 
 def _alone_explains(crash: Crash, root: Root) -> bool:
@@ -226,25 +223,20 @@ def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool =
         if kind in FROM_OUTSIDE and kind not in told:
             told.add(kind)
             crashes.append(Crash(kind, (), event))
-    first = _first_lines(log, roots)
+    # by file the first line that tells of a cause, or of the waiting that it explains
+    first: dict[str, int] = {}
+    for root in roots:
+        if root.crash is not None:
+            first.setdefault(root.crash.event.path, root.crash.event.line)
+    for event in log:
+        if event.kind == "timeout":
+            first[event.path] = min(event.line, first.get(event.path, event.line))
     return tuple(_sentence(crash, first) for crash in crashes[:_MOST])
 
 
 def _is_apart(crash: Crash, roots: Sequence[Root]) -> bool:
     """Whether no cause is about its ranks."""
     return crash.alone and not any(set(crash.ranks) & {*root.ranks, *root.waiting} for root in roots)
-
-
-def _first_lines(log: Sequence[LogEvent], roots: Sequence[Root]) -> dict[str, int]:
-    """By file the first line that tells of a cause, or of the waiting that it explains."""
-    lines: dict[str, int] = {}
-    for root in roots:
-        if root.crash is not None:
-            lines.setdefault(root.crash.event.path, root.crash.event.line)
-    for event in log:
-        if event.kind == "timeout":
-            lines[event.path] = min(event.line, lines.get(event.path, event.line))
-    return lines
 
 
 def _sentence(crash: Crash, first: dict[str, int]) -> str:
@@ -394,10 +386,8 @@ def _with_detail(death: Death, text: str) -> Death:
 
 
 def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent], first_told: bool) -> list[int]:
-    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself.
-
-    first_told: it does; else `roots` are all that ended, and those that only lost a peer which failed are none.
-    """
+    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself. first_told:
+    it does; else `roots` are all that ended, and those that only lost a peer which failed are none."""
     own = {event.rank for event in evidence.log if event.rank is not None and _is_its_own(event)}
     reached = {event.rank for event in evidence.log if event.kind in _REACHED} - own
     if not first_told and own.intersection(roots):
@@ -409,10 +399,8 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
 
 
 def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: Collection[int | None]) -> list[int]:
-    """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did.
-
-    All of them where a launcher does not say when, or where the earliest may only have followed another's end.
-    """
+    """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did. All
+    of them where a launcher does not say when, or where the earliest may only have followed another's end."""
     own = [rank for rank in roots if rank not in reached]
     times = {rank: exits[rank].when for rank in own if rank in exits}
     known = {rank: when for rank, when in times.items() if when is not None}

@@ -36,8 +36,7 @@ def says_not_finite(text: str) -> bool:
 
 def what_is_not_finite(text: str) -> tuple[Literal["not_finite", "loss", "norm", "gradients"], str | None]:
     """What is not finite, and 'NaN' or 'inf': no more than the message says."""
-    said = _SAID.search(text)
-    if said is None:
+    if (said := _SAID.search(text)) is None:
         return "not_finite", None
     value = _value(said[0]) or _value(text[said.start() : said.end() + _BEHIND])
     if (said["of"] or said["to"]).lower().startswith("loss"):
@@ -424,28 +423,22 @@ def _first_failures(
     log: Sequence[LogEvent], *, by_watchdog: bool = False, alone: bool = False
 ) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
     """Of each rank, and of the lines of each file that name none, the first failure of its own."""
-    waited = _first_timeouts(log)
+    # the line in which each file first tells of a collective that ran out of time: what is later follows
+    waited: dict[str, int] = {}
+    for event in log:
+        if event.kind == "timeout":
+            waited[event.path] = min(event.line, waited.get(event.path, event.line))
     found: dict[tuple[str, int | None], tuple[CrashKind, LogEvent]] = {}
     for event in log:
         kind = kind_of_only_error(event) if alone else kind_of(event, by_watchdog=by_watchdog)
         if kind is None or (event.line > waited.get(event.path, event.line) and not by_machine(event, kind)):
             continue
         key = (event.path if event.rank is None else "", event.rank)
-        known = found.get(key)
-        if known is None or (known[0] in LATER and kind not in LATER):
+        if (known := found.get(key)) is None or (known[0] in LATER and kind not in LATER):
             found[key] = kind, event
         elif known[0] == kind and event.frames and not known[1].frames:
             found[key] = kind, event  # the same, with its traceback
     return found
-
-
-def _first_timeouts(log: Sequence[LogEvent]) -> dict[str, int]:
-    """The line in which each file first tells of a collective that ran out of time: what is later follows."""
-    lines: dict[str, int] = {}
-    for event in log:
-        if event.kind == "timeout":
-            lines[event.path] = min(event.line, lines.get(event.path, event.line))
-    return lines
 
 
 def by_machine(event: LogEvent, kind: CrashKind) -> bool:

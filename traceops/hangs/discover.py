@@ -108,7 +108,11 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.is_file() and not root.is_dir():
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
     found, run_folder = Found(), run_folder_of(root)
-    manifest = _read_files(root, run_folder, found, jobs)
+    # Read all files below the root, and return the run's manifest, empty without
+    manifest = read_run(run_folder, found) if root.is_dir() else {}
+    for file in _candidates(root, run_folder):
+        _read(file, found, alone=root.is_file())
+    _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
@@ -128,15 +132,6 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not read and manifest.get("failed_rank") is None:
         raise _nothing(root, found, evidence)
     return evidence
-
-
-def _read_files(root: Path, run_folder: Path, found: Found, jobs: int | None) -> dict[str, Any]:
-    """Read all files below the root, and return the run's manifest, empty without."""
-    manifest = read_run(run_folder, found) if root.is_dir() else {}
-    for file in _candidates(root, run_folder):
-        _read(file, found, alone=root.is_file())
-    _read_all_dumps(found, jobs, alone=root.is_file())
-    return manifest
 
 
 def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
@@ -283,8 +278,7 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
         found.files.append(str(path))
     elif is_ras(head):
         found.texts.append(path)
-        events = read_ras(str(path))
-        if events:
+        if events := read_ras(str(path)):
             found.log += events
             found.files.append(str(path))
         if head.lstrip()[:1] == b"{":
@@ -296,8 +290,7 @@ def _read_kind(path: Path, head: bytes, packing: str | None, found: Found, *, al
         found.texts.append(path)
     elif packing is None and is_dump(head):
         # Note the dump and its rank: all are read together.
-        rank = rank_in_name(path)
-        if rank is None:
+        if (rank := rank_in_name(path)) is None:
             raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
         found.dump_files.append((path, rank))
     else:

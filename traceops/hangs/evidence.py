@@ -327,8 +327,7 @@ class HangEvidence(Struct, frozen=True):
     def everybody(self) -> list[int]:
         """All ranks of the job in order; of a world that the evidence does not bear out, those that it names."""
         known = {*self.records, *self.stacks, *self.processes}
-        counted = self.counted
-        if not counted:
+        if not (counted := self.counted):
             known |= {rank for event in self.log for rank in (event.rank, *event.accused) if rank is not None}
             for members in {g.ranks for record in self.records.values() for g in record.groups.values()}:
                 known.update(rank for rank in members or () if 0 <= rank < MOST_RANKS)

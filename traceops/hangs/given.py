@@ -350,10 +350,8 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def rank_of_text(path: Path, one_node: bool) -> int | None:
-    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything.
-
-    Torchrun's own folders, attempt_0/<local rank>/stderr.log, tell it where there is one node only.
-    """
+    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything. Torchrun's own folders,
+    attempt_0/<local rank>/stderr.log, tell it where there is one node only."""
     if one_node and path.parent.parent.name.startswith("attempt_") and path.parent.name.isdecimal():
         return int(path.parent.name)
     if path.name.startswith(("stacks", "py-spy", "pyspy", "stack")):

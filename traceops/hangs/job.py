@@ -43,8 +43,7 @@ def one_job(records: Sequence[RankRecord]) -> tuple[dict[int, RankRecord], list[
     for record in untold:  # it may belong to any job that has all ranks it knows of
         fitting = (world for world in by_size if _members(record) <= set(world or ()))
         by_world[next(fitting, None)].append(record)
-    jobs = [job for same_world in by_world.values() for job in _by_time(same_world)]
-    if not jobs:
+    if not (jobs := [job for same_world in by_world.values() for job in _by_time(same_world)]):
         return {}, []
     kept = max(jobs, key=lambda job: (len({record.rank for record in job}), _latest(job)))
     for job in jobs:
@@ -243,10 +242,8 @@ def world_of(told: Iterable[World], own: Collection[int], named: Collection[int]
 
 
 def worlds_in_logs(texts: Iterable[Path], events: Sequence[LogEvent]) -> list[World]:
-    """What lines of logs say of the number of ranks, and what the sizes of a collective say of its group.
-
-    Raises InputError where a file cannot be read.
-    """
+    """What lines of logs say of the number of ranks, and what the sizes of a collective say of its group. Raises
+    InputError where a file cannot be read."""
     found = [World(size, "sizes") for event in events if (size := _of_sizes(event)) is not None]
     for path in texts:
         sizes: set[int] = set()
@@ -380,11 +377,8 @@ class _Job(Struct, frozen=True):
 
 def with_kernel_joined(log: Sequence[LogEvent], texts: Sequence[Path]) -> list[LogEvent]:
     """The events; what the kernel says that nothing joins to the job beside it is 'trouble', with what is not known.
-
-    Without a job's log, or where a process id, the time or the kind of failure joins them, it stays what it is.
-    """
-    said = [event for event in log if _is_of_kernel(event)]
-    if not said:
+    Without a job's log, or where a process id, the time or the kind of failure joins them, it stays what it is."""
+    if not (said := [event for event in log if _is_of_kernel(event)]):
         return list(log)
     job = _job(log, said, texts)
     if not job.times:
@@ -430,8 +424,7 @@ def _judged(event: LogEvent, job: _Job) -> LogEvent:
 def _apart(event: LogEvent, job: _Job) -> str | None:
     """Why the line is not told as a cause; None where it may be one."""
     told = [(one, _when(event, one.last)) for one in job.times.values() if one.last is not None]
-    whys = [_by_clock(own, one) for one, own in told if own is not None]
-    if not whys:
+    if not (whys := [_by_clock(own, one) for one, own in told if own is not None]):
         # Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause.
         kinds = {failure.kind for failure in job.failures}
         if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):

@@ -86,8 +86,7 @@ class RankPosition:
 
     def finished(self, group: ProcessGroup, sequence: int) -> bool:
         """Whether the rank's call of this collective is complete; one that the recorder forgot is."""
-        call = self.calls.get((group, sequence))
-        if call is None and group in self.counted:
+        if (call := self.calls.get((group, sequence))) is None and group in self.counted:
             return sequence <= self.counted[group]
         return bool(self.entered(group, sequence)) and (call is None or call not in self.pending)
 
@@ -113,11 +112,9 @@ def rank_positions(evidence: HangEvidence) -> dict[int, RankPosition]:
 def _done_for_certain(
     records: Mapping[int, RankRecord], named: Mapping[int, Mapping[str, ProcessGroup]]
 ) -> dict[ProcessGroup, int]:
-    """The last collective that some member is through with, by group: all members have called it.
-
-    From dumps of the unfinished operations alone, whose first one in a group follows what is done. A group where
-    one of these has a root is left out: its root may be through with it before others come.
-    """
+    """The last collective that some member is through with, by group: all members have called it. From dumps of the
+    unfinished operations alone, whose first one in a group follows what is done. A group where one of these has a root
+    is left out: its root may be through with it before others come."""
     done: dict[ProcessGroup, int] = {}
     rooted: set[ProcessGroup] = set()
     for rank, record in records.items():
@@ -217,10 +214,8 @@ def _latest(calls: Iterable[Call], known: Mapping[ProcessGroup, int]) -> dict[Pr
 def _unclear(
     status: GroupStatus, group: ProcessGroup, with_p2p: set[ProcessGroup], done: Mapping[ProcessGroup, int]
 ) -> bool:
-    """Whether a status may count sends and receives instead of collectives.
-
-    It does where it counts fewer than the member must have called, for another to be through with them.
-    """
+    """Whether a status may count sends and receives instead of collectives. It does where it counts fewer than the
+    member must have called, for another to be through with them."""
     too_few = status.enqueued is not None and status.enqueued < done.get(group, 0)
     return status.messages is None and (group in with_p2p or too_few)
 
@@ -266,8 +261,7 @@ def by_signature(calls: Sequence[Call]) -> list[list[Call]]:
     """Calls that agree with each other, largest group first, then that of the lowest rank."""
     sides: list[list[Call]] = []
     for call in calls:
-        side = next((side for side in sides if agree(side[0].op, call.op)), None)
-        if side is None:
+        if (side := next((side for side in sides if agree(side[0].op, call.op)), None)) is None:
             sides.append([call])
         else:
             side.append(call)

@@ -358,8 +358,7 @@ VOCABULARIES = (
 
 def with_carried(root: Root, evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> Root:
     """The root with what its collective carries, where a rank told of it or its size suggests something."""
-    call = _call_of(root, ranks)
-    if call is None or call.op.is_p2p:
+    if (call := _call_of(root, ranks)) is None or call.op.is_p2p:
         return root
     models = evidence.models.get(call.rank, ())
     found = [told for model in models if (told := _of_model(model, call.op)) is not None]
@@ -383,31 +382,26 @@ def _of_model(model: Shards | Trained, op: Operation) -> Carried | None:
     """What of the model has the operation's size; None for one that the program called itself."""
     if model.group not in (None, op.group) or any(frame.file.endswith(_C10D) for frame in op.frames):
         return None
-    return _of_shards(model, op) if isinstance(model, Shards) else _of_bucket(model, op)
-
-
-def _of_shards(model: Shards, op: Operation) -> Carried | None:
-    sent, received = _elements(op.sizes_in), _elements(op.sizes_out)
-    if op.op in _REDUCES and (model.elements == sent or model.shard == received):
-        return Carried("gradients", sent or 0, model.names, model.count)
-    if op.op in _GATHERS and (model.shard == sent or model.elements == received):
-        return Carried("parameters", sent or 0, model.names, model.count)
-    return None
+    if isinstance(model, Shards):
+        sent, received = _elements(op.sizes_in), _elements(op.sizes_out)
+        if op.op in _REDUCES and (model.elements == sent or model.shard == received):
+            return Carried("gradients", sent or 0, model.names, model.count)
+        if op.op in _GATHERS and (model.shard == sent or model.elements == received):
+            return Carried("parameters", sent or 0, model.names, model.count)
+        return None
+    return _of_bucket(model, op)
 
 
 def _of_bucket(model: Trained, op: Operation) -> Carried | None:
     """Parameters that follow each other and have the operation's size together, as DDP fills a bucket from the end.
-
-    Where several such runs have it, they cannot be told apart: the first is named, and how many there are.
-    """
+    Where several such runs have it, they cannot be told apart: the first is named, and how many there are."""
     elements = _elements(op.sizes_in)
     if op.op not in _REDUCES or not elements:
         return None
     sums = [0, *accumulate(size for _, size, _ in model.parameters)]
     place = {total: index for index, total in enumerate(sums)}
     runs = [(first, place[total + elements]) for first, total in enumerate(sums) if total + elements in place]
-    runs = [(first, end) for first, end in runs if _fills(model, first, end)]
-    if not runs:
+    if not (runs := [(first, end) for first, end in runs if _fills(model, first, end)]):
         return None
     first, end = runs[0]
     names = tuple(name for name, _, _ in model.parameters[first:end][:_MOST_NAMES])

@@ -90,11 +90,8 @@ _PACKAGES = LIBRARIES | {"urllib3", "requests", "grpc", "filelock", "nvidia", "d
 
 
 def stack_activity(stack: ThreadStack) -> StackActivity:
-    """What the thread does, as far as the functions on its stack tell.
-
-    A C function that is not named on the stack (time.sleep or .item() in a stack of faulthandler) counts as
-    its caller.
-    """
+    """What the thread does, as far as the functions on its stack tell. A C function that is not named on the stack
+    (time.sleep or .item() in a stack of faulthandler) counts as its caller."""
     frames = stack.frames
     own = next((place for place, frame in enumerate(frames) if is_own(frame)), len(frames))
     where = frames[own] if own < len(frames) else _package_frame(frames)
@@ -102,16 +99,14 @@ def stack_activity(stack: ThreadStack) -> StackActivity:
     kinds = [_kind(frame) for frame in above]
     caller = None if where is None else _code_line(where)
     for kind in _ORDER:
-        matching = [frame for frame, its in zip(above, kinds, strict=True) if its == kind]
-        if matching:
+        if matching := [frame for frame, its in zip(above, kinds, strict=True) if its == kind]:
             function = None if kind in _WITHOUT_FUNCTION else _short(_telling(matching))
             return StackActivity(kind, function, called_from=caller, where=where)
     if not frames:
         return StackActivity("unknown")
     if "input" in map(_kind, frames[own:]):
         return StackActivity("input", at=caller, where=where)
-    named = next((frame for frame in above if frame.file), None)
-    if named is not None:
+    if (named := next((frame for frame in above if frame.file), None)) is not None:
         called_from = None if named is where else caller
         return StackActivity("library", at=_code_line(named), called_from=called_from, where=where)
     if where is None:

@@ -116,10 +116,8 @@ def _exchanges(heads: Sequence[Call], ranks: Mapping[int, RankPosition]) -> list
 
 
 def _finished_elsewhere(operation: JoinedOperation, ranks: Mapping[int, RankPosition], waits: Waits) -> list[int]:
-    """Members that are through with an operation in which these are not.
-
-    Where a member's count is not known, it is through if it waits for these in something later, or finished that.
-    """
+    """Members that are through with an operation in which these are not. Where a member's count is not known, it is
+    through if it waits for these in something later, or finished that."""
     first = operation.calls[0]
     here = {call.rank for call in operation.calls}
     if first.op.is_p2p:
@@ -245,8 +243,7 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
     """
     if root.rule != NETWORK or fabric is None or len(root.ranks) < 2:
         return root
-    between = _between(root.ranks, fabric)
-    if not between:
+    if not (between := _between(root.ranks, fabric)):
         return root
     proof = [*root.evidence, ("NCCL goes by", ", ".join(sorted({talk.way for talk in between})))]
     proof += _quotes("NCCL", [talk.connection.quote for talk in between])

@@ -120,8 +120,7 @@ def _graph(edges: list[Wait]) -> Waits:
 
 
 def _edges(position: RankPosition, ranks: Mapping[int, RankPosition], dead: Collection[int]) -> list[Wait]:
-    head = position.head
-    if head is None:
+    if (head := position.head) is None:
         return []
     if head.op.is_p2p:
         return [wait for call in launch(position) for wait in _to_peer(call, position, ranks)]
@@ -157,8 +156,7 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
             return None
         alike = any(other.ranks == group.ranks for other in member.enqueued)
         return "not_called" if member.record.whole and not alike else "not_recorded"
-    entered = member.entered(group, sequence)
-    if not entered:
+    if not (entered := member.entered(group, sequence)):
         return "not_recorded" if entered is None else "not_called"
     if member.finished(group, sequence):
         return None
@@ -169,17 +167,14 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
 
 def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPosition]) -> list[Wait]:
     """A send waits for its receive and a receive for its send."""
-    peer = head.op.peer
-    if peer is None:
+    if (peer := head.op.peer) is None:
         return []
     if peer not in ranks:
         return [_wait(head, peer, "no_record")]
-    other = counterpart(head, position, ranks[peer])
-    if other is None:
+    if (other := counterpart(head, position, ranks[peer])) is None:
         finished = has_finished(head, position, ranks[peer])
         return [] if finished else [_wait(head, peer, "not_recorded" if finished is None else "not_called")]
-    first = ranks[peer].head
-    if first is None or other is first or _launched_together(other, first):
+    if (first := ranks[peer].head) is None or other is first or _launched_together(other, first):
         return []
     return [_wait(head, peer, "earlier")]
 
@@ -207,10 +202,8 @@ def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call 
 
 
 def has_finished(call: Call, position: RankPosition, peer: RankPosition) -> bool | None:
-    """Whether the peer has finished the other half already; None where that cannot be told.
-
-    Complete records prove it by counting; in a group of two both ends count every message alike.
-    """
+    """Whether the peer has finished the other half already; None where that cannot be told. Complete records prove it
+    by counting; in a group of two both ends count every message alike."""
     opposite = "recv" if call.op.op == "send" else "send"
     if position.record.whole and peer.record.whole:
         own = position.sends.get((call.group, peer.rank, call.op.op), ())
@@ -240,10 +233,8 @@ def _wait(head: Call, on: int, reason: WaitReason) -> Wait:
 
 
 def cycles(by_rank: Mapping[int, frozenset[int]]) -> list[tuple[int, ...]]:
-    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted.
-
-    The strongly connected components with more than one rank that no edge leaves.
-    """
+    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted. The strongly connected
+    components with more than one rank that no edge leaves."""
     nodes = {*by_rank, *(on for waits in by_rank.values() for on in waits)}
     found = []
     for component in _components(nodes, by_rank):
@@ -269,8 +260,7 @@ def _components(nodes: Iterable[int], edges: Mapping[int, frozenset[int]]) -> li
         on_stack.add(start)
         while work:
             node, rest = work[-1]
-            following = next(rest, None)
-            if following is None:
+            if (following := next(rest, None)) is None:
                 work.pop()
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])

@@ -99,8 +99,7 @@ def _alike(roots: Sequence[Root], failed: Collection[int]) -> list[Root]:
 
 def _crash_of(rank: int, death: Death, crashes: Sequence[Crash]) -> Crash | None:
     """What the rank's own log says it did; where a signal ended it, only what shows where that was."""
-    crash = next((crash.of((rank,)) for crash in crashes if rank in crash.ranks), None)
-    if crash is None:
+    if (crash := next((crash.of((rank,)) for crash in crashes if rank in crash.ranks), None)) is None:
         return None
     by_signal = death.exit_code is not None and death.exit_code > _SIGNALS
     return None if by_signal and (crash.kind not in _TOLD_BY_PYTHON or not crash.own_frame) else crash

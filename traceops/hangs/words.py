@@ -146,8 +146,7 @@ def did_what(crash: Crash) -> str:
 
 def own_line(crash: Crash) -> str | None:
     """The innermost line of the program's own code, as 'train (train.py:5)'."""
-    frame = crash.own_frame
-    if frame is None:
+    if (frame := crash.own_frame) is None:
         return None
     return line_text(CodeLine(frame.function, frame.file.replace("\\", "/").rpartition("/")[2], frame.line))
 

@@ -120,14 +120,12 @@ class Detections:
                 tracker(message)
 
     def _to_wandb(self, message: str) -> None:
-        run = getattr(sys.modules.get("wandb"), "run", None)
-        if run is not None:
+        if (run := getattr(sys.modules.get("wandb"), "run", None)) is not None:
             run.log({"traceops/detections": self._count}, commit=False)  # with the program's own next row
             run.summary["traceops/detected"] = message
 
     def _to_mlflow(self, message: str) -> None:
-        mlflow = sys.modules.get("mlflow")
-        if mlflow is not None and mlflow.active_run() is not None:
+        if (mlflow := sys.modules.get("mlflow")) is not None and mlflow.active_run() is not None:
             mlflow.log_metric("traceops/detections", self._count, step=self._steps)
             mlflow.set_tag("traceops.detected", message)
 
@@ -151,8 +149,7 @@ def accumulate_more(
     a script whose own file names RANKS_ENV is left alone, because it multiplies itself. batch: samples of a
     micro-batch. obstacle: why it stays, which is said in place of the table.
     """
-    ranks = ranks_replaced()
-    if ranks is None or asked is False or getattr(holder, _DONE, False):
+    if (ranks := ranks_replaced()) is None or asked is False or getattr(holder, _DONE, False):
         return
     setattr(holder, _DONE, True)
     if asked is None and _script_reads_it():

@@ -56,7 +56,13 @@ class TraceopsCallback(_Callback):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            obstacle = _obstacle(trainer, pl_module)
+            # Why Lightning would not read the option, or not keep it
+            if not pl_module.automatic_optimization:
+                obstacle: str | None = fill("integrations", "obstacle.manual", variable=RANKS_ENV)
+            elif any(type(one).__name__ == "GradientAccumulationScheduler" for one in trainer.callbacks):
+                obstacle = fill("integrations", "obstacle.scheduler", variable=RANKS_ENV)
+            else:
+                obstacle = None
             accumulate_more(trainer, "accumulate_grad_batches", asked=self._accumulate, obstacle=obstacle)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -73,12 +79,3 @@ class TraceopsCallback(_Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._held.close(exception)
-
-
-def _obstacle(trainer: Any, pl_module: Any) -> str | None:
-    """Why Lightning would not read the option, or not keep it."""
-    if not pl_module.automatic_optimization:
-        return fill("integrations", "obstacle.manual", variable=RANKS_ENV)
-    if any(type(one).__name__ == "GradientAccumulationScheduler" for one in trainer.callbacks):
-        return fill("integrations", "obstacle.scheduler", variable=RANKS_ENV)
-    return None

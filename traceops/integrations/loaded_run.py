@@ -143,8 +143,7 @@ class LoadedRun:
 
         Raises UsageError without HTA or traces, InputError where a trace is gone or damaged.
         """
-        traces = {row.rank: self._place(row.trace) for row in self.report.ranks if row.trace}
-        if not traces:
+        if not (traces := {row.rank: self._place(row.trace) for row in self.report.ranks if row.trace}):
             raise UsageError(f"run.hta needs traces, and {self._found.path} has none")
         return hta_analysis(traces)
 
@@ -216,8 +215,7 @@ class LoadedRun:
     def figure(self, name: str) -> go.Figure:
         """A figure of the page as plotly's. Raises KeyError that lists those there are, ImportError without plotly."""
         there = self._described().charts
-        asked = name.replace("_", "-")
-        if asked not in there:
+        if (asked := name.replace("_", "-")) not in there:
             listed = ", ".join(there) or "none"
             raise _Unknown(f"no figure {name!r} of this run{meant(asked, there)}; there are: {listed}")
         figure = _extra("plotly", "Figure", "plotly.graph_objects")
@@ -237,8 +235,7 @@ class LoadedRun:
         """
         folder = self._found.folder
         pages = [folder / name for name in ("summary.html", "hang.html")] if folder is not None else []
-        written = next((page for page in pages if page.is_file()), None)
-        if written is not None and not options:
+        if (written := next((page for page in pages if page.is_file()), None)) is not None and not options:
             data = written.read_bytes()
         else:
             document = self._described()

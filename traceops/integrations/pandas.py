@@ -27,7 +27,9 @@ def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Data
     for name in columns:
         if (dtype := _dtype(hints[name])) is not None:
             made[name] = made[name].astype(dtype)
-    made.attrs["columns"] = column_meanings(kind)
+    # what the fields of a row mean, those that its type describes
+    hints = get_type_hints(kind, include_extras=True)
+    made.attrs["columns"] = {name: said for name in kind.__struct_fields__ if (said := _meaning(hints[name]))}
     return made
 
 
@@ -43,12 +45,6 @@ def events_frame(events: Events) -> pd.DataFrame:
             "correlation": events.correlation,
         }
     )
-
-
-def column_meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """What the fields of a row mean, those that its type describes."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: said for name in kind.__struct_fields__ if (said := _meaning(hints[name]))}
 
 
 def _dtype(hint: Any) -> Literal["Int64", "float64"] | None:

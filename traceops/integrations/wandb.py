@@ -18,8 +18,7 @@ def log_report(folder: str | os.PathLike[str], *, prefix: str = "traceops") -> N
 
     folder: what ``traceops analyze -o`` wrote. Raises UsageError where no run is active, InputError without a report.
     """
-    run = wandb.run
-    if run is None:
+    if (run := wandb.run) is None:
         raise UsageError("no W&B run is active; call log_report after wandb.init() and before finish()")
     found = key_figures(folder)
     run.summary.update({f"{prefix}/{name}": value for name, value in found.figures.items()})

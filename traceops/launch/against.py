@@ -45,11 +45,8 @@ def loaded_files(folder: Path) -> set[Path]:
 
 
 def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[str]:
-    """Warnings about `files`, which the training `label` of the base loaded.
-
-    Raises UsageError if code that differs between the sides came from the working tree or from an installed
-    copy: both sides ran the same then.
-    """
+    """Warnings about `files`, which the training `label` of the base loaded. Raises UsageError if code that differs
+    between the sides came from the working tree or from an installed copy: both sides ran the same then."""
     outside = [file for file in files if not file.is_relative_to(base.folder)]
     of_tree = {inside: file for file in outside if (inside := base.repository.inside(file)) is not None}
     copies = {inside: file for file in outside if (inside := _in_site_packages(file)) is not None}
@@ -67,8 +64,7 @@ def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[s
             f"{label} imported {_some(copied)} as installed in {_root(copies[copied[0]], copied[0])}, so both "
             "sides ran the same; install the project with pip install -e, or put its source on PYTHONPATH"
         )
-    untracked = sorted(base.repository.untracked() & set(of_tree))
-    if not untracked:
+    if not (untracked := sorted(base.repository.untracked() & set(of_tree))):
         return []
     return [_text("untracked", label=label, files=_some(untracked))]
 
@@ -80,10 +76,8 @@ def _in_site_packages(file: Path) -> Path | None:
 
 
 def _ends(file: Path, root: Path) -> list[Path]:
-    """The names under which `file` of a source tree may be installed: from any folder on that is in no package.
-
-    A name alone is a module's only where project files put it: at the top, or in src.
-    """
+    """The names under which `file` of a source tree may be installed: from any folder on that is in no package. A name
+    alone is a module's only where project files put it: at the top, or in src."""
     folders = [*reversed(file.parents)]
     return [
         file.relative_to(folder)
@@ -145,8 +139,7 @@ class BaseCommit(Struct, frozen=True):
 def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -> None:
     """Raise UsageError if the commit lacks the working folder, or the script or module that is trained."""
     repository = base.repository
-    where = repository.inside(base.cwd)
-    if where is None or not repository.in_commit(base.commit, where):
+    if (where := repository.inside(base.cwd)) is None or not repository.in_commit(base.commit, where):
         raise UsageError(f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have")
     if trains[0] == "-m":
         _check_module(base, trains[1], environ)
@@ -196,10 +189,8 @@ def base_plan(plan: Plan, base: BaseCommit, environ: Mapping[str, str]) -> Plan:
 
 
 def python_path(base: BaseCommit, environ: Mapping[str, str]) -> list[str]:
-    """PYTHONPATH of the base: the head's, and what editable installs add, moved into the worktree.
-
-    It comes before site-packages, whose editable installs lead to the working tree.
-    """
+    """PYTHONPATH of the base: the head's, and what editable installs add, moved into the worktree. It comes before
+    site-packages, whose editable installs lead to the working tree."""
     own = [str(base.place(entry) or entry) for entry in _python_path(base.cwd, environ)]
     linked = [str(base.links)] if editable_links(base) else []
     moved = [str(placed) for entry in site_paths(environ) if (placed := base.place(entry)) is not None]
@@ -218,8 +209,7 @@ def editable_links(base: BaseCommit) -> dict[Path, Path]:
         parts = name.split(".")
         inside_another = any(".".join(parts[:n]) in packages for n in range(1, len(parts)))
         source = path if path.is_dir() else path.with_suffix(".py")
-        placed = base.place(source)
-        if placed is not None and not inside_another:
+        if (placed := base.place(source)) is not None and not inside_another:
             link = base.links.joinpath(*parts)
             found[link if path.is_dir() else link.with_suffix(".py")] = placed
     return found
@@ -336,11 +326,8 @@ class Series(Struct, frozen=True):
 
 
 def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Series:
-    """The series of `plan` against `ref`, with everything checked.
-
-    Raises UsageError for what cannot work: several nodes, no git, no repository, no such commit, a script or
-    a working folder that it does not have.
-    """
+    """The series of `plan` against `ref`, with everything checked. Raises UsageError for what cannot work: several
+    nodes, no git, no repository, no such commit, a script or a working folder that it does not have."""
     if plan.cluster.nnodes > 1:
         raise UsageError(
             "--against trains both sides in turn on one machine. On several nodes, start each training by "
@@ -354,8 +341,7 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
     folder = Path(tempfile.gettempdir()).resolve() / f"traceops-base-{short(commit)}"
     base = BaseCommit(repository, ref, commit, cwd, folder)
     check(base, plan.trains, environ)
-    head = git_state(cwd)
-    if head is None:
+    if (head := git_state(cwd)) is None:
         raise UsageError(f"--against {ref}: git does not say which commit {cwd} is on")
     return Series(plan, base, head, repeat)
 
@@ -384,8 +370,7 @@ def run_series(series: Series) -> int:
         _write_pairs(series, done)
         for number, label in enumerate(labels, start=1):
             screen.say(f"{number} of {len(labels)}: {label}, {series.named(label)}")
-            code = _train(series, label)
-            if code:
+            if code := _train(series, label):
                 screen.say(_text("stops", label=label, code_of=series.named(label), code=code))
                 screen.say(_text("complete", done=len(done), all=len(labels), out=where))
                 return code

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,8 +19,8 @@ from traceops.capture.manifest import RankManifest
 from traceops.core import capture_failure
 from traceops.core.claims import Wording
 from traceops.core.errors import TraceopsError
+from traceops.core.rank_files import OBSERVED_FILE, usual_ends
 from traceops.core.rank_files import seldom as seldom_in
-from traceops.core.rank_files import usual_ends
 from traceops.core.rank_text import unrecorded_sentences, who
 from traceops.launch.display import Containment, LineSource, Screen, without_chatter
 from traceops.launch.ended import EndedRun, early_ends, unrecorded_here
@@ -26,12 +28,14 @@ from traceops.launch.evidence import saved_evidence
 from traceops.launch.folder import short_path
 from traceops.launch.outcome import Failure
 from traceops.launch.plan import Plan
+from traceops.machine.files import text
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 _text = Wording("launch", "end")
-_MANY_SWITCHES = 500.0  # per second of processor time: more threads want to run than there are cores
+_BEGIN_BYTES = 1 << 20  # of what was observed: the first steps are in it
+_MANY_SWITCHES = 200.0  # per second of work: time slices of 3 to 5 ms are used up, so more threads want to run than can
 
 
 def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
@@ -108,8 +112,7 @@ def report_cause(plan: Plan, screen: Screen, found: Diagnosis) -> None:
 
     with screen.paused():
         print_cause(found, sys.stderr)
-    crash = found.roots[0].crash
-    if crash is not None and crash.kind == "gpu_memory":
+    if (crash := found.roots[0].crash) is not None and crash.kind == "gpu_memory":
         from traceops.launch.out_of_memory import report_out_of_memory
 
         report_out_of_memory(plan, crash, screen)
@@ -136,7 +139,22 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
     """How the training ended, where it did not by itself."""
     ended = run.ended
     if run.failure is not None:
-        _report_failure(screen, plan, run, run.failure, contain)
+        found, repeated = None, False
+        with contain("find_cause"):
+            found = find_cause(plan)
+            repeated = says(found, run.failure)
+        host = next((rank.host for rank in run.ranks if rank.rank == run.failure.rank), None)
+        reason = None if run.failure.reason == f"exit code {run.failure.exit_code}" or repeated else run.failure.reason
+        kind = "failed_first" if run.failure.exit_code else "ended_first"
+        screen.say(_text(kind, rank=run.failure.rank, host=host, code=run.failure.exit_code, reason=reason))
+        logs = (plan.out / "logs" / f"rank_{run.failure.rank}.{name}.log" for name in ("stderr", "output"))
+        if (log := next((path for path in logs if path.is_file()), None)) is not None:
+            if not plan.shown.shows(run.failure.rank, run.failure.rank):
+                show_end(screen, log, LineSource(plan.shown.mark(run.failure.rank, run.failure.rank), error=True))
+            screen.say(_text("output", log=short_path(log)))
+        with contain("report_cause"):
+            if found is not None:
+                report_cause(plan, screen, found)
     elif ended.hung:
         screen.say(_text("hung", folder=short_path(plan.evidence)))
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
@@ -155,31 +173,13 @@ def _report_end(screen: Screen, plan: Plan, run: EndedRun, contain: Containment)
         screen.say(_text("next_diagnose", out=short_path(plan.out)))
 
 
-def _report_failure(screen: Screen, plan: Plan, run: EndedRun, failure: Failure, contain: Containment) -> None:
-    """Which rank failed first and with what, where its output is, and the cause."""
-    found, repeated = None, False
-    with contain("find_cause"):
-        found = find_cause(plan)
-        repeated = says(found, failure)
-    host = next((rank.host for rank in run.ranks if rank.rank == failure.rank), None)
-    reason = None if failure.reason == f"exit code {failure.exit_code}" or repeated else failure.reason
-    kind = "failed_first" if failure.exit_code else "ended_first"
-    screen.say(_text(kind, rank=failure.rank, host=host, code=failure.exit_code, reason=reason))
-    logs = (plan.out / "logs" / f"rank_{failure.rank}.{name}.log" for name in ("stderr", "output"))
-    if (log := next((path for path in logs if path.is_file()), None)) is not None:
-        if not plan.shown.shows(failure.rank, failure.rank):
-            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
-        screen.say(_text("output", log=short_path(log)))
-    with contain("report_cause"):
-        if found is not None:
-            report_cause(plan, screen, found)
-
-
 def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> None:
     """What was recorded, and what to do next."""
     ranks = run.ranks
     for line in step_lines(ranks):
         screen.say(line)
+    if len(ranks) > 1 and same_samples([plan.out / f"rank_{rank.rank}" / OBSERVED_FILE for rank in ranks]):
+        screen.say(_text("same_samples", n=len(ranks)))
     traced = sum(has_whole_steps(rank, plan.out) for rank in ranks)
     world = plan.cluster.world_size
     if plan.launcher == "none":
@@ -197,6 +197,20 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
     _report_next(screen, plan, run, advise, traced)
 
 
+def same_samples(files: Sequence[Path]) -> bool:
+    """Whether the ranks of these files got the same batches, which were not all one, in their first steps."""
+    seen = set()
+    for file in files:
+        try:
+            with file.open("rb") as lines:
+                begin = lines.read(_BEGIN_BYTES)
+            line = next(line for line in begin.splitlines() if line.startswith(b'["d",'))
+            seen.add(tuple(map(int, json.loads(line)[1])))
+        except (OSError, StopIteration, ValueError, TypeError, IndexError):  # not told, or cut off
+            return False
+    return len(seen) == 1 and len(set(seen.pop())) > 1
+
+
 def _report_use(screen: Screen) -> None:
     """What a command whose steps nobody sees had of the machine, as XGBoost, scikit-learn or NumPy."""
     if sys.platform == "win32":
@@ -210,9 +224,16 @@ def _report_use(screen: Screen) -> None:
     screen.say(
         _text(
             "used", seconds=seconds, busy=busy_s / seconds, cores=cores, memory=memory, blocks=used.ru_inblock * 512,
-            load=os.getloadavg()[0], taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
+            load=os.getloadavg()[0], disk=waits_for_disk_pct(),
+            taken_away=taken_away if taken_away > _MANY_SWITCHES else None,
         )
     )  # fmt: skip
+
+
+def waits_for_disk_pct(pressure: Path = Path("/proc/pressure/io")) -> float | None:
+    """Of the last minute, in which something on this machine waited for storage; None where Linux does not say."""
+    told = re.search(r"^some .*\bavg60=(\d+(?:\.\d+)?)", text(pressure) or "", re.MULTILINE)
+    return float(told[1]) if told else None
 
 
 def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:

@@ -213,8 +213,7 @@ def _write(error: bool, data: bytes) -> None:
     """To stderr or stdout; nothing where that is closed, or its terminal gone."""
     stream = sys.stderr if error else sys.stdout
     with suppress(OSError, ValueError, AttributeError):
-        raw = getattr(stream, "buffer", None)
-        if raw is None:  # a stand-in for text only
+        if (raw := getattr(stream, "buffer", None)) is None:  # a stand-in for text only
             stream.write(data.decode(errors="replace"))
         else:
             stream.flush()

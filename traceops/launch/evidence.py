@@ -128,8 +128,7 @@ def collect(
 
 def set_aside(out: Path) -> Path | None:
     """Move what was collected into a folder of its own, as the job went on; the folder, None where there is nothing."""
-    found = [path for pattern in _OF_A_STALL for path in (out / "evidence").glob(pattern)]
-    if not found:
+    if not (found := [path for pattern in _OF_A_STALL for path in (out / "evidence").glob(pattern)]):
         return None
     kept = next(path for number in count(1) if not (path := out / STALLS / str(number)).exists())
     kept.mkdir(parents=True)
@@ -152,8 +151,7 @@ def saved_evidence(evidence: Path) -> str:
     found = []
     for what, prefix, suffix in (("stacks", "stacks_", ".txt"), ("flight records", "flight_recorder_", "")):
         names = (path.name.removeprefix(prefix).removesuffix(suffix) for path in evidence.glob(f"{prefix}*{suffix}"))
-        ranks = [int(name) for name in names if name.isdigit()]
-        if ranks:
+        if ranks := [int(name) for name in names if name.isdigit()]:
             found.append(f"{what} of {who(ranks)}")
     return "; ".join(found)
 
@@ -249,8 +247,7 @@ def _py_spy(evidence: Path, record: Progress, until: float) -> str | None:
 
 
 def _gpus(evidence: Path, until: float) -> str | None:
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if (program := shutil.which("nvidia-smi")) is None:
         return None
     found = output([program], _left(until, _PROGRAM_S))
     if found.problem is not None:
@@ -263,8 +260,7 @@ def _kernel(evidence: Path, began_s: float, until: float) -> None:
     program = shutil.which("dmesg")
     lines = output([program], _left(until, _PROGRAM_S)).text.splitlines() if program else []
     stamped = [(match, line) for line in lines if (match := _STAMP.match(line)) and _KERNEL.search(line)]
-    told = [line for match, line in stamped if float(match[1]) >= began_s]
-    if told:
+    if told := [line for match, line in stamped if float(match[1]) >= began_s]:
         _write(evidence / f"kernel.{host()}.txt", "\n".join(told) + "\n")
 
 

@@ -72,10 +72,8 @@ def refuse(out: Path, *, overwrite: bool) -> None:
 
 
 def clear(out: Path) -> None:
-    """Remove the run, or series of runs, that lies in `out`, if one does.
-
-    Raises FolderInUse where one of the series still goes on.
-    """
+    """Remove the run, or series of runs, that lies in `out`, if one does. Raises FolderInUse where one of the series
+    still goes on."""
     if not holds_traces(out):
         return
     captures = [path for path in out.iterdir() if _CAPTURE.fullmatch(path.name) and holds_traces(path)]
@@ -189,10 +187,8 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def of_this_machine(folder: Path, mounts: Path = _MOUNTS) -> bool:
-    """True where the file system is one that machines do not share; False where not known.
-
-    It may yet be shared: the machine may be the one that exports it.
-    """
+    """True where the file system is one that machines do not share; False where not known. It may yet be shared: the
+    machine may be the one that exports it."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

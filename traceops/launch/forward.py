@@ -313,7 +313,19 @@ class Forwarder:
         while not self._given_up.is_set():
             over = self._over.is_set()  # asked before the reading: what is written until then is read
             self._find_files(over)
-            read = self._read_once()
+            # a piece of every stream that has one; returns how many bytes that was
+            read = sum(stream.read() for stream in self._files.values())
+            ready: list[int] = []
+            if self._pipes:
+                ready, _, _ = select.select(list(self._pipes), [], [], 0 if read else _POLL_S)
+            elif not read:
+                time.sleep(_POLL_S)
+            for descriptor in ready:
+                if (size := self._pipes[descriptor].read()) == 0:
+                    self._pipes.pop(descriptor).end()
+                read += size
+            for stream in (*self._pipes.values(), *self._files.values()):
+                stream.settle()
             now = time.monotonic()
             if read:
                 self._moved_s = quiet_since = now
@@ -324,22 +336,6 @@ class Forwarder:
                 stream.end()
         for stream in self._files.values():
             stream.close()
-
-    def _read_once(self) -> int:
-        """A piece of every stream that has one; returns how many bytes that was."""
-        read = sum(stream.read() for stream in self._files.values())
-        ready: list[int] = []
-        if self._pipes:
-            ready, _, _ = select.select(list(self._pipes), [], [], 0 if read else _POLL_S)
-        elif not read:
-            time.sleep(_POLL_S)
-        for descriptor in ready:
-            if (size := self._pipes[descriptor].read()) == 0:
-                self._pipes.pop(descriptor).end()
-            read += size
-        for stream in (*self._pipes.values(), *self._files.values()):
-            stream.settle()
-        return read
 
     def _find_files(self, over: bool) -> None:
         for path in self._logs.glob("*/attempt_*/*/*.log") if self._logs is not None else ():

@@ -145,8 +145,7 @@ class Watch:
         return max(_LEAST_S, _MEDIAN_STEPS * median)
 
     def _stall(self, records: Sequence[Progress], stalled: float, limit: float, notes: tuple[str, ...]) -> Stall:
-        gone = [record.rank for record in records if not is_alive(record)]
-        if gone:
+        if gone := [record.rank for record in records if not is_alive(record)]:
             notes += (_text("gone", ranks=gone),)
         if not records:
             notes += (_text("none_started"),)
@@ -154,11 +153,8 @@ class Watch:
 
 
 class _Stillness:
-    """Looks at the ranks again and again, and knows since when nothing has moved.
-
-    looks: how often nothing had moved. since: when something moved last, and `what`.
-    collectives: when collectives were called last.
-    """
+    """Looks at the ranks again and again, and knows since when nothing has moved. looks: how often nothing had moved.
+    since: when something moved last, and `what`. collectives: when collectives were called last."""
 
     def __init__(self, folder: Path, look: Look) -> None:
         self._folder = folder
@@ -187,8 +183,7 @@ class _Stillness:
             self.collectives = now
         moving = [sample for sample, earlier in pairs if sample.moved_since(earlier)]
         moving += [s for s in self._samples.values() if s.rank in self._still and s.woken_since(self._still[s.rank])]
-        moves = _what_moves(alive, moving)
-        if moves:
+        if moves := _what_moves(alive, moving):
             self.what = moves
             self.since, self.looks, self._still = now, 0, self._samples
             self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
@@ -337,8 +332,7 @@ class HangWatch:
         """
         if self._work is not None:
             return False
-        stall = self._watch.suspect(records, time.monotonic())
-        if stall is None:
+        if (stall := self._watch.suspect(records, time.monotonic())) is None:
             return False
         self._screen.say(_text("saved_first", seconds=stall.stalled_s))
         self.saved = True

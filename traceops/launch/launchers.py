@@ -81,9 +81,7 @@ PROGRAMS = (  # that start ranks themselves
 
 def command_of(launcher: str, what: Started) -> list[str]:
     """The command for a script, a module or a Python program; one that begins with the launcher itself stays as it is.
-
-    Raises UsageError where that launcher is not here or cannot start it, with the command that can.
-    """
+    Raises UsageError where that launcher is not here or cannot start it, with the command that can."""
     if not what.trains:
         raise UsageError(f"--launcher {launcher}: give the script after --")
     command = list(what.trains) if what.trains[0] == launcher else _COMMANDS[launcher](what)
@@ -97,13 +95,10 @@ def command_of(launcher: str, what: Started) -> list[str]:
 
 def python_program(trains: Sequence[str]) -> list[str]:
     """`trains` with the file of a program that pip installed, which torchrun can run on each rank; else as it is.
-
-    Programs that start ranks themselves are left: each rank would start them.
-    """
+    Programs that start ranks themselves are left: each rank would start them."""
     if not trains or trains[0].startswith("-") or Path(trains[0]).exists() or trains[0] in PROGRAMS:
         return list(trains)
-    found = shutil.which(trains[0])
-    if found is None:
+    if (found := shutil.which(trains[0])) is None:
         return list(trains)
     try:
         with Path(found).open("rb") as file:
@@ -158,10 +153,8 @@ def check_command(trains: list[str]) -> None:
 
 
 def starts_ranks(trains: list[str]) -> str | None:
-    """The call by which this script seems to start ranks itself; None where it has none, or cannot be read.
-
-    Under torchrun each of its ranks would start them.
-    """
+    """The call by which this script seems to start ranks itself; None where it has none, or cannot be read. Under
+    torchrun each of its ranks would start them."""
     found = _STARTS_RANKS.search(_text_of(trains[0]))
     return found[1] if found else None
 

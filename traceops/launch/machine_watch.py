@@ -22,14 +22,19 @@ from traceops.machine.usage import (
     Nvml,
     Stat,
     all_processes,
+    bytes_read,
     cores_ms,
     descendants,
+    network_bytes,
     process_time,
     quota_ms,
     started_with,
+    storage_of,
 )
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
+_EACH = 30  # looks that all ask what was read
+_TRIED, _MOST_TRIES = (0, 3), 10  # looks of ten at open files, and how many tens
 _WAITS = 0.05  # of the time
 _MUCH_PCT = 10.0  # of a core: a process that is worth a line
 _MOST_OTHERS = 8
@@ -54,6 +59,8 @@ class MachineWatch:
         self._nvml: Nvml | None = None
         self._ended = threading.Event()
         self._looks = 0
+        self._read: dict[int, dict[int, tuple[int, int]]] = {}  # by rank and process
+        self._stored: set[int] = set()  # ranks whose storage is known
         self._waited: dict[int, tuple[int, float]] = {}
         self._cpu: tuple[int, dict[int, Stat]] | None = None
         self._pressed = False
@@ -96,6 +103,10 @@ class MachineWatch:
             stolen, wanted = cores_ms()
             refused, used = quota_ms(ranks[0].pid)
             lines.append(["h", now_ms, *map(_rounded, (stolen, refused, wanted, used))])
+            if (moved := network_bytes()) is not None:
+                lines.append(["n", now_ms, *moved])
+            if self._looks < _EACH or self._looks % _OTHERS_EVERY == 0:
+                lines += self._reading(now_ms, ranks)
         if ranks and (self._pressed or self._looks % _OTHERS_EVERY == 0):
             lines += self._others(now_ms, ranks)
         self._looks += 1
@@ -105,8 +116,7 @@ class MachineWatch:
         lines: list[list[Any]] = []
         self._pressed = False
         for record in ranks:
-            used = process_time(record.pid)
-            if used is None:
+            if (used := process_time(record.pid)) is None:
                 continue
             if used.wait_ms is not None:
                 then, waited = self._waited.get(record.pid, (now_ms, used.wait_ms))
@@ -116,6 +126,20 @@ class MachineWatch:
                 ["r", now_ms, record.rank, record.pid, _rounded(used.cpu_ms), _rounded(used.wait_ms), used.faults,
                  used.core, _rounded(used.ran_ms)]
             )  # fmt: skip
+        return lines
+
+    def _reading(self, now_ms: int, ranks: list[Progress]) -> list[list[Any]]:
+        """What the ranks have read until now, with the workers of their loaders that have ended; and from where."""
+        lines: list[list[Any]] = []
+        for record in ranks:
+            seen = self._read.setdefault(record.rank, {})
+            seen |= bytes_read(record.pid)
+            if seen:
+                lines.append(["d", now_ms, record.rank, *map(sum, zip(*seen.values(), strict=True))])
+            known = record.rank in self._stored or self._looks > _MOST_TRIES * _OTHERS_EVERY
+            if not known and self._looks % _OTHERS_EVERY in _TRIED and (found := storage_of(record.pid)) is not None:
+                self._stored.add(record.rank)
+                lines.append(["m", record.rank, *found])
         return lines
 
     def _others(self, now_ms: int, ranks: Sequence[Progress]) -> list[list[Any]]:

@@ -87,9 +87,7 @@ class WindowDue(Struct, frozen=True):
 
 def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> WindowDue | None:
     """Of a rank's steps until now, where those of the `window` were recorded. None where all is well, or is not known.
-
-    Known it is only when the steps have settled: for a while they have taken as long, and none was compiled.
-    """
+    Known it is only when the steps have settled: for a while they have taken as long, and none was compiled."""
     own = [step for step in steps if step.number in window]
     plain = [step for step in steps if not step.recorded]
     behind = [step for step in plain if step.number > max(window)]
@@ -175,8 +173,7 @@ class SecondWindow:
         log = self._out / "rank_0" / STEPS_FILE
         if not _may_have_another(ranks) or not log.is_file():
             return None
-        found = unlike_since(read_steps(log), set(ranks[0].windows[0].steps))
-        if found is not None:
+        if (found := unlike_since(read_steps(log), set(ranks[0].windows[0].steps))) is not None:
             self.close()
         return found
 
@@ -236,8 +233,7 @@ class OnDemand:
 
     def look(self, records: Sequence[Progress]) -> None:
         """Do what was asked since the last look, if that is a second ago. Raises OSError."""
-        now = time.monotonic()
-        if now < self._next:
+        if (now := time.monotonic()) < self._next:
             return
         self._next = now + _LOOK_EVERY_S
         step = max((record.step for record in records), default=0)

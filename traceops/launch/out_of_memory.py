@@ -44,8 +44,7 @@ def report_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
         blocks.append(text(_text("all_held", others=others, out=short_path(plan.out)), indent=(2, 2)))
     _show(blocks, screen)
     capacity = first.total if first is not None else None if crash.memory is None else crash.memory.total
-    config = _config(plan)
-    if config is None:
+    if (config := _config(plan)) is None:
         rank = first.rank if first is not None else min(crash.ranks, default=0)
         less = [] if first is None else describe_less(first, plan.cluster.world_size)
         _show([*less, _of_script(plan, capacity, rank)], screen)

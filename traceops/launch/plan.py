@@ -163,10 +163,8 @@ LOG_PREFIX = "[rank ${rank}] "
 
 
 class Cluster(Struct, frozen=True):
-    """How many processes, where, and how they find each other; None leaves it to torchrun.
-
-    One node without any of the rendezvous settings is launched standalone, on a free port.
-    """
+    """How many processes, where, and how they find each other; None leaves it to torchrun. One node without any of the
+    rendezvous settings is launched standalone, on a free port."""
 
     nproc: int
     nnodes: int = 1
@@ -310,8 +308,7 @@ class Plan(Struct, frozen=True):
             values["OMP_NUM_THREADS"] = "1"  # as torchrun does, without its warning
         if self.rank_logs is not None:
             values["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = LOG_PREFIX
-        path = python_path(environ)
-        if path is not None:
+        if (path := python_path(environ)) is not None:
             values["PYTHONPATH"] = path
         if self.fallback is not None:
             values |= fabric.SET
@@ -341,10 +338,7 @@ def python_path(environ: Mapping[str, str]) -> str | None:
 
 
 def parse_assignments(texts: list[str]) -> dict[str, str]:
-    """``KEY=VALUE`` texts as a dict.
-
-    Raises UsageError for anything else.
-    """
+    """``KEY=VALUE`` texts as a dict. Raises UsageError for anything else."""
     pairs = [text.partition("=") for text in texts]
     for (key, sign, _), text in zip(pairs, texts, strict=True):
         if not sign or not key.isidentifier():

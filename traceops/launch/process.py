@@ -219,11 +219,8 @@ def run(
 
 
 class _Running:
-    """The command while it runs: who is looked at again and again, and when it is to end.
-
-    hangs, on_demand, stop_at: as of `run`. gone, hung, complete: what was seen; `complete`: all that was asked for is
-    captured.
-    """
+    """The command while it runs: who is looked at again and again, and when it is to end. hangs, on_demand, stop_at: as
+    of `run`. gone, hung, complete: what was seen; `complete`: all that was asked for is captured."""
 
     def __init__(
         self,
@@ -341,9 +338,7 @@ def _outputs(
     progress: Path, ranks: int | None, logs: Path | None, *, one_place: bool
 ) -> tuple[list[tuple[str, str]], list[int]]:
     """The pipes that the ranks are to print into, each with its log as torchrun names it; and ours, which stay open.
-
-    one_place: our own stdout and stderr are the same, so that theirs keep their order.
-    """
+    one_place: our own stdout and stderr are the same, so that theirs keep their order."""
     outputs, held = [], []
     for local_rank, pipe in make_pipes(progress, ranks, one_place=one_place) if ranks and logs is not None else ():
         name = "output" if one_place else pipe.name.partition("_")[0]
@@ -411,10 +406,8 @@ class _Stopping:
 
 
 def _stop(process: subprocess.Popen[bytes], control: int, number: int, *, whole_group: bool) -> None:
-    """Have the supervisor pass the signal on.
-
-    whole_group: the command is the user's own, and Ctrl-C at a terminal is for all of its processes.
-    """
+    """Have the supervisor pass the signal on. whole_group: the command is the user's own, and Ctrl-C at a terminal is
+    for all of its processes."""
     if whole_group and number == signal.SIGINT and from_terminal():
         with suppress(OSError):
             os.write(control, supervise.INTERRUPT)

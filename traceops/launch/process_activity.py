@@ -78,10 +78,8 @@ class ProcessSample(Struct, frozen=True):
 
 
 def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
-    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most.
-
-    Before there is any, at torchrun and what it starts, as rank `STARTING`.
-    """
+    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most. Before there is any, at
+    torchrun and what it starts, as rank `STARTING`."""
     if not alive:
         return {STARTING: ProcessSample(STARTING, time.monotonic(), {}, *spent(os.getpid()))}
     asked = {record.rank: read_pulse(folder, record.rank)[0] for record in alive}
@@ -144,24 +142,21 @@ def _grown(files: Mapping[int, Path], before: Mapping[int, int]) -> set[int]:
 
 def state(pid: int) -> str:
     """The process's state as a letter (R, S, D, T, Z, …), or 'gone'."""
-    fields = stat_fields(pid)
-    if fields:
+    if fields := stat_fields(pid):
         return fields[0]
-    return "gone" if _HAS_PROC else _state_elsewhere(pid)
-
-
-def is_alive(record: Progress) -> bool:
-    """Whether the rank's process is still there."""
-    return state(record.pid) not in ("gone", "Z")
-
-
-def _state_elsewhere(pid: int) -> str:
-    """The same on a system without /proc."""
+    if _HAS_PROC:
+        return "gone"
+    # the same on a system without /proc
     try:
         status: str = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
         return "gone"
     return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_RUNNING: "R"}.get(status, "S")
+
+
+def is_alive(record: Progress) -> bool:
+    """Whether the rank's process is still there."""
+    return state(record.pid) not in ("gone", "Z")
 
 
 def listens(pid: int, number: int) -> bool:
@@ -175,10 +170,8 @@ def listens(pid: int, number: int) -> bool:
 
 
 def spent(pid: int) -> tuple[int, float, float]:
-    """(bytes of storage, seconds of processor, seconds that may be spinning) of a process; see `ProcessSample`.
-
-    Those that it has started are in the first two.
-    """
+    """(bytes of storage, seconds of processor, seconds that may be spinning) of a process; see `ProcessSample`. Those
+    that it has started are in the first two."""
     try:
         rank = psutil.Process(pid)
         family = [rank, *rank.children(recursive=True)]

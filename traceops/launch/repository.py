@@ -104,10 +104,7 @@ class Repository(Struct, frozen=True):
 
 
 def find_repository(folder: Path) -> Repository:
-    """The repository around `folder`.
-
-    Raises UsageError if there is none, or no git.
-    """
+    """The repository around `folder`. Raises UsageError if there is none, or no git."""
     try:
         done = run_git(folder, "rev-parse", "--show-toplevel")
     except FileNotFoundError:
@@ -156,10 +153,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def checked_out(repository: Repository, commit: str, tree: Path) -> Iterator[None]:
-    """`commit` in `tree`, a folder to be made, inside the block.
-
-    Raises UsageError if git cannot check it out.
-    """
+    """`commit` in `tree`, a folder to be made, inside the block. Raises UsageError if git cannot check it out."""
     try:
         with held_signals() as received:  # half a worktree could not be removed
             done = run_git(repository.root, *add_command(commit, tree))

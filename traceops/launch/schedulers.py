@@ -45,10 +45,8 @@ def refuse_task_each(environ: Mapping[str, str], words: Sequence[str], *, nodes_
 
 
 def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
-    """The same on the nodes of the step that this process is a task of; as it is outside of one.
-
-    Raises UsageError where Slurm does not say which nodes there are.
-    """
+    """The same on the nodes of the step that this process is a task of; as it is outside of one. Raises UsageError
+    where Slurm does not say which nodes there are."""
     if _IN_STEP not in environ:
         return cluster
     here = find_identity({name: value for name, value in environ.items() if name.startswith("SLURM_")})
@@ -63,10 +61,8 @@ def first_node_reports(cluster: Cluster, environ: Mapping[str, str]) -> bool:
 
 
 def name_in_slurm(name: str, environ: Mapping[str, str], *, given: bool = True) -> str:
-    """`name` with job and step, which are the same on all nodes and no other run's; as it is outside of a step.
-
-    A name that nobody has given says which task of an array it is, where the batch script itself starts the run.
-    """
+    """`name` with job and step, which are the same on all nodes and no other run's; as it is outside of a step. A name
+    that nobody has given says which task of an array it is, where the batch script itself starts the run."""
     if _IN_STEP not in environ:
         job, task = (environ.get(f"SLURM_ARRAY_{part}_ID") for part in ("JOB", "TASK"))
         return name if given or job is None or task is None else f"{name}-{job}_{task}"
@@ -84,10 +80,8 @@ def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str])
 
 
 def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
-    """The same on the nodes that the variables of torchrun's options name (``PET_NNODES``…), if they do.
-
-    Raises UsageError where they do not say where the nodes meet, and for an elastic job.
-    """
+    """The same on the nodes that the variables of torchrun's options name (``PET_NNODES``…), if they do. Raises
+    UsageError where they do not say where the nodes meet, and for an elastic job."""
     here = find_identity({name: value for name, value in environ.items() if name.startswith("PET_")})
     if here is None or here.nodes == 1:
         return cluster

@@ -192,10 +192,8 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
 
 
 def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Callable[[], None], advise: bool) -> int:
-    """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case.
-
-    free: lets signals through again, for what may take long.
-    """
+    """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case. free: lets signals
+    through again, for what may take long."""
     plan, screen, contain, gathering = launched.plan, launched.screen, launched.contain, launched.gathering
     ended = run.ended
     here: list[RankManifest] = []

@@ -12,10 +12,8 @@ from traceops.traces.discover import TraceFile, discover
 
 
 def summarize_traces(folder: Path, ranks: Collection[int]) -> tuple[int, list[str]]:
-    """Write a summary beside each trace of these ranks; returns how many, and what went wrong.
-
-    Ranks of other nodes, whose traces may lie in the same folder, see to their own.
-    """
+    """Write a summary beside each trace of these ranks; returns how many, and what went wrong. Ranks of other nodes,
+    whose traces may lie in the same folder, see to their own."""
     try:
         found = discover(str(folder))
     except InputError as error:

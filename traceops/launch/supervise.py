@@ -100,8 +100,7 @@ def main(argv: list[str]) -> int:
 def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
     """torchrun's pid. It gets SIGTERM should we die ourselves, and passes that on to its ranks."""
     us = os.getpid()
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         return pid
     try:
         os.setpgid(0, 0)  # a group of its own, as a shell gives a command
@@ -140,8 +139,7 @@ class Tree:
                 if number in _ENDING:
                     self._ask_to_end(number)
             if control in ready:
-                request = os.read(control, 1)
-                if request == KILL:
+                if (request := os.read(control, 1)) == KILL:
                     self._asked = True
                     return alone
                 if request == INTERRUPT:
@@ -309,8 +307,7 @@ def descendants(roots: set[int]) -> set[int]:
         children.setdefault(parent, []).append(pid)
     found, ahead = set(), list(roots)
     while ahead:
-        pid = ahead.pop()
-        if pid not in found:
+        if (pid := ahead.pop()) not in found:
             found.add(pid)
             ahead += children.get(pid, [])
     return found & alive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import inf, log, sqrt
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import Any, ClassVar
 
 import msgspec
@@ -115,7 +115,8 @@ class Detection(Struct, frozen=True, kw_only=True):
 
 
 _PART = 0.35  # of what steps take longer: a cause explains at least so much of it
-_LIKE = 0.5  # of the most that a rank explains: others that explain so much are named too
+_LIKE = 0.5  # of the most that one cause explains: others that explain so much are named too
+_HIDDEN = 0.3  # of a step before: what grew by so much is named too, though the others wait for a slower rank
 _ALIKE = 2.0  # times as much as steps: a line that grew by more is the cause by itself
 _CROWD_PCT, _CROWD_PART = 50.0, 0.1  # of a core, which others take; of the excess, that a main thread waits for one
 _WEIGHTS = 2.0  # looks that count as one
@@ -186,6 +187,7 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     ran_ms: float | None = None
     before_ran_ms: float | None = None  # by how much before, a step
     cores_ms: float | None = None
+    before_cores_ms: float | None = None
     garbage_ms: float = 0.0
     faults: float = 0.0
     retries: float = 0.0
@@ -223,46 +225,53 @@ def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
 def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
     """What fits best where hosts were seen."""
     excess = median(one.now_ms - one.before_ms for one in ranks)
-    fits = {one.rank: _Fit.of(one) for one in ranks}
     least = _GROWN + _GROWN_RANKS * log(len(ranks))
-    found = {one.rank: _of_rank(one, fits[one.rank], excess, least) for one in ranks}
+    fits = {one.rank: _Fit.of(one, least) for one in ranks}
+    found = {one.rank: _of_rank(one, ranks, excess, least) for one in ranks}
     wait, more = sum(fit.wait for fit in fits.values()), max(sum(fit.more for fit in fits.values()), _alike(ranks))
-    own = sum(max(fit.wait, fit.own - _NAMED) for fit in fits.values())
+    own = sum(max(fit.wait, fit.own) for fit in fits.values())
     if more > max(own, wait) and not any(_has_own_cause(one, excess) for one in ranks):
         everyone = tuple(one.rank for one in ranks)
         return [Cause(Why.WORKLOAD, everyone, excess, sure=more - max(own, wait) > _SURE)]
-    most = max((ms for _, ms in found.values()), default=0.0)
-    if most >= _PART * excess:
-        named = [one for one in ranks if found[one.rank][1] >= max(_LIKE * most, _PART * excess)]
-        more_slow = [_indirect(ranks, excess, sure=False)] if _waits_too(named, excess) else []
-        return _causes_by_kind(named, found) + more_slow
+    if max(sum(grew.values()) for grew in found.values()) >= _PART * excess:
+        most = max((ms for grew in found.values() for ms in grew.values()), default=0.0)
+        causes = _causes_by_kind(ranks, found, min(max(_LIKE * most, _PART * excess), most))
+        slowest = max(ranks, key=lambda one: sum(found[one.rank].values()))
+        one_rank = all(cause.ranks == (slowest.rank,) for cause in causes)
+        return causes + ([_indirect(ranks, excess, sure=False)] if one_rank and _waits_too(slowest, excess) else [])
     return [_indirect(ranks, excess, sure=wait - max(own, more) > _SURE)]
 
 
 def _alike(ranks: Sequence[RankEvidence]) -> float:
-    """The log likelihood of ranks that all do more of their own work and of what follows it, in the same measure.
-
-    It need not be in proportion: of larger batches, what a step does once stays as it is.
-    """
+    """The log likelihood of ranks that all do more of their own work and of what follows it, in the same measure. It
+    need not be in proportion: of larger batches, what a step does once stays as it is."""
     grew = [sum(one.grew_ms.get(kind, 0.0) for kind in _GROUPS[Why.HOST]) for one in ranks]
     part = fmean(grew) / max(fmean(one.now_ms - one.before_ms for one in ranks), 1e-9)
     if not _BOTH < part < 1 - _BOTH:
         return -inf
-    return sum(_Fit.of(one, part).more for one in ranks) - _NAMED
+    more = (
+        _Looks.of(one).grown({Why.HOST: part * (one.now_ms - one.before_ms)})
+        + _of_core(one, one.now_ms / one.before_ms - 1)
+        for one in ranks
+    )
+    return sum(more) - _NAMED
 
 
-def _causes_by_kind(named: list[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> list[Cause]:
-    """One for each kind of work that grew, on the ranks where it did; the largest first."""
-    named.sort(key=lambda one: -found[one.rank][1])
-    whys = list(dict.fromkeys(found[one.rank][0] for one in named))
-    return [_cause(why, [one for one in named if found[one.rank][0] is why], found) for why in whys]
+def _causes_by_kind(ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]], bar: float) -> list[Cause]:
+    """One for each kind of work that grew by so much, on the ranks where it did; the largest first. Also where it grew
+    by less, but by a good part of a step more than on other ranks: a slower one hides it."""
+    usual = {why: median_low(found[one.rank].get(why, 0.0) for one in ranks) for why in Why}
+    named = [
+        (ms, why, one) for one in ranks for why, ms in found[one.rank].items()
+        if ms >= bar or ms - usual[why] >= _HIDDEN * one.before_ms
+    ]  # fmt: skip
+    named.sort(key=lambda each: -each[0])
+    whys = list(dict.fromkeys(why for _, why, _ in named))
+    return [_cause(why, [one for _, of, one in named if of is why], found) for why in whys]
 
 
-def _waits_too(named: Sequence[RankEvidence], excess: float) -> bool:
-    """Whether the one rank that others wait for waits longer itself, beyond chance: something else is slow too."""
-    if len(named) > 1:
-        return False
-    one = named[0]
+def _waits_too(one: RankEvidence, excess: float) -> bool:
+    """Whether the rank that others wait for waits longer itself, beyond chance: something else is slow too."""
     then, grew = (sum(kinds.get(kind, 0.0) for kind in _WAITING) for kinds in (one.before_kinds_ms, one.grew_ms))
     off = 0.0
     for ms, whole, looks in ((then, one.before_ms, one.looks[0]), (then + grew, one.now_ms, one.looks[1])):
@@ -271,12 +280,13 @@ def _waits_too(named: Sequence[RankEvidence], excess: float) -> bool:
     return grew - _WAITS_SIGMA * sqrt(off) >= _WAITS_PART * excess
 
 
-def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, tuple[Why, float]]) -> Cause:
+def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]]) -> Cause:
     """One that some ranks' own work shows. ranks: who shows it most first."""
     first = ranks[0]
-    line = first.lines[0] if first.lines and why in (Why.HOST, Why.INPUT) else None
+    fitting = (line for line in first.lines if line.input is (why is Why.INPUT))
+    line = next(fitting, next(iter(first.lines), None)) if why in (Why.HOST, Why.INPUT) else None
     others = first.others if why is Why.CORES else ()
-    return Cause(why, tuple(sorted(one.rank for one in ranks)), found[first.rank][1], line, others=others)
+    return Cause(why, tuple(sorted(one.rank for one in ranks)), found[first.rank][why], line, others=others)
 
 
 def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Cause:
@@ -299,69 +309,86 @@ def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Ca
 
 def _from_outside(ranks: Sequence[RankEvidence]) -> Cause | None:
     """What the machine itself reports: no sample is needed for it."""
-    strange = [one for one in ranks if one.strangers]
-    if strange:
+    if strange := [one for one in ranks if one.strangers]:
         pids = tuple(sorted({pid for one in strange for pid in one.strangers}))
         return Cause(Why.STRANGER, tuple(one.rank for one in strange), strangers=pids)
-    held = [one for one in ranks if one.throttle is not None]
-    if held:
+    if held := [one for one in ranks if one.throttle is not None]:
         return Cause(Why.THROTTLE, tuple(one.rank for one in held), throttle=held[0].throttle)
-    retrying = [one for one in ranks if one.retries >= 0.1]
-    if retrying:
+    if retrying := [one for one in ranks if one.retries >= 0.1]:
         return Cause(Why.ALLOCATOR, tuple(one.rank for one in retrying))
     return None
 
 
-class _Fit(Struct, frozen=True):
-    """How well explanations fit where one rank's host was seen: log likelihoods. why: the kind of its own work that
-    fits best, which grew by `ms`; own: of that; wait: it waits longer; more: it does more of everything."""
+class _Looks(Struct, frozen=True):
+    """Where one rank's host was seen, ms per step by kind of its own work (None: it waits), in so many looks. excess:
+    by how much steps became longer, beyond `before`."""
 
-    why: Why
-    ms: float
+    before: dict[Why | None, float]
+    seen: dict[Why | None, float]
+    now_ms: float
+    excess: float
+    count: float
+
+    @classmethod
+    def of(cls, one: RankEvidence, known: Mapping[Why, float] | None = None) -> _Looks:
+        """Of what is known of a rank. known: ms that grew for reasons that were measured."""
+        was, grew = ({why: sum(side.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
+                     for side in (one.before_kinds_ms, one.grew_ms))  # fmt: skip
+        before = {why: ms + (known or {}).get(why or Why.UNKNOWN, 0.0) for why, ms in was.items()}
+        excess = max(one.now_ms - sum(before.values()), 0.0) if known else one.now_ms - one.before_ms
+        count = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
+        return cls(before, {why: max(was[why] + grew[why], 0.0) for why in _GROUPS}, one.now_ms, excess, count)
+
+    def likelihood(self, expected: Mapping[Why | None, float]) -> float:
+        """Its logarithm, of where a host was seen if this was expected, in ms."""
+        least = _LEAST_SHARE * self.now_ms
+        seen, whole = (sum(kinds.values()) + len(kinds) * least for kinds in (self.seen, expected))
+        parts = ((self.seen[why] + least) / seen * log((ms + least) / whole) for why, ms in expected.items())
+        return self.count * sum(parts)
+
+    def grown(self, kinds: Mapping[Why, float]) -> float:
+        """The log likelihood that these kinds grew by so much, and the rank waits for the rest."""
+        expected = {why: ms + kinds.get(why or Why.UNKNOWN, 0.0) for why, ms in self.before.items()}
+        return self.likelihood({**expected, None: self.before[None] + self.excess - sum(kinds.values())})
+
+    def chosen(self, least: float) -> tuple[dict[Why, float], float]:
+        """The kinds that grew, one after the other as long as that fits better by `least`; and how well kinds fit."""
+        found, fits, own = dict[Why, float](), self.grown({}), -inf
+        while left := [why for why in _OWN if why not in found]:
+            room = self.excess - sum(found.values())
+            tried = ({**found, why: min(max(self.seen[why] - self.before[why], 0.0), room)} for why in left)
+            better = max(tried, key=self.grown)
+            now = self.grown(better)
+            own = max(own, now - len(better) * _NAMED)
+            if now - fits < least:
+                break
+            found, fits = better, now
+        return found, own
+
+
+class _Fit(Struct, frozen=True):
+    """How well explanations fit where one rank's host was seen: log likelihoods. grew: ms of the kinds of its own work
+    that grew beyond chance; own: of some that did; wait: it waits longer; more: it does more of everything."""
+
+    grew: dict[Why, float]
     own: float
     wait: float
     more: float
 
     @classmethod
-    def of(cls, one: RankEvidence, part: float | None = None) -> _Fit:
-        """Of what is known of a rank. part: of what its steps take longer, its own work where all do more; None: in
-        proportion."""
-        before = {why: sum(one.before_kinds_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
-        grew = {why: sum(one.grew_ms.get(kind, 0.0) for kind in kinds) for why, kinds in _GROUPS.items()}
-        excess = one.now_ms - one.before_ms
-        looks = 1 / (1 / max(one.looks[0], 1) + 1 / max(one.looks[1], 1)) / _WEIGHTS
-        seen = {why: max(before[why] + grew[why], 0.0) for why in _GROUPS}
-        whole = sum(seen.values())
-
-        def likelihood(expected: Mapping[Why | None, float]) -> float:
-            sums = {why: ms + _LEAST_SHARE * one.now_ms for why, ms in expected.items()}
-            total = sum(sums.values())
-            parts = ((seen[why] + _LEAST_SHARE * one.now_ms) / (whole + len(seen) * _LEAST_SHARE * one.now_ms)
-                     for why in sums)  # fmt: skip
-            return looks * sum(part * log(ms / total) for part, ms in zip(parts, sums.values(), strict=True))
-
-        def grown(why: Why) -> tuple[float, float]:
-            ms = min(max(grew[why], 0.0), excess)
-            return likelihood({**before, why: before[why] + ms, None: before[None] + excess - ms}), ms
-
-        if not whole:
-            return cls(Why.HOST, 0.0, 0.0, 0.0, -1.0)
-        best = max(_OWN, key=lambda why: grown(why)[0])
-        own, ms = grown(best)
-        wait = likelihood({**before, None: before[None] + excess}) + _of_core(one, 0.0)
-        if part is None:
-            more = likelihood({why: ms * one.now_ms / one.before_ms for why, ms in before.items()})
-        else:
-            own_ms, wait_ms = part * excess, (1 - part) * excess
-            more = likelihood({**before, Why.HOST: before[Why.HOST] + own_ms, None: before[None] + wait_ms})
-        return cls(best, ms, own, wait, more + _of_core(one, excess / one.before_ms))
+    def of(cls, one: RankEvidence, least: float) -> _Fit:
+        """Of what is known of a rank. least: by how much another kind has to fit better."""
+        looks = _Looks.of(one)
+        if not sum(looks.seen.values()):
+            return cls({}, 0.0, 0.0, -1.0)
+        grew, own = looks.chosen(least)
+        more = looks.likelihood({why: ms * one.now_ms / one.before_ms for why, ms in looks.before.items()})
+        return cls(grew, own, looks.grown({}) + _of_core(one, 0.0), more + _of_core(one, looks.excess / one.before_ms))
 
 
 def _of_core(one: RankEvidence, part: float) -> float:
-    """The log likelihood of what a rank's main thread ran longer, if it were such a part of what it ran before.
-
-    Only of hosts that sleep where they wait; one that waits for a GPU may run.
-    """
+    """The log likelihood of what a rank's main thread ran longer, if it were such a part of what it ran before. Only of
+    hosts that sleep where they wait; one that waits for a GPU may run."""
     ran = one.before_ran_ms
     if one.ran_ms is None or ran is None or one.on_gpu or ran > _RUNS_PART * one.before_ms:
         return 0.0
@@ -369,17 +396,43 @@ def _of_core(one: RankEvidence, part: float) -> float:
     return -min(apart * apart / 2, _RUNS_MOST)
 
 
-def _of_rank(one: RankEvidence, fit: _Fit, excess: float, least: float) -> tuple[Why, float]:
-    """What of a rank's own grew most, and by how much."""
-    if one.garbage_ms >= _PART * excess:
-        return Why.GARBAGE, one.garbage_ms
-    grew = fit.ms if fit.own - fit.wait >= least else 0.0
+def _of_rank(one: RankEvidence, ranks: Sequence[RankEvidence], excess: float, least: float) -> dict[Why, float]:
+    """What of a rank's own grew, and by how much: what was measured, and where its host was seen beyond that."""
+    grew, least_ms = _Looks.of(one).chosen(least)[0], _PART * excess
+    measured, known = dict[Why, float](), dict.fromkeys(_OWN, 0.0)
+    if one.garbage_ms >= least_ms:
+        measured[Why.GARBAGE] = known[Why.HOST] = one.garbage_ms
+    elif one.faults >= 1.0 and max(grew.values(), default=0.0) >= least_ms:
+        return {Why.PAGING: max(grew.values())}
+    brought = _where_it_waited(one, ranks)
+    beyond = sum(grew.values()) - sum(brought.values())
+    waited = _waited_for_cores(one, beyond if beyond >= least_ms else 0.0)
+    if waited >= least_ms:
+        measured[Why.CORES] = waited
+        if beyond < least_ms:
+            return measured
+        known = {why: ms + brought[why] for why, ms in known.items()}
+    return measured | _Looks.of(one, known).chosen(least)[0] if measured else grew
+
+
+def _where_it_waited(one: RankEvidence, ranks: Sequence[RankEvidence]) -> dict[Why, float]:
+    """In which work of its own a rank waited longer for cores: as on others that did so, else where it could be."""
+    cores = one.cores_ms or 0.0
+    others = [other for other in ranks if other is not one and (other.cores_ms or 0.0) > _LIKE * cores]
+    sides = [other.grew_ms for other in others] or [one.before_kinds_ms]
+    ms = {why: median(max(sum(side.get(kind, 0.0) for kind in _GROUPS[why]), 0.0) for side in sides) for why in _OWN}
+    whole = sum(ms.values())
+    part = cores / max(whole, 1e-9) if whole > cores or not others else 1.0
+    return {why: own * part for why, own in ms.items()} if whole else {**ms, Why.HOST: 0.0 if others else cores}
+
+
+def _waited_for_cores(one: RankEvidence, beyond: float) -> float:
+    """By how much longer a rank waited for a core, where that is a cause by itself: 0 where it ran longer by as much.
+    beyond: ms of other work that grew, which brings along waits as before."""
     cores, ran = one.cores_ms or 0.0, one.ran_ms or 0.0
-    if one.faults >= 1.0 and grew >= _PART * excess:
-        return Why.PAGING, grew
-    if cores >= _PART * excess and cores > 1.5 * ran and grew - cores < _PART * excess:
-        return Why.CORES, cores
-    return fit.why, grew
+    if beyond:
+        cores -= max(ran, 0.0) * (one.before_cores_ms or 0.0) / max(one.before_ran_ms or 0.0, 1e-9)
+    return cores if cores > 1.5 * (ran - beyond) else 0.0
 
 
 def _has_own_cause(one: RankEvidence, excess: float) -> bool:

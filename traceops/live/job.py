@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from math import sqrt
+from math import log, sqrt
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Protocol
 
 from traceops.core.live_pulses import KINDS, Pulse
 from traceops.live.findings import (
@@ -36,6 +36,7 @@ _LOOKS = 90  # at each rank's host since the change, after which the cause is ju
 _NOTED_PCT = 10.0
 _FEW = 10
 _STEPS, _MOSTLY = 8, 0.6  # since the change, before a cause is named, and the part of them that is slow
+_SURPRISE = 22.0  # and by how much chance is too unlikely to make them so, where some were as slow before
 _LEAST = 1.10  # times the usual step, where a cause is named
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
@@ -45,7 +46,8 @@ _MOST_RANKS = 16  # whose lines are read for one change
 _LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
 _FIRST = 8  # steps that tell nothing of those after them
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
-_PATIENT = 10  # times as long where a rank is seen to evaluate, save or compile
+_PATIENT = 10  # times as long where a rank is seen to do one of these: a new epoch waits for its input
+_PATIENT_KINDS = ("evaluation", "checkpoint", "compiling", "input")
 _SILENT_S = 4.0
 _OF_HELD = 60  # pulses before a change
 _GROWS_EVERY, _GROWS_ALL = 2, 20  # pulses between two judgements, and between those of all whiles
@@ -92,7 +94,7 @@ class RankState:
         self.pace = Pace()
         self.pulses: deque[Pulse] = deque(maxlen=_KEPT)
         self.recent: deque[float] = deque(maxlen=60)
-        self.garbage: deque[tuple[int, float]] = deque(maxlen=2_000)  # ms of each step
+        self.history: deque[tuple[int, float, float]] = deque(maxlen=2_000)  # steps, ms of each, and of that collected
         self.longest_ms = 0.0
         self.long: deque[int] = deque(maxlen=500)  # steps much longer than those before
         self.steps = 0
@@ -107,6 +109,15 @@ class RankState:
         """Of so many steps, the latest ones, the part that takes longer."""
         steps = list(islice(reversed(self.recent), count))
         return sum(step > ms for step in steps) / max(len(steps), 1)
+
+    def surprise(self, ms: float, since: int) -> float:
+        """How little chance explains that steps take longer than this since one, as before some did too: a log
+        likelihood ratio."""
+        took = [(number >= since, step > ms) for number, step, _ in self.history]
+        before, now = ([longer for late, longer in took if late is side] for side in (False, True))
+        usual, part = (sum(before) + 1) / (len(before) + 2), sum(now) / max(len(now), 1)
+        apart = sum(p * log(p / q) for p, q in ((part, usual), (1 - part, 1 - usual)) if p)
+        return len(now) * apart if part > usual else 0.0
 
     def latest(self, count: int) -> list[Pulse]:
         """So many pulses, the latest ones."""
@@ -135,17 +146,25 @@ class RankState:
         if step.recorded:
             return
         self.pace.feed(step.number, ms, step.compile_us / 1000)
-        if len(self.recent) >= _FIRST and ms > _LONG * max(median(list(self.recent)[-_FIRST:]), self.pace.usual_ms):
+        is_long = len(self.recent) >= _FIRST and ms > _LONG * self.pace.usual_ms
+        if is_long and ms > _LONG * median(islice(reversed(self.recent), _FIRST)):
             self.long.append(step.number)
         self.recent.append(ms)
-        self.garbage.append((step.number, step.gc_us / 1000))
+        self.history.append((step.number, ms, step.gc_us / 1000))
         if step.number > _FIRST:
             self.longest_ms = max(self.longest_ms, ms)
 
-    def garbage_grew_ms(self, since: int) -> float:
-        """By how much more a step spends in Python's garbage collector since this one."""
-        before, now = ([ms for number, ms in self.garbage if (number >= since) is late] for late in (False, True))
+    def garbage_grew_ms(self, change: int, since: int) -> float:
+        """By how much more a step spends in Python's garbage collector since this one than before the change."""
+        before = [ms for number, _, ms in self.history if number < change]
+        now = [ms for number, _, ms in self.history if number >= since]
         return fmean(now) - fmean(before) if before and now else 0.0
+
+    def long_ones(self, usual_ms: float) -> list[int]:
+        """Steps much longer than those before, and the one that goes on where it is so by now."""
+        pulse = self.pulse
+        goes_on = pulse is not None and (pulse.time_ns - pulse.begun_ns) / 1e6 > _LONG * usual_ms
+        return [*self.long, self.steps] if goes_on else [*self.long]
 
     def around(self, step: int) -> tuple[list[Pulse], list[Pulse]]:
         """The pulses before this step ended, of later than the start, and those since."""
@@ -155,11 +174,12 @@ class RankState:
 
 
 class _Episode:
-    """A slowdown that goes on. reported: claims, by cause and ranks."""
+    """A slowdown that goes on."""
 
     def __init__(self, now_ns: int, since_ns: int, step: int) -> None:
         self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
-        self.reported: set[tuple[Why, tuple[int, ...]]] = set()
+        self.reported: list[Cause] = []
+        self.suspected: list[Cause] = []  # by the latest judgement
         self.noted = self.closely = False
         self.again = 0
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
@@ -168,7 +188,7 @@ class _Episode:
     @property
     def has_cause(self) -> bool:
         """Whether something was named that is more than other work of the program."""
-        return any(why not in HARMLESS for why, _ in self.reported)
+        return any(cause.why not in HARMLESS for cause in self.reported)
 
 
 class Job:
@@ -243,7 +263,15 @@ class Job:
             return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=False)]
         if episode is None:
             step = min(change.since for change in changes.values())
-            self._episode = _Episode(now_ns, self._time_of(step, now_ns), step)
+            # when this step began, as far as pulses tell; Unix ns
+            times = []
+            for state in self.ranks.values():
+                _, since = state.around(step)
+                if since and since[0].steps >= step:
+                    first = since[0]
+                    ms = state.pace.usual_ms if state.pace.change is None else state.pace.change.now_ms
+                    times.append(first.begun_ns - int((first.steps - step) * ms * 1e6))
+            self._episode = _Episode(now_ns, min(times, default=now_ns), step)
             self._sources.closer()
             return []
         found = []
@@ -263,19 +291,25 @@ class Job:
             return []
         found = []
         causes = causes_of(self._evidence(changes, episode, now_ns))
+        # Once something is named, what else shows has to do so twice: a few seconds have long steps by chance.
+        before, episode.suspected = episode.suspected if episode.reported else causes, causes
         for cause in causes:
+            if not _is_among(cause, before):
+                continue
             if cause.why in INDIRECT and episode.has_cause and len(causes) == 1:
                 continue  # what was named goes on, and nothing else shows
             if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
                 continue
-            if not any(why is cause.why and set(ranks) & set(cause.ranks) for why, ranks in episode.reported):
-                episode.reported.add((cause.why, cause.ranks))
+            if not _is_among(cause, episode.reported):
+                episode.reported.append(cause)
                 found.append(self._slower(cause, changes, episode, now_ns))
             if cause.why is Why.WORKLOAD:
                 for state in self.ranks.values():
                     state.pace.accept()
                 self._episode = None
-        if episode.reported:
+        if not episode.reported:
+            self._sources.closer()  # more looks may decide it
+        else:
             episode.again_ns = now_ns + int(episode.pause_s * 1e9)
             episode.again, episode.closely = episode.again + 1, False
             if episode.again >= _SOON_AGAIN:
@@ -286,18 +320,22 @@ class Job:
         """Whether most steps take longer by a good part, the last ones too: some long ones, by chance, are over."""
         count = self._step() - episode.step
         since = median(change.now_ms / change.before_ms for change in changes.values())
-        slow = [
-            min(
-                self.ranks[rank].part_above(0.6 * change.before_ms + 0.4 * change.now_ms, steps) for steps in (count, 5)
-            )
-            for rank, change in changes.items()
-        ]
-        return count >= _STEPS and since >= _LEAST and median(slow) >= _MOSTLY
+        if count < _STEPS or since < _LEAST:
+            return False
+        bounds = {rank: 0.6 * change.before_ms + 0.4 * change.now_ms for rank, change in changes.items()}
+        slow = (min(self.ranks[rank].part_above(ms, steps) for steps in (count, 5)) for rank, ms in bounds.items())
+        if median(slow) < _MOSTLY:
+            return False
+        return median(self.ranks[rank].surprise(ms, episode.step) for rank, ms in bounds.items()) >= _SURPRISE
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
         """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""
-        looks = self._looks_since(episode.step)
-        if looks < _LOOKS:
+        # At the host of the rank that was looked at least
+        counts = []
+        for state in self.ranks.values():
+            _, since = state.around(episode.step)
+            counts.append(since[-1].looks - since[0].looks if since else 0)
+        if (looks := min(counts, default=0)) < _LOOKS:
             self._sources.closer()
         if looks >= _LOOKS:
             return waited >= _SOON_S
@@ -329,24 +367,24 @@ class Job:
         return Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
 
     def _evidence(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[RankEvidence]:
-        states = [self.ranks[rank] for rank in changes]
-        with_lines = set(list(changes)[:_MOST_RANKS])
-        return [self._evidence_of(state, changes[state.rank], episode, now_ns, state.rank in with_lines)
-                for state in states]  # fmt: skip
+        return [self._evidence_of(self.ranks[rank], change, episode, now_ns, at < _MOST_RANKS)
+                for at, (rank, change) in enumerate(changes.items())]  # fmt: skip
 
     def _evidence_of(
         self, state: RankState, change: Change, episode: _Episode, now_ns: int, with_lines: bool
     ) -> RankEvidence:
         before, since = state.around(change.since)
         since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
-        seen = where_seen(before, state.long), where_seen(since, state.long)
+        first = max(change.since, since[0].steps if since else 0)
+        long = state.long_ones(change.now_ms)
+        seen = where_seen(before, long), where_seen(since, long)
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
-        lines = self._lines_of(state.rank, change, since[0].steps if since else 0) if with_lines else ()
+        lines = self._lines_of(state.rank, change, first) if with_lines else ()
         machine = self._sources.machine(state.rank)
         begun_ms = before[0].time_ns / 1e6 if before else 0.0
         times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
-        host = {} if machine is None else _of_machine(machine, state.rank, change, *times_ms)
+        host = {} if machine is None else machine.evidence(state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
         held_then, held_now = held_at_peaks(before[-_OF_HELD:]), held_at_peaks(since)
@@ -354,41 +392,22 @@ class Job:
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
             looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries,
             held=held_now / held_then if held_then and held_now else 1.0,
-            garbage_ms=state.garbage_grew_ms(change.since), on_gpu=bool(state.pulse and state.pulse.total), **host,
+            garbage_ms=state.garbage_grew_ms(change.since, first),
+            on_gpu=bool(state.pulse and state.pulse.total), **host,
         )  # fmt: skip
 
     def _lines_of(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
-        lines = self._sources.lines(rank)
-        if lines is None:
+        if (lines := self._sources.lines(rank)) is None:
             return ()
         lines.read()
         before, _ = lines.shares(range(_FIRST, change.since))
-        since, _ = lines.shares(range(max(change.since, first), 1 << 62))
+        since, _ = lines.shares(range(first, 1 << 62))
         grew = {
             frame: since.get(frame, 0.0) * change.now_ms - before.get(frame, 0.0) * change.before_ms for frame in since
         }
         most = sorted(grew.items(), key=lambda one: -one[1])[:6]
         told = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
         return tuple(line for line in told if ".backward(" not in line.text)
-
-    def _looks_since(self, step: int) -> int:
-        """At the host of the rank that was looked at least."""
-        counts = []
-        for state in self.ranks.values():
-            _, since = state.around(step)
-            counts.append(since[-1].looks - since[0].looks if since else 0)
-        return min(counts, default=0)
-
-    def _time_of(self, step: int, otherwise: int) -> int:
-        """When this step began, as far as pulses tell; Unix ns."""
-        times = []
-        for state in self.ranks.values():
-            _, since = state.around(step)
-            if since and since[0].steps >= step:
-                first = since[0]
-                ms = state.pace.usual_ms if state.pace.change is None else state.pace.change.now_ms
-                times.append(first.begun_ns - int((first.steps - step) * ms * 1e6))
-        return min(times, default=otherwise)
 
     def _step(self) -> int:
         return max((state.steps for state in self.ranks.values()), default=0)
@@ -419,8 +438,7 @@ class Job:
         return [Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
 
     def _latest_line(self, rank: int) -> LineTime | None:
-        lines = self._sources.lines(rank)
-        if lines is None:
+        if (lines := self._sources.lines(rank)) is None:
             return None
         lines.read()
         shares, _ = lines.shares(range(self.ranks[rank].steps, 1 << 62))
@@ -446,10 +464,9 @@ class Job:
         all_whiles = pulse.number // _GROWS_ALL > state.weighed // _GROWS_ALL
         state.weighed = pulse.number
         pulses = [one for one in state.latest(_KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * _FIRST]
-        for where, limit in (("gpu", pulse.total), ("host", self._host_limit())):
+        for where, limit in (("gpu", pulse.total), ("host", float(getattr(self._sources, "host_bytes", 64 << 30)))):
             sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
-            grows = steady_growth(sizes)
-            if grows is None:
+            if (grows := steady_growth(sizes)) is None:
                 continue
             per_minute, horizon = grows
             left = max(limit - sizes[-1][1], 0) / per_minute
@@ -459,9 +476,6 @@ class Job:
                 )
         return None
 
-    def _host_limit(self) -> float:
-        return float(getattr(self._sources, "host_bytes", 64 << 30))
-
     def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
         shares = {}
         for state in alive:
@@ -470,8 +484,7 @@ class Job:
                 continue
             seen = seen_ms(pulses[0], pulses[-1])
             shares[state.rank] = seen["input"] / max(sum(seen.values()), 1e-9)
-        hungry = {rank: share for rank, share in shares.items() if share >= _STARVED}
-        if not hungry:
+        if not (hungry := {rank: share for rank, share in shares.items() if share >= _STARVED}):
             return []
         claim = Starved(ranks=tuple(hungry), step=self._step(), percent=100 * max(hungry.values()))
         return self._once(claim, now_ns, ("starved", 0), page=False)
@@ -505,8 +518,7 @@ class Job:
         )  # fmt: skip
 
     def _top_line(self, rank: int) -> LineTime | None:
-        lines = self._sources.lines(rank)
-        if lines is None:
+        if (lines := self._sources.lines(rank)) is None:
             return None
         lines.read()
         shares, _ = lines.shares(range(_FIRST, 1 << 62))
@@ -538,29 +550,9 @@ class Job:
             self.goodput.add("hang", (now_ns - before) / 1e9)
 
 
-def _of_machine(
-    machine: MachineReader, rank: int, change: Change, begun_ms: float, onset_ms: float, end_ms: float
-) -> dict[str, Any]:
-    """Fields of `RankEvidence` from the host's counters: of a rank since the change, against two minutes before, in
-    which it trained. begun_ms: when its first steps were over."""
-    known = set(machine.strangers(rank, 0.0, onset_ms - 3_000))
-    others, crowd = machine.busy_others(onset_ms, end_ms)
-    found: dict[str, Any] = {
-        "strangers": tuple(pid for pid in machine.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
-        "throttle": machine.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
-    }  # fmt: skip
-    before, since = (
-        machine.between(rank, max(onset_ms - 120_000, begun_ms), onset_ms),
-        machine.between(rank, onset_ms, end_ms),
-    )
-    if before is None or since is None:
-        return found
-    for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
-        if x is not None and y is not None:
-            found[field] = (y * change.now_ms - x * change.before_ms) / 1000
-    if before.ran_ms is not None:
-        found["before_ran_ms"] = before.ran_ms * change.before_ms / 1000
-    return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
+def _is_among(cause: Cause, causes: Sequence[Cause]) -> bool:
+    """Whether one of these is of the same kind, on some of its ranks."""
+    return any(one.why is cause.why and set(one.ranks) & set(cause.ranks) for one in causes)
 
 
 def _longest_step_s(alive: Sequence[RankState]) -> float:
@@ -571,12 +563,12 @@ def _longest_step_s(alive: Sequence[RankState]) -> float:
 
 
 def _is_patient(state: RankState) -> bool:
-    """Whether the rank's host is seen to evaluate, save or compile in the step that goes on."""
+    """Whether the rank's host is seen to evaluate, save, compile or wait for input in the step that goes on."""
     pulses = [pulse for pulse in state.pulses if pulse.steps == state.steps]
     if len(pulses) < 2:
         return False
     seen = seen_ms(pulses[0], pulses[-1])
-    return seen["evaluation"] + seen["checkpoint"] + seen["compiling"] > 0.5 * sum(seen.values()) > 0
+    return sum(seen[kind] for kind in _PATIENT_KINDS) > 0.5 * sum(seen.values()) > 0
 
 
 def _who_holds_up(alive: Sequence[RankState], now_ns: int) -> tuple[str, tuple[int, ...]]:

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from traceops.core.rank_files import PREFIX, SUFFIX
+from traceops.live.measures import Change
 
 _KEPT = 900  # looks: a quarter of an hour
 _MOST_BYTES = 1 << 20  # of a log in one look
@@ -86,8 +87,7 @@ class MachineReader:
                 continue
 
     def _take(self, line: list[Any]) -> None:
-        kind = line[0]
-        if kind == "r":
+        if (kind := line[0]) == "r":
             _, ms, rank, pid, _, wait, faults, core, ran = line
             self._pids[pid] = rank
             self.ranks.setdefault(rank, deque(maxlen=_KEPT)).append(RankOnHost(ms, ran, wait, faults, core))
@@ -162,6 +162,27 @@ class MachineReader:
             if why:
                 return why[-1], usual, now
         return None
+
+    def evidence(self, rank: int, change: Change, begun_ms: float, onset_ms: float, end_ms: float) -> dict[str, Any]:
+        """Fields of `findings.RankEvidence` from the host's counters: of a rank since the change, against the two
+        minutes before in which it trained. begun_ms: when its first steps were over."""
+        known = set(self.strangers(rank, 0.0, onset_ms - 3_000))
+        others, crowd = self.busy_others(onset_ms, end_ms)
+        found: dict[str, Any] = {
+            "strangers": tuple(pid for pid in self.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
+            "throttle": self.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
+        }  # fmt: skip
+        before, since = (
+            self.between(rank, max(onset_ms - 120_000, begun_ms), onset_ms),
+            self.between(rank, onset_ms, end_ms),
+        )
+        if before is None or since is None:
+            return found
+        for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
+            if x is not None and y is not None:
+                found[f"before_{field}"] = x * change.before_ms / 1000
+                found[field] = (y * change.now_ms - x * change.before_ms) / 1000
+        return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
 
 
 class Machines:

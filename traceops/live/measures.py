@@ -28,6 +28,7 @@ _BACK = 10  # steps near the usual one after which it is over
 _NEAR = 0.06
 _UP = 1.08  # how far the usual step may follow slower steps: what creeps beyond that is a change
 _LEARN = 0.003
+_ACCEPTED = 40  # slow steps that make the usual step where they are accepted
 _GROWS_AFTER_S, _SETTLES = 40.0, 0.85
 # Whiles in s that are judged, and for how many minutes their pace is taken to go on.
 _GROWS_S = {24.0: 60.0, 90.0: 120.0, 300.0: 480.0}
@@ -60,6 +61,7 @@ class Pace:
         self._count = 0  # steps since then
         self._near = 0
         self._slow: deque[float] = deque(maxlen=40)
+        self._first_slow: list[float] = []
         self.change: Change | None = None
 
     def feed(self, number: int, ms: float, known_ms: float = 0.0) -> None:
@@ -70,19 +72,16 @@ class Pace:
         if not self.usual_ms:
             self._first.append(ms - known_ms)
             if len(self._first) >= _LEARNED:
-                self._learn_first()
+                self.usual_ms = self._anchor = median(self._first)
+                apart = 1.4826 * median(abs(ms - self.usual_ms) for ms in self._first)
+                self._deviation = max(apart, _LEAST_DEVIATION * self.usual_ms)
+                self._first = []
             return
         self._last.append(ms - min(known_ms, max(ms - self.usual_ms, 0.0)))
         self._numbers.append(number)
         if len(self._last) < _OF_MEDIAN:
             return
         self._judge(sorted(self._last)[_OF_MEDIAN // 2])
-
-    def _learn_first(self) -> None:
-        self.usual_ms = self._anchor = median(self._first)
-        apart = 1.4826 * median(abs(ms - self.usual_ms) for ms in self._first)
-        self._deviation = max(apart, _LEAST_DEVIATION * self.usual_ms)
-        self._first = []
 
     def _judge(self, middle: float) -> None:
         z = (middle - self.usual_ms) / self._deviation
@@ -92,9 +91,12 @@ class Pace:
             # The median follows when three of its five steps are slow: the third from the last is the first of them.
             self._since, self._count = self._numbers[_OF_MEDIAN // 2], 0
             self._slow.clear()
+            self._first_slow = []
         if self._sum:
             self._count += 1
             self._slow.append(self._last[-1])
+            if len(self._first_slow) < _ACCEPTED:
+                self._first_slow.append(self._last[-1])
         if self.change is None:
             if self._sum > _LIMIT and self._count >= _OF_MEDIAN and self._is_large():
                 self.change = Change(self._since, self.usual_ms, median(self._slow))
@@ -123,12 +125,13 @@ class Pace:
         self._deviation = min(max(self._deviation, _LEAST_DEVIATION * self.usual_ms), 0.5 * self.usual_ms)
 
     def accept(self) -> None:
-        """Take the steps as they are now for the usual ones: their work has changed."""
+        """Take the first steps since the change for the usual ones: their work has changed. What came later has not."""
         self.change, self._sum = None, 0.0
-        self.usual_ms = self._anchor = median(self._slow or self._last)
+        self.usual_ms = self._anchor = median(self._first_slow or self._last)
 
 
 _NOW_AND_THEN, _OFTEN = ("checkpoint", "evaluation"), 0.4
+_BEGUN = 0.1  # of the time between two pulses: of a step that has only begun
 _ENOUGH = 120  # looks without those in single long steps
 
 PARTS = (
@@ -193,17 +196,23 @@ class Seen(Struct, frozen=True):
 def where_seen(pulses: Sequence[Pulse], long: Iterable[int]) -> Seen:
     """Each look counts alike, whatever time it stands for, so that close looks are not hidden by rare ones; without
     single long steps, where that leaves enough: they would hide what each step does."""
-    pairs = [(a.steps, b.steps, seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
-    usual = [pair for pair in pairs if not any(pair[0] <= step <= pair[1] for step in long)]
+    pairs = [(_steps_in(a, b), seen_ms(a, b), b.looks - a.looks) for a, b in pairwise(pulses)]
+    usual = [pair for pair in pairs if not any(step in pair[0] for step in long)]
     whole, left = (sum(looks for *_, looks in some) for some in (pairs, usual))
     ms = dict.fromkeys(KINDS, 0.0)
-    kept = [(seen, looks) for *_, seen, looks in (usual if left >= min(_ENOUGH, 0.35 * whole) else pairs) if looks]
+    kept = [(seen, looks) for _, seen, looks in (usual if left >= min(_ENOUGH, 0.35 * whole) else pairs) if looks]
     for kind in KINDS:
         parts = [seen[kind] * looks / max(sum(seen.values()), 1e-9) for seen, looks in kept]
         # What comes now and then, for a while, is none of what each step does.
         if kind not in _NOW_AND_THEN or sum(part > 0 for part in parts) > _OFTEN * len(parts):
             ms[kind] = sum(parts)
     return Seen(ms, round(sum(ms.values())))
+
+
+def _steps_in(a: Pulse, b: Pulse) -> range:
+    """The steps between two pulses, the one that goes on then too unless it has only begun."""
+    goes_on = b.time_ns - b.begun_ns > _BEGUN * (b.time_ns - a.time_ns)
+    return range(a.steps, b.steps + goes_on)
 
 
 def held_at_peaks(pulses: Sequence[Pulse]) -> float:

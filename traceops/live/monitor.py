@@ -90,8 +90,7 @@ class Trigger:
         if now_s - asked_s > _PATIENCE_S or not in_use(self._out):
             self._waiting = None
             return []
-        number = _window(self._out)
-        if number is None:
+        if (number := _window(self._out)) is None:
             return []
         seen = recorded(self._out, number)
         if not seen.ranks or len(seen.steps) < seen.ranks:
@@ -119,8 +118,7 @@ class Trigger:
             return []
         self._analyzing = None
         text = process.stdout.read() if process.stdout is not None else ""
-        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-        if not lines:
+        if not (lines := [line.rstrip() for line in text.splitlines() if line.strip()]):
             return []
         (report.parent / "card.txt").write_text("\n".join(lines[:_CARD_LINES]) + "\n", encoding="utf-8")
         return lines[:_CARD_LINES]
@@ -142,10 +140,8 @@ def _window(out: Path) -> int | None:
 
 
 def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Sequence[int]) -> str:
-    """The card of the first of these windows, which a detection asked for, and its report.
-
-    It begins with what changed against the latest other window before step `since`: a healthy one of the same job.
-    """
+    """The card of the first of these windows, which a detection asked for, and its report. It begins with what changed
+    against the latest other window before step `since`: a healthy one of the same job."""
     from traceops.pipeline.analyze import analyze_window, find_traces
     from traceops.pipeline.mapping.ranks import MapOptions
     from traceops.render.files import write_report
@@ -159,8 +155,7 @@ def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Seq
         if path.name.startswith("flame."):
             path.unlink()
     lines = []
-    healthy = healthy_window(out, since, numbers)
-    if healthy in recorded_ones:
+    if (healthy := healthy_window(out, since, numbers)) in recorded_ones:
         lines = what_changed(analyze_window(found, recorded_ones[healthy], MapOptions(jobs=1)), now)
     text = io.StringIO()
     print_report(now, text, written[0])
@@ -426,8 +421,7 @@ class Follower:
 
 def has_monitor(out: Path) -> bool:
     """Whether another process watches this run."""
-    state = read_state(out)
-    if state is None or state.get("ended") or state.get("pid") == os.getpid():
+    if (state := read_state(out)) is None or state.get("ended") or state.get("pid") == os.getpid():
         return False
     return time.time() - float(state.get("time_ns", 0)) / 1e9 < _FRESH_S
 

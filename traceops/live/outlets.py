@@ -265,11 +265,17 @@ _COLORS = {
 def screen(state: dict[str, Any], *, sort: str, card: str, rows: int, now_s: float | None = None) -> RenderableType:
     """Everything, for so many rows of ranks. card: of the latest window, empty without one."""
     now = time.time() if now_s is None else now_s
-    parts: list[RenderableType] = [_head(state, now), _goodput(state), _ranks(state, sort, rows)]
+    seconds = {part: value for part, value in state.get("seconds", {}).items() if value > 0}
+    whole = sum(seconds.values())
+    text = Text(f"goodput {100 * (state.get('goodput') or 0):.1f} %  ")
+    for part, value in seconds.items():
+        text.append("█" * round(_BAR * value / whole), style=_COLORS.get(part, "white"))
+    for part, value in sorted(seconds.items(), key=lambda one: -one[1]):
+        text.append(f"  {part} {value:.0f} s", style=_COLORS.get(part, "white"))
+    parts: list[RenderableType] = [_head(state, now), text, _ranks(state, sort, rows)]
     if state.get("gpus"):
         parts.append(_gpus(state))
-    events = state.get("events", [])
-    if events:
+    if events := state.get("events", []):
         parts.append(Panel(_events(events, now), title="detections", title_align="left"))
     if card:
         parts.append(Panel(Text(card), title="latest window", title_align="left"))
@@ -292,17 +298,6 @@ def _head(state: dict[str, Any], now: float) -> Text:
         text.append(f" · no monitor for {age:.0f} s", style="red")
     elif state.get("slow"):
         text.append(" · SLOW", style="bold red")
-    return text
-
-
-def _goodput(state: dict[str, Any]) -> Text:
-    seconds = {part: value for part, value in state.get("seconds", {}).items() if value > 0}
-    whole = sum(seconds.values())
-    text = Text(f"goodput {100 * (state.get('goodput') or 0):.1f} %  ")
-    for part, value in seconds.items():
-        text.append("█" * round(_BAR * value / whole), style=_COLORS.get(part, "white"))
-    for part, value in sorted(seconds.items(), key=lambda one: -one[1]):
-        text.append(f"  {part} {value:.0f} s", style=_COLORS.get(part, "white"))
     return text
 
 

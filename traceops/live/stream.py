@@ -64,8 +64,7 @@ class RankReader:
             return None
         skipped = self._skip()
         steps = self._new_steps()
-        pulses = read_pulses(self._pulses, self._pulse, _MOST_PULSES)
-        if pulses:
+        if pulses := read_pulses(self._pulses, self._pulse, _MOST_PULSES):
             self._pulse = pulses[-1].number
         return RankLook(self.rank, steps, pulses, self._started_ns, anew, skipped)
 
@@ -141,7 +140,7 @@ def has_ended(pulse: Pulse | None) -> bool:
 
 class LineTime(Struct, frozen=True):
     """A line of the program, and by how many ms per step its rank's main thread was seen longer on it, or in what it
-    calls, than before: `before_ms`."""
+    calls, than before: `before_ms`. input: it waits there for the next batch."""
 
     file: str
     line: int
@@ -149,6 +148,7 @@ class LineTime(Struct, frozen=True):
     text: str
     ms: float
     before_ms: float = 0.0
+    input: bool = False
 
 
 class LineReader:
@@ -159,6 +159,7 @@ class LineReader:
         self._at = 0
         self._frames: list[list[Any]] = []
         self._stacks: list[int] = []  # the frame that stands for each
+        self._input: set[int] = set()  # frames that stand for stacks in a loader
         self._samples: deque[tuple[int, int, int]] = deque(maxlen=_MOST_SAMPLES)  # step, frame, µs
 
     def read(self) -> None:
@@ -183,6 +184,8 @@ class LineReader:
         elif line[0] == "s":
             own = [number for number in line[1] if self._frames[number][4] is not None]
             self._stacks.append((own or line[1])[-1])
+            if any("torch/utils/data/" in self._frames[number][1] for number in line[1]):
+                self._input.add(self._stacks[-1])
         elif line[0] == "t":
             for at in range(0, len(line[1]), 3):
                 step, stack, us = line[1][at : at + 3]
@@ -205,4 +208,4 @@ class LineReader:
     def line(self, frame: int, ms: float, before_ms: float = 0.0) -> LineTime:
         """The frame as a reader knows it."""
         function, file, _, line, text = self._frames[frame][:5]
-        return LineTime(file, line, function, text or "", ms, before_ms)
+        return LineTime(file, line, function, text or "", ms, before_ms, frame in self._input)

@@ -56,8 +56,7 @@ def cores(listed: str | None) -> frozenset[int]:
     """The cores of a list like ``0-11,24-35``; empty for no list or one that is none."""
     found: set[int] = set()
     for part in (listed or "").split(","):
-        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
-        if match:
+        if match := re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part):
             found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(found)
 

@@ -43,7 +43,13 @@ def read_interfaces(root: Path, addressed: Collection[str] | None = None) -> tup
     addressed: those with an address; without it, those that have an IPv4 route or are known to have an IPv6 address,
     because /proc lists IPv4 addresses without saying whose they are.
     """
-    routes = _routes(text(root / "proc/net/route") or "")
+    # Interfaces with an IPv4 route, and whether one is the default route
+    routes: dict[str, bool] = {}
+    for line in (text(root / "proc/net/route") or "").splitlines()[1:]:
+        cells = line.split()
+        if len(cells) > 7:
+            default = cells[1] == "00000000" and cells[7] == "00000000"
+            routes[cells[0]] = routes.get(cells[0], False) or default
     sixth = {line.split()[-1] for line in (text(root / "proc/net/if_inet6") or "").splitlines() if line.split()}
     addressed = {*routes, *sixth} if addressed is None else addressed
     found = [
@@ -74,17 +80,6 @@ def _interface(folder: Path, routes: dict[str, bool], addressed: Collection[str]
         ports,
         down,
     )
-
-
-def _routes(table: str) -> dict[str, bool]:
-    """Interfaces with an IPv4 route, and whether one is the default route."""
-    found: dict[str, bool] = {}
-    for line in table.splitlines()[1:]:
-        cells = line.split()
-        if len(cells) > 7:
-            default = cells[1] == "00000000" and cells[7] == "00000000"
-            found[cells[0]] = found.get(cells[0], False) or default
-    return found
 
 
 class Choice(Struct, frozen=True):
@@ -128,15 +123,12 @@ _NOT_BY_ITSELF = ("docker", "lo", "virbr")  # NCCL takes these only where nothin
 def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     """Those NCCL takes where nothing tells it: IP over InfiniBand, else all but docker's, loopback and virbr."""
     usable = [interface for interface in interfaces if interface.usable]
-    infiniband = [interface for interface in usable if interface.name.startswith("ib")]
-    if infiniband:
+    if infiniband := [interface for interface in usable if interface.name.startswith("ib")]:
         return tuple(infiniband)
-    others = [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]
-    if others:
+    if others := [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]:
         return tuple(others)
     for start in ("docker", "lo", "virbr"):
-        last = [interface for interface in usable if interface.name.startswith(start)]
-        if last:
+        if last := [interface for interface in usable if interface.name.startswith(start)]:
             return tuple(last)
     return ()
 
@@ -203,6 +195,10 @@ def _device(folder: Path) -> Rdma:
     except OSError:
         slot = ""
     numa = number(device / "numa_node")
+    # the PCIe link of a device's folder in /sys; None where nothing is known of it, as in virtual machines
+    generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
+    width, widest = (_width(number(device / f"{which}_link_width")) for which in ("current", "max"))
+    link_ = Pcie(generation, width, most, widest)
     return Rdma(
         folder.name,
         tuple(_port(port) for port in entries(folder / "ports") if port.name.isdigit()),
@@ -210,16 +206,8 @@ def _device(folder: Path) -> Rdma:
         link(device / "driver"),
         numa if numa is not None and numa >= 0 else None,
         normal_bus_id(slot),
-        read_pcie(device),
+        None if link_ == Pcie() else link_,
     )
-
-
-def read_pcie(device: Path) -> Pcie | None:
-    """The PCIe link of a device's folder in /sys; None where nothing is known of it, as in virtual machines."""
-    generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
-    width, widest = (_width(number(device / f"{which}_link_width")) for which in ("current", "max"))
-    link_ = Pcie(generation, width, most, widest)
-    return None if link_ == Pcie() else link_
 
 
 def _generation(speed: str | None) -> int | None:
@@ -264,10 +252,8 @@ def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:
 
 
 def v2_index(port: Port) -> int | None:
-    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one.
-
-    Link-local ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid).
-    """
+    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one. Link-local
+    ones do not count, as they do not for NCCL (src/transport/net_ib/connect.cc, validGid)."""
     second = [
         (index, address)
         for index, kind, address in port.gids

@@ -47,8 +47,7 @@ def parse_nvlink_status(text: str) -> dict[int, Links]:
             gpu = int(head[1])
             speeds.setdefault(gpu, [])
         elif gpu is not None and (link := _LINK.match(line)):
-            speed = _SPEED.match(link[2])
-            if speed:
+            if speed := _SPEED.match(link[2]):
                 speeds[gpu].append(float(speed[1]))
             elif "inactive" in link[2].lower():
                 down[gpu] += 1
@@ -63,9 +62,7 @@ def named_gpus(text: str) -> tuple[tuple[int, str, str], ...]:
 
 def parse_p2p(text: str) -> dict[tuple[int, int], str]:
     """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``DR``, ``U``.
-
-    Other matrices in the text are passed over; of several of this kind the first counts.
-    """
+    Other matrices in the text are passed over; of several of this kind the first counts."""
     return next(iter(p2p_matrices(text)), {})
 
 
@@ -170,10 +167,8 @@ def _kind(environ: Mapping[str, str], root: Path) -> str | None:
 
 
 def _redirecting(gpus: Sequence[Path]) -> tuple[str, ...] | None:
-    """Bridges inside PCIe switches above GPUs that ACS makes send everything up.
-
-    Below a port of the root nothing goes from device to device, so ACS there leads nothing astray.
-    """
+    """Bridges inside PCIe switches above GPUs that ACS makes send everything up. Below a port of the root nothing goes
+    from device to device, so ACS there leads nothing astray."""
     above: dict[str, Path] = {}
     for gpu in gpus:
         try:
@@ -309,8 +304,7 @@ def _needed() -> str | None:
 def library_version(path: Path) -> str | None:
     """The version of a libnccl: from the name it links to, else from the text it prints."""
     try:
-        name = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)", path.resolve().name)
-        if name:
+        if name := re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)", path.resolve().name):
             return name[1]
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             match = _SAYS_ITSELF.search(content)
@@ -378,11 +372,8 @@ def field_of(status: str | None, name: str) -> str | None:
 
 
 def _folders(root: Path) -> list[Path]:
-    """The folders of this process's cgroups and of those above them, the nearest first.
-
-    Inside a container the path in /proc is the host's and often leads nowhere; what is mounted is then the
-    process's own.
-    """
+    """The folders of this process's cgroups and of those above them, the nearest first. Inside a container the path in
+    /proc is the host's and often leads nowhere; what is mounted is then the process's own."""
     mount = root / "sys/fs/cgroup"
     found = []
     for line in (text(root / "proc/self/cgroup") or "").splitlines():

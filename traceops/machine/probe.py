@@ -40,10 +40,8 @@ from traceops.machine.xids import DriverLog, parse_driver_log
 
 
 def nccl_files(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[tuple[str, dict[str, str]], ...]:
-    """The files by which NCCL sets variables unseen and what they set, the one that wins first.
-
-    They are NCCL_CONF_FILE, or ``~/.nccl.conf`` without it, and ``/etc/nccl.conf``; the environment beats both.
-    """
+    """The files by which NCCL sets variables unseen and what they set, the one that wins first. They are
+    NCCL_CONF_FILE, or ``~/.nccl.conf`` without it, and ``/etc/nccl.conf``; the environment beats both."""
     own = environ.get("NCCL_CONF_FILE") or str(Path(environ.get("HOME", "/root")) / ".nccl.conf")
     found = []
     for path in (own, "/etc/nccl.conf"):
@@ -153,10 +151,8 @@ def _ask(command: Sequence[str], limit: float, environ: Mapping[str, str], run: 
 
 
 def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, Any]:
-    """What jobs that run side by side gave, by name; without those that took longer than their seconds.
-
-    Their threads are daemons: one that never comes back holds up nothing, not even the end of this process.
-    """
+    """What jobs that run side by side gave, by name; without those that took longer than their seconds. Their threads
+    are daemons: one that never comes back holds up nothing, not even the end of this process."""
     results: dict[str, Any] = {}
     failures: list[Exception] = []
 

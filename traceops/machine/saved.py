@@ -82,8 +82,7 @@ def _by_speaker(text: str) -> list[tuple[str | None, str]]:
         return []
     said: dict[str | None, list[str]] = {}
     for line in lines:
-        match = _SPEAKER.match(line)
-        if match is not None and len(said) < _MOST_SPEAKERS:
+        if (match := _SPEAKER.match(line)) is not None and len(said) < _MOST_SPEAKERS:
             said.setdefault(match[1], []).append(line[match.end() :])
     return [(None if host is None or host.isdigit() else host, "\n".join(words)) for host, words in said.items()]
 
@@ -188,17 +187,6 @@ def _bus_ids(gpus: Sequence[SmiGpu]) -> frozenset[str]:
     return frozenset(gpu.bus_id for gpu in gpus if gpu.bus_id)
 
 
-def gpus_of(machine: Machine) -> ToldGpus:
-    """What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone."""
-    if any(gpu.bus_id for gpu in machine.gpus):
-        return ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
-    return ToldGpus(
-        len(machine.gpus),
-        {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
-        {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
-    )
-
-
 def with_bus_ids(machine: Machine, outputs: Outputs) -> Machine:
     """A matrix has no bus ids: those that nvidia-smi tells of the same GPUs, where it tells one for each."""
     if any(gpu.bus_id for gpu in machine.gpus):
@@ -260,7 +248,15 @@ class SavedOutputs(Struct, frozen=True):
 
     def difference(self, machine: Machine) -> Difference | None:
         """Why the host cannot be this machine, at one time; None where nothing speaks against it."""
-        theirs = gpus_of(machine)
+        # What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone.
+        if any(gpu.bus_id for gpu in machine.gpus):
+            theirs = ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
+        else:
+            theirs = ToldGpus(
+                len(machine.gpus),
+                {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
+                {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
+            )
         told = (difference(one, theirs) for one in told_gpus(self.outputs))
         return next((why for why in told if why is not None), None)
 
@@ -339,8 +335,7 @@ def _groups(parts: Sequence[_Part], name: str | None) -> list[SavedOutputs]:
 
 def _together(name: str, parts: Sequence[_Part]) -> list[SavedOutputs]:
     """Parts of different programs as one host; each by itself where their GPUs are not those of one."""
-    apart = _apart(parts)
-    if apart is None:
+    if (apart := _apart(parts)) is None:
         return [_saved(name, parts)]
     hosts = [_saved(_name_of(part, parts), [part]) for part in parts]
     return [replace(one, apart=apart) if apart.file in one.files else one for one in hosts]

@@ -23,10 +23,8 @@ def is_bug_report(text: str) -> bool:
 
 
 def driver_log(report: str) -> str:
-    """The driver's lines, each once: those of earlier boots, and after a line as of journalctl those of this one.
-
-    What only files of /var/log have is of an earlier boot where the journal of this one is there.
-    """
+    """The driver's lines, each once: those of earlier boots, and after a line as of journalctl those of this one. What
+    only files of /var/log have is of an earlier boot where the journal of this one is there."""
     now: dict[str, str] = {}
     before: dict[str, str] = {}
     filed: dict[str, str] = {}
@@ -80,8 +78,7 @@ _FIELDS = ("PyTorch version", _BUILT, "ROCM used to build PyTorch", "Nvidia driv
 
 def parse_environment(text: str) -> TorchEnvironment | None:
     """The last one of a text; None where there is none."""
-    at = text.rfind(_BUILT)
-    if at < 0:
+    if (at := text.rfind(_BUILT)) < 0:
         return None
     begin = text.rfind(_FIELDS[0], 0, at)
     text = text[max(begin, 0) :][:_MOST]
@@ -229,8 +226,7 @@ def _table(text: str, smi: Smi | None, problems: list[str]) -> TableOutput | Non
     if not found:
         failed = smi_table.failure(text) if smi is None else None
         return TableOutput(None, lost, failed) if lost or failed else None
-    table = smi_table.of_one_machine(found)
-    if table is None:
+    if (table := smi_table.of_one_machine(found)) is None:
         problems.append(SEVERAL_TABLES)
         sound = {gpu.bus_id for gpu in found[-1].smi.gpus}  # since, if it is the same machine
         told = dict.fromkeys((*lost, *(gpu for one in found for gpu in one.unread)))

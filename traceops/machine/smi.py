@@ -63,8 +63,7 @@ def smi_tree(text: str, *, cut_off: bool = False) -> ET.Element | None:
 
     cut_off: GPUs of which parts are missing, and no others; else only whole ones.
     """
-    starts = [match.end() for match in _BANNER.finditer(text)]
-    if not starts:
+    if not (starts := [match.end() for match in _BANNER.finditer(text)]):
         return None
     root, gpu = ET.Element("nvidia_smi_log"), None
     path: list[tuple[str, ET.Element]] = []
@@ -340,8 +339,7 @@ def _reasons(gpu: ET.Element) -> tuple[str, ...]:
 
 def _uncorrectable(gpu: ET.Element, since: str) -> int:
     """Errors of caches and memory; drivers before 470 have them by single and double bits."""
-    block = gpu.find(f"ecc_errors/{since}")
-    if block is None:
+    if (block := gpu.find(f"ecc_errors/{since}")) is None:
         return 0
     total = sum(_whole(element.text) or 0 for element in block if "_uncorrectable" in element.tag)
     return total + sum(_whole(element.text) or 0 for element in block.findall("double_bit/total"))
@@ -360,8 +358,7 @@ def _recovery(gpu: ET.Element) -> str | None:
 
 
 def _health(gpu: ET.Element) -> tuple[str, ...]:
-    block = gpu.find("fabric/health")
-    if block is None:
+    if (block := gpu.find("fabric/health")) is None:
         return ()
     return tuple(
         f"{element.tag.replace('_', ' ')}: {element.text}"

@@ -84,10 +84,8 @@ def tables(text: str) -> list[SmiTable]:
 
 
 def of_one_machine(found: Sequence[SmiTable]) -> SmiTable | None:
-    """The last of the tables; None where there is none, or they differ in more than what changes by the moment.
-
-    Nodes of one cluster have the same models at the same addresses: what is set or broken on one of them tells.
-    """
+    """The last of the tables; None where there is none, or they differ in more than what changes by the moment. Nodes
+    of one cluster have the same models at the same addresses: what is set or broken on one of them tells."""
     if len({_lasting(table) for table in found}) != 1:
         return None
     errors = [[gpu.uncorrectable for gpu in table.smi.gpus] for table in found]

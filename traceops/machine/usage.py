@@ -9,24 +9,29 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from ctypes import byref, c_char, c_int, c_uint, c_ulonglong, c_void_p
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from msgspec import Struct
 
-from traceops.machine.files import text
+from traceops.machine.files import entries, exists, number, text
 
 _THROTTLED = {"throttled_usec": 1e3, "throttled_time": 1e6}  # in cpu.stat of cgroups v2 and v1: so many a ms
 _TICK_MS = 1000.0 / (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 
+_MOST_CHILDREN, _MOST_FILES = 64, 256  # of a rank, and of each of them, that are looked at
+_DATA_BYTES = 1 << 16  # a file that may hold a part of a data set
+_NO_STORAGE = ("/dev/", "/memfd:", "/proc/", "/sys/")
+_READABLE = 0o400  # how the link of a file that is open to read looks
+_WORD = 4  # bytes that InfiniBand's counters count as one
+
 
 class ProcessTime(Struct, frozen=True):
     """Of a process since it began: CPU time, how long its main thread waited for a core, and ran on one, major page
-    faults, its core.
-
-    Milliseconds; None where the kernel does not tell.
-    """
+    faults, its core. Milliseconds; None where the kernel does not tell."""
 
     cpu_ms: float
     wait_ms: float | None
@@ -64,8 +69,7 @@ def read_stat(pid: int, proc: Path) -> Stat | None:
 
 def process_time(pid: int, proc: Path = Path("/proc")) -> ProcessTime | None:
     """None where the process is gone."""
-    stat = read_stat(pid, proc)
-    if stat is None:
+    if (stat := read_stat(pid, proc)) is None:
         return None
     words = (text(proc / str(pid) / "schedstat") or "").split()
     known = len(words) == 3 and words[0].isdigit() and words[1].isdigit()
@@ -83,10 +87,8 @@ def cores_ms(proc: Path = Path("/proc")) -> tuple[float | None, float | None]:
 
 
 def quota_ms(pid: int, root: Path = Path("/")) -> tuple[float | None, float | None]:
-    """CPU time of a process' cgroup, v2 or v1: refused because its quota was used up, and used.
-
-    The kernel adds up what each core was refused: two cores that wait at once count twice.
-    """
+    """CPU time of a process' cgroup, v2 or v1: refused because its quota was used up, and used. The kernel adds up what
+    each core was refused: two cores that wait at once count twice."""
     groups = dict[str, str]()
     listed = text(root / f"proc/{pid}/cgroup")
     if listed is None:  # the process is gone: what is above its cgroup is another's
@@ -117,6 +119,54 @@ def _used_v1(root: Path, groups: Mapping[str, str]) -> float | None:
 
 def _ms(value: str, per: float) -> float | None:
     return int(value) / per if value.isdigit() else None
+
+
+def bytes_read(pid: int, proc: Path = Path("/proc")) -> dict[int, tuple[int, int]]:
+    """Bytes that a process and the children of its main thread have read: from storage, and in all; by pid."""
+    found = {}
+    for one in (pid, *_children(pid, proc)):
+        told = dict(line.split(": ", 1) for line in (text(proc / str(one) / "io") or "").splitlines() if ": " in line)
+        if told.get("read_bytes", "").isdigit() and told.get("rchar", "").isdigit():
+            found[one] = int(told["read_bytes"]), int(told["rchar"])
+    return found
+
+
+def _children(pid: int, proc: Path) -> list[int]:
+    listed = (text(proc / str(pid) / "task" / str(pid) / "children") or "").split()
+    return [int(word) for word in listed[:_MOST_CHILDREN] if word.isdigit()]
+
+
+def storage_of(pid: int, proc: Path = Path("/proc")) -> tuple[str, str] | None:
+    """Where the largest file lies that a process, or a child of it, has open to read: the mount and its file system."""
+    largest, path = 0, ""
+    for one in (pid, *_children(pid, proc)):
+        for descriptor in entries(proc / str(one) / "fd")[:_MOST_FILES]:
+            with suppress(OSError):
+                told = descriptor.stat()
+                readable = descriptor.lstat().st_mode & _READABLE
+                if readable and S_ISREG(told.st_mode) and told.st_size > largest:
+                    largest, path = told.st_size, str(descriptor.readlink())
+    if largest < _DATA_BYTES or path.startswith(_NO_STORAGE):
+        return None
+    mounts = [
+        line.split()[1:3] for line in (text(proc / str(pid) / "mounts") or "").splitlines() if line.count(" ") > 2
+    ]
+    above = [(mount, kind) for mount, kind in mounts if f"{path}/".startswith(f"{mount.rstrip('/')}/")]
+    return max(above, key=lambda one: len(one[0]), default=None)
+
+
+def network_bytes(root: Path = Path("/sys/class")) -> tuple[int, int] | None:
+    """Bytes received and sent by all network devices and InfiniBand ports; None where there are none."""
+    found = []
+    for device in entries(root / "net"):
+        if exists(device / "device"):
+            found.append([number(device / "statistics" / name) for name in ("rx_bytes", "tx_bytes")])
+    for device in entries(root / "infiniband"):
+        for port in entries(device / "ports"):
+            words = [number(port / "counters" / name) for name in ("port_rcv_data", "port_xmit_data")]
+            found.append([None if count is None else _WORD * count for count in words])
+    known = [(got, sent) for got, sent in found if got is not None and sent is not None]
+    return (sum(got for got, _ in known), sum(sent for _, sent in known)) if known else None
 
 
 def all_processes(proc: Path = Path("/proc")) -> dict[int, Stat]:

@@ -102,8 +102,7 @@ def _values(text: str) -> tuple[str, ...] | range | None:
 
 def as_number(value: str) -> int | None:
     """The number that C's strtoll reads, in base 8, 10 or 16; None where the text does not begin with one."""
-    match = _NUMBER.match(value)
-    if match is None:
+    if (match := _NUMBER.match(value)) is None:
         return None
     digits = match[2]
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") and len(digits) > 1 else 10

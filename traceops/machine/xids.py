@@ -74,7 +74,8 @@ class DriverLog(Struct, frozen=True):
 
 def parse_driver_log(log: str) -> DriverLog:
     """The driver's errors in a kernel's log."""
-    earlier, now = by_boot(log)
+    last = max(_boots(log), default=0)
+    earlier, now = log[:last], log[last:]
     return DriverLog(
         *(DriverWords(parse_xids(part), parse_failures(part)) if part else DriverWords() for part in (earlier, now))
     )
@@ -97,12 +98,6 @@ def parse_failures(log: str) -> tuple[DriverFailure, ...]:
 def begins_at_boot(log: str) -> bool:
     """Whether a kernel's log holds the first lines of a boot."""
     return next(_boots(log), None) is not None
-
-
-def by_boot(log: str) -> tuple[str, str]:
-    """The log of earlier boots, and of the last one."""
-    last = max(_boots(log), default=0)
-    return log[:last], log[last:]
 
 
 def _boots(log: str) -> Iterator[int]:
@@ -140,8 +135,7 @@ def parse_xids(log: str) -> tuple[Xid, ...]:
     last: dict[tuple[str | None, int], str] = {}
     lines = _driver_lines(log)
     for line in lines:
-        match = _XID.match(line)
-        if match:
+        if match := _XID.match(line):
             key = (normal_bus_id(match[1]), int(match[2]))
             counts[key] += 1
             last[key] = match[3].strip()[:_SHOWN]

@@ -76,10 +76,8 @@ _TO_DEVICE = re.compile(r"HtoD|Host(ToDevice| -> Device)", re.IGNORECASE)
 
 
 class HostCollectives(Struct, frozen=True):
-    """Per collective the row of the backend's note, and when the ranks exchanged data, ns.
-
-    `launch` is the call that asked for it, or the note itself where that is not known; `launched` when it had.
-    """
+    """Per collective the row of the backend's note, and when the ranks exchanged data, ns. `launch` is the call that
+    asked for it, or the note itself where that is not known; `launched` when it had."""
 
     row: Int
     start: Int
@@ -96,49 +94,38 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
     send or receive lasts until it is waited for: where there are such, nothing is known.
     """
     rows = host.exchanged
-    if not len(rows) or named(events, ONE_WAY).take(events.name[rows]).any():
+    if not len(rows) or np.count_nonzero(named(events, ONE_WAY).take(events.name[rows])):
         return None
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    start, end = _exchange(events, host, rows)
+    rows = rows[events.ts[rows].argsort(kind="stable")]
+    # when each exchange began and ended: after the thread's waits for the device, and before it copies back
+    start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
+    copies = events.in_cats(*DEVICE_MEMORY_CATS).nonzero()[0]
+    back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
+    calls = host.launches[is_in(events.correlation[host.launches], back[back >= 0])]
+    waits = host.waits_of_exchanges
+    for tid in uniques(events.tid[rows]):
+        own = (events.tid[rows] == tid).nonzero()[0]
+        # the first of sorted moments at or after each of `since`; the end of time where there is none
+        moments = np.sort(events.ts[calls[events.tid[calls] == tid]])
+        padded: Int = np.append(moments, np.iinfo(np.int64).max)
+        first: Int = padded[moments.searchsorted(start[own])]
+        end[own] = np.minimum(end[own], first)
+        over = waits[events.tid[waits] == tid]
+        over = np.sort(events.ts[over] + events.dur[over])
+        last = over.searchsorted(end[own], side="right") - 1
+        found = last >= 0
+        start[own[found]] = np.maximum(start[own[found]], over[last[found]])
     launch = calls_of(events, rows)
     launched = np.where(launch == rows, events.ts[rows], events.ts[launch] + events.dur[launch])
     return HostCollectives(rows, start, end, launch, np.minimum(launched, start))
 
 
-def _exchange(events: Events, host: HostRows, rows: Int) -> tuple[Int, Int]:
-    """When each exchange began and ended: after the thread's waits for the device, and before it copies back."""
-    start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
-    copies = np.flatnonzero(events.in_cats(*DEVICE_MEMORY_CATS))
-    back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
-    calls = host.launches[is_in(events.correlation[host.launches], back[back >= 0])]
-    waits = host.waits_of_exchanges
-    for tid in uniques(events.tid[rows]):
-        own = np.flatnonzero(events.tid[rows] == tid)
-        first = _first_from(np.sort(events.ts[calls[events.tid[calls] == tid]]), start[own])
-        end[own] = np.minimum(end[own], first)
-        over = waits[events.tid[waits] == tid]
-        over = np.sort(events.ts[over] + events.dur[over])
-        last = np.searchsorted(over, end[own], side="right") - 1
-        found = last >= 0
-        start[own[found]] = np.maximum(start[own[found]], over[last[found]])
-    return start, end
-
-
-def _first_from(moments: Int, since: Int) -> Int:
-    """The first of sorted moments at or after each of `since`; the end of time where there is none."""
-    padded: Int = np.append(moments, np.iinfo(np.int64).max)
-    first: Int = padded[np.searchsorted(moments, since)]
-    return first
-
-
 def calls_of(events: Events, rows: Int) -> Int:
-    """The call of each collective, in the order of `rows`: its own row where they do not fit.
-
-    A backend runs its collectives in the order in which they were called.
-    """
+    """The call of each collective, in the order of `rows`: its own row where they do not fit. A backend runs its
+    collectives in the order in which they were called."""
     calls = rows_named(events, _CALL)
     calls = calls[events.in_cats(*OPERATOR_CATS)[calls]]
-    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = calls[events.ts[calls].argsort(kind="stable")]
     calls = calls[events.ts[calls] <= events.ts[rows[-1]]]
     most = min(len(rows), len(calls))
     found: Int = rows.copy()
@@ -211,21 +198,19 @@ class Activity(Struct, frozen=True, dict=True):
     @cached_property
     def by_start(self) -> Int:
         """Positions in the order in which they began."""
-        return np.argsort(self.start, kind="stable")
+        return self.start.argsort(kind="stable")
 
     @cached_property
     def by_launch(self) -> Int:
         """Positions in the order in which they were launched."""
-        return np.argsort(self.launched, kind="stable")
+        return self.launched.argsort(kind="stable")
 
 
 def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: str | None = None) -> Activity:
-    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU.
-
-    `own_kernels` are patterns of kernels that communicate, beside those that are known. `backend`: the ranks'.
-    """
+    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU. `own_kernels` are
+    patterns of kernels that communicate, beside those that are known. `backend`: the ranks'."""
     host = HostRows(events)
-    gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
+    gpu = events.in_cats(*DEVICE_CATS).nonzero()[0]
     if not len(gpu):
         lost = len(host.kernel_launches) > 0
         lost = lost or _runs_on_gpu(events)
@@ -237,24 +222,23 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
     launched = np.where(launch >= 0, events.ts[launch], start)
     kind = _gpu_kind(events, gpu, own_kernels)
     found = Activity(True, gpu, start, start + events.dur[gpu], kind, launch, launched, host)
-    return found if (kind == COMM).any() else _with_host_collectives(events, found)
+    return found if np.count_nonzero(kind == COMM) else _with_host_collectives(events, found)
 
 
 def _runs_on_gpu(events: Events) -> bool:
     """Whether the host calls operators that run on a GPU only, or waits for a GPU's context."""
     operators = events.in_cats(*OPERATOR_CATS)
-    if operators[rows_named(events, _ONLY_ON_GPU)].any():
+    if np.count_nonzero(operators[rows_named(events, _ONLY_ON_GPU)]):
         return True
     allocations = rows_named(events, _ALLOCATION)
-    if (operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)).any():
+    if np.count_nonzero(operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)):
         return True
-    return bool(operators[rows_named(events, _ON_MPS)].any()) and not len(rows_named(events, _NESTED))
+    return bool(np.count_nonzero(operators[rows_named(events, _ON_MPS)])) and not len(rows_named(events, _NESTED))
 
 
 def _with_host_collectives(events: Events, device: Activity) -> Activity:
     """The device's activity with the collectives that the host runs for it, where there are such."""
-    ran = find_host_collectives(events, device.host)
-    if ran is None:
+    if (ran := find_host_collectives(events, device.host)) is None:
         return device
     return replace(
         device,
@@ -286,14 +270,14 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
     calls = calls[events.correlation[calls] >= 0]
     if not len(calls):
         return np.full(len(rows), -1, dtype=np.int64)
-    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = calls[events.ts[calls].argsort(kind="stable")]
     ids, sought = events.correlation[calls], events.correlation[rows]
     least, span = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
     if span <= _CELLS_A_CALL * len(calls):
         ids, sought = ids - least, sought - least
     else:
         values, ids = np.unique(ids, return_inverse=True)
-        place = np.searchsorted(values, sought)
+        place = values.searchsorted(sought)
         span = len(values)
         sought = np.where(values[np.minimum(place, span - 1)] == sought, place, -1)
     launch = np.full(span + 1, -1, dtype=np.int64)  # the last for what nobody launched
@@ -307,13 +291,20 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
         comm = rows_named(events, _CPU_COMM_FALLBACK)
     if lost:  # the calls of a backend whose kernels are missing only launch them
         comm = comm[:0]
-    ops = np.flatnonzero(events.in_cats(*OPERATOR_CATS))
+    ops = events.in_cats(*OPERATOR_CATS).nonzero()[0]
     other = named(events, _NOT_CPU_COMPUTE).take(events.name[ops])
     ops, calls = ops[~other], ops[other]
     wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # An operator that calls a collective or waits for one (wait_tensor in DTensor's aten::addmm) does so inside.
-    ops = ops[~_hold(events, ops, calls)]
+    # which rows have one of `inner` begin inside them on their thread
+    held = np.zeros(len(ops), dtype=bool)
+    for tid in uniques(events.tid[calls]):
+        mine = (events.tid[ops] == tid).nonzero()[0]
+        begins = np.sort(events.ts[calls[events.tid[calls] == tid]])
+        start, end = events.ts[ops[mine]], events.ts[ops[mine]] + events.dur[ops[mine]]
+        held[mine] = begins.searchsorted(end) > begins.searchsorted(start)
+    ops = ops[~held]
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     # A send or receive lasts until it is waited for, with work of its thread meanwhile.
     whole = comm[~named(events, ONE_WAY).take(events.name[comm])]
@@ -321,17 +312,6 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     lying = find_nesting(events, ops)
     ops = np.sort(lying.rows[lying.outermost], kind="stable")
     rows = np.concatenate((ops, comm))
-    kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
+    kind = np.array([COMPUTE, COMM], dtype=np.int8).repeat((len(ops), len(comm)))
     start = events.ts[rows]
     return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host, lost)
-
-
-def _hold(events: Events, rows: Int, inner: Int) -> NDArray[np.bool_]:
-    """Which rows have one of `inner` begin inside them on their thread."""
-    held = np.zeros(len(rows), dtype=bool)
-    for tid in uniques(events.tid[inner]):
-        mine = np.flatnonzero(events.tid[rows] == tid)
-        begins = np.sort(events.ts[inner[events.tid[inner] == tid]])
-        start, end = events.ts[rows[mine]], events.ts[rows[mine]] + events.dur[rows[mine]]
-        held[mine] = np.searchsorted(begins, end) > np.searchsorted(begins, start)
-    return held

@@ -46,7 +46,7 @@ def find_purposes(
     unsized = (size < 0) & (took >= _SMALL_NS)
     goes, each_way = _out_and_back(activity, steps, which[unsized], to_device[unsized])
     if each_way >= _SEVERAL:
-        found[np.flatnonzero(unsized)[goes]] = _OFFLOAD
+        found[unsized.nonzero()[0][goes]] = _OFFLOAD
     found[_launched_in(events, activity, which, _rows_of_offload(events, activity)) & ~small] = _OFFLOAD
     found[small] = _VALUES
     found[_of_exchanges(events, activity, which)] = _EXCHANGE
@@ -75,7 +75,7 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
     """Copies around collectives that the host runs: a backend's own calls, and its own streams of pinned memory."""
     if not activity.through_host:
         return np.zeros(len(which), dtype=bool)
-    rows = np.flatnonzero(_named(events, np.arange(len(events)), _EXCHANGES))
+    rows = _named(events, np.arange(len(events)), _EXCHANGES).nonzero()[0]
     stream = events.stream[activity.row]
     kernels = uniques(stream[activity.kind == COMPUTE])
     own_stream = ~is_in(stream[which], kernels)
@@ -89,10 +89,8 @@ def _of_exchanges(events: Events, activity: Activity, which: Int) -> NDArray[np.
 def _kept_on_host(
     activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_], size: Int
 ) -> NDArray[np.bool_]:
-    """Copies of sizes that go both ways in a step: several of them, or to the host first.
-
-    One tensor that comes before one of its size goes is an input and its output.
-    """
+    """Copies of sizes that go both ways in a step: several of them, or to the host first. One tensor that comes before
+    one of its size goes is an input and its output."""
     kept = np.zeros(len(which), dtype=bool)
     known = size >= SMALL_BYTES
     there = Counter(size[known & to_device].tolist())
@@ -102,7 +100,7 @@ def _kept_on_host(
         return kept
     a_step = sum(min(there[one], back[one]) for one in both.tolist()) / max(len(steps), 1)
     for one in both.tolist():
-        own = np.flatnonzero(size == one)
+        own = (size == one).nonzero()[0]
         if a_step >= _SEVERAL or _leaves_first(activity, steps, which[own], to_device[own]):
             kept[own] = True
     return kept
@@ -111,19 +109,16 @@ def _kept_on_host(
 def _out_and_back(
     activity: Activity, steps: StepBounds, which: Int, to_device: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], float]:
-    """Copies without sizes that leave in a step and those that come behind them, if most steps have both.
-
-    What comes first in a step is its input, and what leaves last its results. With it how many go each way in the
-    median step.
-    """
+    """Copies without sizes that leave in a step and those that come behind them, if most steps have both. What comes
+    first in a step is its input, and what leaves last its results. With it how many go each way in the median step."""
     kept = np.zeros(len(which), dtype=bool)
     step = steps.of_activity[which]
     each_way = []
     numbers = uniques(step)
     for number in numbers.tolist():
-        own = np.flatnonzero(step == number)
-        own = own[np.argsort(activity.launched[which[own]], kind="stable")]
-        out, back = np.flatnonzero(~to_device[own]), np.flatnonzero(to_device[own])
+        own = (step == number).nonzero()[0]
+        own = own[activity.launched[which[own]].argsort(kind="stable")]
+        out, back = (~to_device[own]).nonzero()[0], to_device[own].nonzero()[0]
         if not len(out) or not len(back) or back[-1] < out[0]:
             continue
         part = own[out[0] : back[-1] + 1]
@@ -245,7 +240,7 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
     start, end = steps.edges[:-1], steps.edges[1:]
     order = np.lexsort((-np.bincount(group, weights=took, minlength=len(values)), values[:, 1], values[:, 2]))
     for number in order.tolist():
-        own = np.flatnonzero(group == number)
+        own = (group == number).nonzero()[0]
         if not len(own):
             continue
         held, free = (which[own[some]] for some in (waited[own], ~waited[own]))
@@ -293,7 +288,7 @@ def _copies(events: Events, activity: Activity, steps: StepBounds) -> tuple[Int,
         return none, none.astype(bool), none
     kind = np.array([_kind_of(name) for name in events.names], dtype=np.int64)
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == MEMORY)
-    which = np.flatnonzero(inside)
+    which = inside.nonzero()[0]
     which = which[kind[events.name[activity.row[which]]] >= 0]
     found = kind[events.name[activity.row[which]]]
     return which, found % 2 == 1, found // 2
@@ -302,8 +297,7 @@ def _copies(events: Events, activity: Activity, steps: StepBounds) -> tuple[Int,
 @cache
 def _kind_of(name: str) -> int:
     """Twice the memory's place in _MEMORIES, and one more to the device; -1 for what is no such copy."""
-    found = _NAME.search(name)
-    if found is None:
+    if (found := _NAME.search(name)) is None:
         return -1
     memory = _MEMORY.search(name)
     of_host = "" if memory is None else memory[1 if found["to"] else 2].lower()
@@ -345,7 +339,7 @@ def _middle(size: Int) -> int:
 def _around(find: object, calls: Int) -> Int:
     """What `find` finds around each call, -1 where there is no call."""
     found = np.full(len(calls), -1, dtype=np.int64)
-    known = np.flatnonzero(calls >= 0)
+    known = (calls >= 0).nonzero()[0]
     if len(known):
         found[known] = find(calls[known])  # type: ignore[operator]
     return found
@@ -366,7 +360,7 @@ def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
     """The groups, those beyond the longest _MOST_KINDS without operator and region, joined where they are alike."""
     if len(values) <= _MOST_KINDS:
         return values, group
-    least = np.argsort(-np.bincount(group, weights=took, minlength=len(values)), kind="stable")[_MOST_KINDS:]
+    least = (-np.bincount(group, weights=took, minlength=len(values))).argsort(kind="stable")[_MOST_KINDS:]
     values = values.copy()
     values[least, 3:5] = -1
     joined, place = np.unique(values, axis=0, return_inverse=True)
@@ -374,10 +368,8 @@ def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
 
 
 def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, Int], Intervals]:
-    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait.
-
-    They wait in the copies themselves where those are to pageable memory.
-    """
+    """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait. They
+    wait in the copies themselves where those are to pageable memory."""
     rows = activity.host.waiting
     around = _around(activity.host.nesting.innermost_around, rows)
     own = is_in(around, inner[inner >= 0])
@@ -399,24 +391,22 @@ def _blocked(events: Events, activity: Activity, calls: Int, inner: Int, waits: 
 
 
 def _host_late(events: Events, activity: Activity, steps: StepBounds, alone: Intervals) -> Intervals:
-    """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then.
-
-    A copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows. A host that
-    waits until the copies are done is not late.
-    """
+    """Of the time in which copies run alone, what passes before the next kernel is launched: the host is late then. A
+    copy for which the host does not wait holds nothing up meanwhile. Behind the last kernel nobody knows. A host that
+    waits until the copies are done is not late."""
     kernels = activity.by_start[activity.kind[activity.by_start] != MEMORY]
-    place = np.searchsorted(activity.start[kernels], alone.end, side="left")
+    place = activity.start[kernels].searchsorted(alone.end, side="left")
     some = place < len(kernels)
     over = alone.end.copy()
     following = kernels[place[some]]
     known = activity.launch[following] >= 0
     launched = np.where(known, activity.launched[following], alone.start[some])
-    over[some] = np.clip(launched, alone.start[some], alone.end[some])
+    over[some] = np.minimum(np.maximum(launched, alone.start[some]), alone.end[some])
     calls = activity.host.blocking
     calls = calls[events.ts[calls] < steps.host_end[-1]]  # behind the last step the profiler itself waits
     waits = union(events.ts[calls], events.end[calls])
     if len(waits):
-        last = np.maximum(np.searchsorted(waits.start, alone.end, side="left") - 1, 0)
+        last = np.maximum(waits.start.searchsorted(alone.end, side="left") - 1, 0)
         until = (waits.start[last] < alone.end) & (waits.end[last] >= alone.end)
         over[until] = np.minimum(over, np.maximum(waits.start[last], alone.start))[until]
     return union(alone.start, over)
@@ -425,7 +415,7 @@ def _host_late(events: Events, activity: Activity, steps: StepBounds, alone: Int
 def _best(size: Int, took: Int) -> float:
     """The most GB/s of the large copies, 0 without one."""
     large = (size >= LARGE_BYTES) & (took > 0)
-    return float((size[large] / took[large]).max()) if large.any() else 0.0
+    return float((size[large] / took[large]).max()) if np.count_nonzero(large) else 0.0
 
 
 def _synced(idle: Intervals, waits: Intervals) -> Intervals:

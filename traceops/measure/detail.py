@@ -75,7 +75,7 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
     used = np.zeros(len(events.names), dtype=bool)
     for name in columns[2::5]:
         used[name] = True
-    numbers, place = np.flatnonzero(used), np.cumsum(used) - 1
+    numbers, place = used.nonzero()[0], used.cumsum() - 1
     columns[2::5] = [place[name] for name in columns[2::5]]
     names = [short_name(events.names[number], _LONGEST_NAME) for number in numbers.tolist()]
     whole = np.concatenate(columns).astype(np.int64) if columns else np.empty(0, dtype=np.int64)
@@ -100,7 +100,7 @@ def unpack_detail(packed: bytes) -> tuple[tuple[str, ...], Mapping[int, tuple[De
         at += 5 * row.count
         if name.min() < 0 or name.max() >= len(detail.names) or lasts.min() < 0:
             raise ValueError("a name or a duration that cannot be")
-        begin = np.cumsum(start)
+        begin = start.cumsum()
         steps.setdefault(row.step, []).append(
             DetailRow(row.of, row.lane, row.level, Bars(begin, begin + lasts, name, count, busy))
         )
@@ -115,10 +115,8 @@ def _steps_of(values: Int) -> Int:
 
 
 def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
-    """For each step the first bar that begins in it, and the one behind the last.
-
-    A thread's belong to the step on the host, a stream's to that on the device.
-    """
+    """For each step the first bar that begins in it, and the one behind the last. A thread's belong to the step on the
+    host, a stream's to that on the device."""
     if where[0] == "stream":
         begins, ends = steps.edges[:-1], steps.edges[1:]
     else:
@@ -132,7 +130,7 @@ def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:
     if len(distinct) <= _FEW_LANES:
         yield from ((value, rows[which == place]) for place, value in enumerate(distinct.tolist()))
         return
-    order, behind = np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))
+    order, behind = which.argsort(kind="stable"), np.bincount(which).cumsum()
     yield from zip(distinct.tolist(), np.split(rows[order], behind[:-1]), strict=True)
 
 

@@ -101,7 +101,7 @@ def find_exchanges(events: Events, activity: Activity, comm: Int) -> Exchanges:
     before, after = _computed_beside(events, activity, comm, one_way)
     stage, micro_batch, backward = _noted(events, activity.launch[comm], one_way)
     before, after = (np.where(stage >= 0, backward, own).astype(np.int8) for own in (before, after))
-    apart = bool(named(events, _WEIGHTS, ("pp:",)).any())
+    apart = bool(np.count_nonzero(named(events, _WEIGHTS, ("pp:",))))
     return Exchanges(tuple(args), tuple(parts), before, after, stage, micro_batch, apart)
 
 
@@ -118,7 +118,7 @@ class _Calls:
         self._events = events
         calls = [int(row) for row in rows_named(events, _CALL) if int(row) in events.comm]
         self._calls = _Spans(events, [row for row in calls if events.comm[row].op != "wait"])
-        marks = np.flatnonzero(events.in_cats(*ANNOTATION_CATS))
+        marks = events.in_cats(*ANNOTATION_CATS).nonzero()[0]
         grouped = named(events, _GROUPED)[events.name[marks]]
         self._groups = _Spans(events, marks[grouped].tolist())
         backend = named(events, _BACKEND, (":",))[events.name[marks]]
@@ -195,8 +195,7 @@ def _out(args: CommArgs) -> int | None:
 
 def _of_note(name: str) -> CommArgs | None:
     """What a backend's note such as `nccl:all_to_all` or `nccl:recv 1<-0` says."""
-    found = _BACKEND.match(name)
-    if found is None:
+    if (found := _BACKEND.match(name)) is None:
         return None
     other = None if found["other"] is None else int(found["other"])
     sends = found["way"] == "->"
@@ -206,11 +205,11 @@ def _of_note(name: str) -> CommArgs | None:
 def _noted(events: Events, calls: Int, wanted: NDArray[np.bool_]) -> tuple[Int, Int, Int]:
     """Stage, micro-batch and whether it is of the backward pass, as torch's schedules note it around the calls."""
     stage, micro_batch, backward = np.full((3, len(calls)), -1, dtype=np.int64)
-    marks = np.flatnonzero(events.in_cats(*ANNOTATION_CATS))
+    marks = events.in_cats(*ANNOTATION_CATS).nonzero()[0]
     marks = marks[named(events, _LABEL, ("pp:",))[events.name[marks]]]
-    if len(marks) and wanted.any():
+    if len(marks) and np.count_nonzero(wanted):
         notes = _Spans(events, marks.tolist())
-        for i in np.flatnonzero(wanted & (calls >= 0)).tolist():
+        for i in (wanted & (calls >= 0)).nonzero()[0].tolist():
             if (note := notes.around(int(calls[i]))) >= 0:
                 label = _LABEL.match(events.names[events.name[note]])
                 assert label is not None
@@ -224,7 +223,7 @@ def _computed_beside(
 ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
     """Whether forward or backward was computed last before and first after each of the wanted communications."""
     before, after = np.full((2, len(comm)), NOTHING, dtype=np.int8)
-    chosen = np.flatnonzero(wanted)
+    chosen = wanted.nonzero()[0]
     # What was launched before the window has no place among the calls.
     work = activity.by_launch[(activity.kind == COMPUTE)[activity.by_launch]]
     work = work[activity.launch[work] >= 0]
@@ -238,12 +237,12 @@ def _computed_beside(
     # A kernel was put between others where it was launched; without a GPU, the thread waits until its end.
     begun = activity.launched[comm[chosen]]
     over = begun if activity.on_gpu else activity.end[comm[chosen]]
-    begins = np.searchsorted(launched, begun)
-    ends = np.searchsorted(launched, over, side="right")
-    earlier = np.append(0, np.sort(ends))  # what neighbours leave; equal ones are at the same place
+    begins = launched.searchsorted(begun)
+    ends = launched.searchsorted(over, side="right")
+    earlier = np.concatenate(([0], np.sort(ends)))  # what neighbours leave; equal ones are at the same place
     later = np.append(np.sort(begins), len(work))
-    since = earlier[np.maximum(np.searchsorted(earlier, begins) - 1, 0)]
-    until = later[np.minimum(np.searchsorted(later, ends, side="right"), len(later) - 1)]
+    since = earlier[np.maximum(earlier.searchsorted(begins) - 1, 0)]
+    until = later[np.minimum(later.searchsorted(ends, side="right"), len(later) - 1)]
     for i, first, begin, end, last in zip(chosen, since, begins, ends, until, strict=True):
         before[i] = _kind(long[first:begin], backward[first:begin], -1)
         after[i] = _kind(long[end:last], backward[end:last], 0)
@@ -255,6 +254,6 @@ def _kind(long: Int, backward: NDArray[np.bool_], which: int) -> int:
     if not len(long):
         return NOTHING
     usual = np.minimum(long, percentiles(long, (_USUAL,))[0])
-    done = np.cumsum(usual) if which == 0 else np.cumsum(usual[::-1])[::-1]
+    done = usual.cumsum() if which == 0 else usual[::-1].cumsum()[::-1]
     near = done - usual <= _NEAR * done.max()
     return BACKWARD if 2 * usual[near & backward].sum() > usual[near].sum() else FORWARD

@@ -83,10 +83,8 @@ DEVICES: tuple[DevicePeak, ...] = (
 
 
 def peak_of(device: str | None, precision: Precision | None) -> tuple[float, str] | None:
-    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known.
-
-    A part of a GPU (MIG) has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip.
-    """
+    """Dense peak in 1e12 operations a second and the data sheet it is from; None where not known. A part of a GPU (MIG)
+    has no entry: the name then ends in its profile. Nor has a laptop's, which is another chip."""
     if device is None or precision is None or " MIG " in device or "Laptop" in device:
         return None
     found = next((one for one in DEVICES if one.name.search(device)), None)
@@ -131,17 +129,17 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     known = np.array([name in _FORMULAS for name in events.names] or [False])
     listed = known[events.name[rows]] if len(rows) else np.zeros(0, dtype=bool)
     within = _within(listed, nesting.parent)
-    counted = np.flatnonzero(listed & ~within)
+    counted = (listed & ~within).nonzero()[0]
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
-    step = _step_of(events, rows[counted], steps)
+    step = steps.on_host(events.ts[rows[counted]])
     counted, step = counted[step >= 0], step[step >= 0]
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
     work = _work(events, rows[counted])
-    if np.isnan(work).any():
-        none = not (events.shape[rows[counted]] >= 0).any()
+    if np.count_nonzero(np.isnan(work)):
+        none = not np.count_nonzero(events.shape[rows[counted]] >= 0)
         return RankFlops(None, why="no_shapes" if none else "unknown_shape", precision=precision)
     if uncounted > UNCOUNTED:
         return RankFlops(None, why="uncounted", precision=precision)
@@ -182,22 +180,20 @@ def _of_kernels(
     events: Events, activity: Activity, steps: StepBounds, products: NDArray[np.bool_]
 ) -> tuple[Precision | None, float]:
     """The precision that most product kernels have, and the part of their time that no counted operator launched.
-
-    products: positions of the nesting that lie in a counted operator, or are one.
-    """
+    products: positions of the nesting that lie in a counted operator, or are one."""
     if not activity.on_gpu:
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == COMPUTE)
-    kernels = np.flatnonzero(named[events.name[activity.row]] & inside)
+    kernels = (named[events.name[activity.row]] & inside).nonzero()[0]
     spent = events.dur[activity.row[kernels]].astype(float)
     if not len(kernels) or not spent.sum():
         return None, 0.0
     launch = activity.launch[kernels]
     around = np.full(len(kernels), -1, dtype=np.int64)
-    if len(launched := np.flatnonzero(launch >= 0)):
+    if len(launched := (launch >= 0).nonzero()[0]):
         around[launched] = activity.host.nesting.innermost_around(launch[launched])
-    told = np.append(products, False)[around]
+    told = np.concatenate((products, [False]))[around]
     of_name = events.name[activity.row[kernels]].tolist()
     precisions = {name: precision_of(events.names[name]) for name in dict.fromkeys(of_name)}
     times: dict[Precision | None, float] = {}
@@ -215,7 +211,7 @@ def _of_kernels(
 def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which events lie inside one of those listed, at any depth."""
     within = np.zeros(len(listed) + 1, dtype=bool)  # the last is the parent of those that have none
-    own = np.append(listed, False)
+    own = np.concatenate((listed, [False]))
     while True:
         further = within.copy()
         further[:-1] = (own | within)[parent]
@@ -236,17 +232,17 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
     return again | _within(again, parent)
 
 
-def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
-    known: Int = np.where(inside, step, -1)
-    return known
-
-
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:
     """Operations of each of these operators, NaN where its shapes are not known or do not tell."""
     shapes = events.shape[rows]
-    outputs = _convolution_outputs(events, rows)
+    # Input and weight of each convolution -> its output, which only its backward tells
+    outputs: dict[str, Any] = {}
+    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
+        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
+            dims = _dims(events.shapes[shape])
+            if dims is not None and len(dims) > 2:
+                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
+                outputs[json.dumps([dims[second], dims[2]])] = dims[first]
     known: dict[tuple[int, int], float] = {}
     work = np.empty(len(rows))
     for at, key in enumerate(zip(events.name[rows].tolist(), shapes.tolist(), strict=True)):
@@ -277,18 +273,6 @@ def _dims(text: str) -> Dims | None:
     except ValueError:
         return None
     return value if isinstance(value, list) else None
-
-
-def _convolution_outputs(events: Events, rows: Int) -> dict[str, Any]:
-    """Input and weight of each convolution -> its output, which only its backward tells."""
-    found: dict[str, Any] = {}
-    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
-        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
-            dims = _dims(events.shapes[shape])
-            if dims is not None and len(dims) > 2:
-                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
-                found[json.dumps([dims[second], dims[2]])] = dims[first]
-    return found
 
 
 def _product(left: Sequence[int], right: Sequence[int]) -> int:

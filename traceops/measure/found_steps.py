@@ -74,11 +74,6 @@ def step_marks(events: Events, activity: Activity) -> Iterator[Marks]:
     yield from _backward(events, activity)
 
 
-def optimizer_steps(events: Events) -> int:
-    """How often an optimizer stepped, as far as the trace says."""
-    return len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
-
-
 def _of_rows(events: Events, by: StepsBy, name: str, rows: Int, closing: bool = False) -> Iterator[Marks]:
     rows = _outermost(events, rows)
     if len(rows) > 1:
@@ -98,7 +93,7 @@ def _annotations(events: Events) -> Iterator[Marks]:
     noted = events.in_cats(*ANNOTATION_CATS)
     found = []
     for family, names in families.items():
-        rows = np.flatnonzero(is_in(events.name, names) & noted)
+        rows = (is_in(events.name, names) & noted).nonzero()[0]
         rows = _outermost(events, rows)
         if len(rows) < 2:
             continue
@@ -117,7 +112,7 @@ def _numbers(names: list[str]) -> Int | None:
     if len({len(own) for own in digits}) != 1:
         return None
     for column in np.array(digits, dtype=np.int64).reshape(len(names), -1).T:
-        if (np.diff(column) == 1).all():
+        if ((column[1:] - column[:-1]) == 1).all():
             numbers: Int = column
             return numbers
     return None
@@ -128,14 +123,14 @@ def _backward(events: Events, activity: Activity) -> Iterator[Marks]:
     rows = rows_named(events, BACKWARD_NAME)
     if len(rows) < 2:
         return
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = rows[events.ts[rows].argsort(kind="stable")]
     begin, over = events.ts[rows], np.maximum.accumulate(events.ts[rows] + events.dur[rows])
     lying = activity.host.nesting
     outer = lying.rows[lying.outermost]
     outer = outer[~is_in(outer, rows)]
     others = np.sort(events.ts[outer])
-    between = np.searchsorted(others, begin[1:]) - np.searchsorted(others, over[:-1])
-    breaks = np.flatnonzero((begin[1:] > over[:-1]) & (between > _FORWARD * max(between.max(), 1)))
+    between = others.searchsorted(begin[1:]) - others.searchsorted(over[:-1])
+    breaks = ((begin[1:] > over[:-1]) & (between > _FORWARD * max(between.max(), 1))).nonzero()[0]
     if len(breaks):
         yield Marks("backward", "backward", np.append(over[breaks], over[-1]), closing=True)
 
@@ -180,8 +175,7 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     """
     lane = _busiest(events, activity)
     names = events.name[activity.row[lane]].astype(np.int64)
-    found = _period(names)
-    if found is None:
+    if (found := _period(names)) is None:
         return
     first, covered, period = found
     inside = names[first : first + covered]
@@ -194,14 +188,14 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     if whole:
         last = lane[-1]
         moments = np.append(moments, (activity.launched if activity.on_gpu else activity.end)[last] + 1)
-    if len(moments) >= _LEAST_TIMES and (np.diff(moments) > 0).all():
+    if len(moments) >= _LEAST_TIMES and ((moments[1:] - moments[:-1]) > 0).all():
         yield Marks("repetition", "", moments, whole=True)
 
 
 def inside_window(activity: Activity) -> NDArray[np.bool_]:
     """Which activities were launched inside the window: those with a launch, where launches are recorded."""
     known: NDArray[np.bool_] = activity.launch >= 0
-    return known if known.any() else ~known
+    return known if np.count_nonzero(known) else ~known
 
 
 def _busiest(events: Events, activity: Activity) -> Int:
@@ -217,7 +211,7 @@ def _period(names: Int) -> tuple[int, int, int] | None:
     count = len(names)
     for period in _distances(names):
         same = names[period:] == names[:-period]
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
+        edges = np.diff(np.concatenate(([False], same, [False])).astype(np.int8)).nonzero()[0]
         if not len(edges):
             continue
         lengths = edges[1::2] - edges[::2]
@@ -241,10 +235,10 @@ def _distances(names: Int) -> list[int]:
     """What the period may be, shortest first: how far the rarest kernels are from the next ones of their names."""
     count = len(names)
     values, seen = np.unique(names, return_counts=True)
-    rarest = values[seen >= _LEAST_TIMES][np.argsort(seen[seen >= _LEAST_TIMES], kind="stable")][:_MOST_NAMES]
+    rarest = values[seen >= _LEAST_TIMES][seen[seen >= _LEAST_TIMES].argsort(kind="stable")][:_MOST_NAMES]
     found: set[int] = set()
     for name in rarest:
-        at = np.flatnonzero(names == name)
+        at = (names == name).nonzero()[0]
         anchor = len(at) // _LEAST_TIMES  # what begins a window may come once
         found.update((at[anchor + 1 : anchor + 1 + _MOST_DISTANCES] - at[anchor]).tolist())
     middle, piece = count // 2, min(_PIECE, count // 4)
@@ -257,13 +251,10 @@ def _distances(names: Int) -> list[int]:
 
 
 def _beginning(texts: list[str]) -> int:
-    """The kernel of a repetition that counts as its first, the same on all ranks that run this repetition.
-
-    The first by name of those that come once; where none does, the first of the least rotation [Booth 1980].
-    """
+    """The kernel of a repetition that counts as its first, the same on all ranks that run this repetition. The first by
+    name of those that come once; where none does, the first of the least rotation [Booth 1980]."""
     counts = Counter(texts)
-    once = [text for text in texts if counts[text] == 1]
-    if once:
+    if once := [text for text in texts if counts[text] == 1]:
         return texts.index(min(once))
     doubled, failure, least = texts + texts, [-1] * (2 * len(texts)), 0
     for j in range(1, len(doubled)):
@@ -313,16 +304,17 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     The step in which a rank first communicates is left out, with those before it: what ranks wait there is how far
     apart they began to record.
     """
-    launched = _launches(activity)
+    # when what was launched inside the window was launched, ns, in order
+    launched = activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
     if not len(launched):
         return None
-    optimized = optimizer_steps(events)
+    # how often an optimizer stepped, as far as the trace says
+    optimized = len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
     best: _Candidate | None = None
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):
         if marks.by == "repetition" and best is not None:
             break
-        candidate = _candidate(marks, launched)
-        if candidate is None or _is_part(candidate.steps, optimized):
+        if (candidate := _candidate(marks, launched)) is None or _is_part(candidate.steps, optimized):
             continue
         if best is None or candidate.alike > best.alike:
             best = candidate
@@ -331,14 +323,9 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     return None if best is None else _after_first_communication(best.steps, activity)
 
 
-def _launches(activity: Activity) -> Int:
-    """When what was launched inside the window was launched, ns, in order."""
-    return activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
-
-
 def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
     """The steps that these marks make, if they cover the window and are alike."""
-    counts = np.diff(np.searchsorted(launched, marks.moment))
+    counts = np.diff(launched.searchsorted(marks.moment))
     moment, number = marks.moment, marks.number
     if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], median(counts[:-1]))[0]:
         moment, counts = moment[:-1], counts[:-1]  # the last range ends before its step does
@@ -347,8 +334,8 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
     edges = moment[offset::together]
     if len(edges) <= (_LEAST_BACKWARD if marks.by == "backward" else LEAST_STEPS):
         return None
-    at = np.searchsorted(launched, edges)
-    counts = np.diff(at)
+    at = launched.searchsorted(edges)
+    counts = at[1:] - at[:-1]
     usual = median(counts)
     if len(counts) > LEAST_STEPS and counts[0] < (1 - _ALIKE) * usual:  # recording began in its middle
         edges, at, counts = edges[1:], at[1:], counts[1:]
@@ -379,12 +366,9 @@ def _alike(counts: Int, usual: float, slack: float = _ALIKE) -> NDArray[np.bool_
 
 
 def _together(counts: Int, closing: bool) -> tuple[int, int]:
-    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place.
-
-    Of micro-batches only the last has the optimizer's kernels behind it: few, but as many each time.
-    """
-    exactly = _fewest(counts, 0.0)
-    if exactly is not None:
+    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place. Of
+    micro-batches only the last has the optimizer's kernels behind it: few, but as many each time."""
+    if (exactly := _fewest(counts, 0.0)) is not None:
         usual = median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
         if np.ptp(usual) < _APART * median(usual):
             exactly = None  # a copy more in every second step makes no step of two
@@ -412,7 +396,7 @@ def _after_first_communication(steps: FoundSteps, activity: Activity) -> FoundSt
     comm = activity.launched[(activity.kind == COMM) & inside_window(activity)]
     kept = slice(0, None)
     if len(comm):
-        kept = slice(int(np.searchsorted(steps.begin, comm.min(), side="right")), None)
+        kept = slice(int(steps.begin.searchsorted(comm.min(), side="right")), None)
     if len(steps.begin[kept]) < LEAST_STEPS:
         return None
     return FoundSteps(steps.by, steps.name, steps.number[kept], steps.begin[kept], steps.end[kept])

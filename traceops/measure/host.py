@@ -43,13 +43,13 @@ def measure_anomaly(host: HostRows, steps: StepBounds) -> AnomalyChecks | None:
     reads = np.array([name == _READS for name in names], dtype=bool)
     nesting = host.nesting
     name = host.events.name[nesting.rows]
-    at = np.flatnonzero((looks | reads)[name] & (nesting.parent >= 0))
+    at = ((looks | reads)[name] & (nesting.parent >= 0)).nonzero()[0]
     at = at[of_engine[name[nesting.parent[at]]]]
-    if not looks[name[at]].any() or not reads[name[at]].any():
+    if not np.count_nonzero(looks[name[at]]) or not np.count_nonzero(reads[name[at]]):
         return None
     rows = nesting.rows[at]
-    step = np.searchsorted(steps.host_start, host.events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (host.events.ts[rows] < steps.host_end[np.maximum(step, 0)])
+    step = steps.on_host(host.events.ts[rows])
+    inside = step >= 0
     step, rows, read = step[inside], rows[inside], reads[name[at[inside]]]
     took = np.bincount(step, host.events.dur[rows], len(steps)).astype(np.int64)
     return AnomalyChecks(np.bincount(step[read], minlength=len(steps)), took)
@@ -90,13 +90,15 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
     """
     rows = activity.host.waiting
     begin, end, _ = activity.host.allocator_stretches
+    if not len(rows) and not len(begin):
+        return rows, rows, empty()
     allocates = np.repeat([False, True], (len(rows), len(begin)))
     begin, end = np.append(events.ts[rows], begin), np.append(events.end[rows], end)
-    order = np.argsort(end, kind="stable")
+    order = end.argsort(kind="stable")
     order = order[(end - begin)[order] >= _WAITED_NS]
     begin, end, allocates = begin[order], end[order], allocates[order]
     ended = np.sort(activity.end, kind="stable")
-    last = np.searchsorted(ended, end + _CLOCKS_NS, side="right") - 1
+    last = ended.searchsorted(end + _CLOCKS_NS, side="right") - 1
     done = np.minimum(ended[np.maximum(last, 0)], end) if len(ended) else end
     amid = (end - done > _RETURNS_NS) & union(activity.start, activity.end).holds(end)
     done = np.where(amid, end, done)
@@ -187,7 +189,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
 def _cold(host: HostRows, allocating: Int, steps: StepBounds) -> int:
     """How many of the first steps ask for memory twice as often as the median one: the allocator grows in them."""
     calls = np.bincount(_step_of(host.events, allocating, steps), minlength=len(steps))
-    usual = np.flatnonzero(calls <= _COLD * max(float(median(calls)), 1.0)) if len(calls) else calls
+    usual = (calls <= _COLD * max(float(median(calls)), 1.0)).nonzero()[0] if len(calls) else calls
     return int(usual[0]) if len(usual) else 0
 
 
@@ -195,6 +197,10 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     """Blocking calls with what they cost; a copy into pageable memory and the wait behind it are one."""
     host, events = activity.host, activity.host.events
     rows = _inside_steps(events, host.waiting, steps)
+    if (
+        steps.by == "repetition"
+    ):  # whose edges on the host are those of launches: a wait between two counts where it ends
+        rows = host.waiting[union(steps.edges[:-1], steps.edges[1:]).holds(events.end[host.waiting])]
     rows = rows[np.lexsort((events.ts[rows], events.tid[rows]))]
     if not len(rows):
         return ()
@@ -202,7 +208,7 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     opens = np.ones(len(rows), dtype=bool)
     opens[1:] = (tid[1:] != tid[:-1]) | (around[1:] != around[:-1]) | (around[1:] < 0)
     opens[1:] |= ~is_in(rows[:-1], host.copies_to_pageable)
-    first = np.flatnonzero(opens)
+    first = opens.nonzero()[0]
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
     idle = np.minimum(_idle_behind(activity, lane, events.ts[rows[first]], last), held)
@@ -217,8 +223,8 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
     launched = activity.by_launch[activity.launch[activity.by_launch] >= 0]
     launched = launched[activity.start[launched] - events.end[activity.launch[launched]] >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
-        own, ahead = np.flatnonzero(events.tid[last] == tid), launched[events.tid[activity.launch[launched]] == tid]
-        place = np.searchsorted(activity.launched[ahead], events.end[last[own]])
+        own, ahead = (events.tid[last] == tid).nonzero()[0], launched[events.tid[activity.launch[launched]] == tid]
+        place = activity.launched[ahead].searchsorted(events.end[last[own]])
         until[own] = np.append(activity.start[ahead], until[own[-1]])[place]
         until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
     return idle.within(begin, np.maximum(until, begin))
@@ -244,7 +250,7 @@ def _calls(
     spent = np.bincount(group, weights=took)
     first = np.full(len(values), len(rows))
     np.minimum.at(first, group, np.arange(len(rows)))
-    typical = typical_steps(np.diff(steps.edges)) & (np.arange(len(steps)) >= cold)
+    typical = typical_steps(steps.edges[1:] - steps.edges[:-1]) & (np.arange(len(steps)) >= cold)
     usual = typical[_step_of(events, rows, steps)]
     times = np.bincount(group[usual], minlength=len(values))
     spent_usually, cost = (np.bincount(group[usual], weights=ns[usual], minlength=len(values)) for ns in (took, idle))
@@ -274,14 +280,14 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     around = host.nesting.outermost_around(waits)
     waits, around = waits[around >= 0], host.nesting.rows[around[around >= 0]]
     np.subtract.at(total, events.name[around], events.dur[waits])
-    most = np.argsort(-total, kind="stable")[:MOST_REGIONS]
+    most = (-total).argsort(kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
 
 
 def _calls_closure(events: Events) -> bool:
     """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
     steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    return bool(union(events.ts[steps], events.end[steps]).holds(events.ts[backward]).any())
+    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts[backward])))
 
 
 def _region_rows(host: HostRows) -> Int:
@@ -292,7 +298,7 @@ def _region_rows(host: HostRows) -> Int:
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:
     """The regions that grew in steps unlike the others, by step, most growth first."""
-    typical = typical_steps(np.diff(steps.edges))
+    typical = typical_steps(steps.edges[1:] - steps.edges[:-1])
     if typical.all():
         return ()
     events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
@@ -301,9 +307,9 @@ def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]
     used_in, allocated_in = _step_of(events, uses, steps), _step_of(events, allocates, steps)
     usual = _totals(events, rows[typical[step]]) / max(int(typical.sum()), 1)
     found: list[ExtraRegion] = []
-    for odd in np.flatnonzero(~typical).tolist():
+    for odd in (~typical).nonzero()[0].tolist():
         more = _totals(events, rows[step == odd]) - usual
-        most = np.argsort(-more, kind="stable")[:MOST_EXTRA]
+        most = (-more).argsort(kind="stable")[:MOST_EXTRA]
         number, first = int(steps.number[odd]), _inside_regions(host, uses[used_in == odd])
         allocating = _inside_regions(host, allocates[allocated_in == odd])
         found += [
@@ -325,7 +331,7 @@ def _inside_regions(host: HostRows, uses: Int) -> NDArray[np.float64]:
 
 def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
     """The step in which each of these rows began."""
-    step: Int = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    step: Int = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
     return step
 
 
@@ -371,13 +377,17 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     # Each thread that launches computation: forward's and backward's. Others prefetch.
     launches = activity.launch[(activity.kind == COMPUTE) & (activity.launch >= 0)]
     threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
-    rows = np.concatenate((host.operators, host.launches))
+    rows = np.concatenate((host.operators, host.launches, host.compilations))
     tid = host.events.tid[rows]
-    seen = [_of_thread(host, rows[tid == thread]) for thread in threads]
-    if not seen:
+    if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()
-    found = [*_named(host, seen, late, steps), _unseen(seen, late, steps)]
-    found = [one for one in found if one.idle_ns.any()]
+    # when all these threads are outside of all events
+    inside = merge(*(one.inside for one in seen))
+    start, end = inside.end[:-1], inside.start[1:]
+    long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
+    start, end = start[long], end[long]
+    found = [*_named(host, seen, late, steps), _held("", "", intersect(Intervals(start, end), late), start, steps)]
+    found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
 
 
@@ -409,24 +419,13 @@ def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> Host
     rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
     idle = intersect(union(events.ts[rows], events.end[rows]), late)
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
-    most = [number for number in np.argsort(-took, kind="stable")[:_MOST_WORK].tolist() if took[number] > 0]
+    most = [number for number in (-took).argsort(kind="stable")[:_MOST_WORK].tolist() if took[number] > 0]
     return HostWork(idle.within(steps.edges[:-1], steps.edges[1:]), tuple(events.names[number] for number in most))
 
 
-def _unseen(threads: Sequence[_Thread], late: Intervals, steps: StepBounds) -> HeldLaunches:
-    """When all these threads are outside of all events."""
-    inside = merge(*(one.inside for one in threads))
-    start, end = inside.end[:-1], inside.start[1:]
-    long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
-    start, end = start[long], end[long]
-    return _held("", "", intersect(Intervals(start, end), late), start, steps)
-
-
 class _Thread(Struct, frozen=True):
-    """When a thread is inside operators and calls, when it has many short ones, and its long stretches inside one.
-
-    row: which one each of these lies in.
-    """
+    """When a thread is inside operators and calls, when it has many short ones, and its long stretches inside one. row:
+    which one each of these lies in."""
 
     inside: Intervals
     launching: Intervals
@@ -440,14 +439,14 @@ def _of_thread(host: HostRows, rows: Int) -> _Thread:
     inside = union(ts, end)
     at = np.concatenate((ts, end))
     at.sort(kind="stable")  # two runs nearly in order
-    long = np.flatnonzero(np.diff(at) >= LONG_NS)
+    long = ((at[1:] - at[:-1]) >= LONG_NS).nonzero()[0]
     start, over = at[long], at[long + 1]
     launching = union(np.concatenate((at[:1], over)), np.concatenate((start, at[-1:])))
     # Which of these lie in an event, and in which: the last that began of those that are around one.
     rows = rows[end - ts >= LONG_NS]
     ts, end = host.events.ts[rows], host.events.end[rows]
     first, behind = start.searchsorted(ts), over.searchsorted(end, side="right")
-    around = np.flatnonzero(behind > first)
+    around = (behind > first).nonzero()[0]
     row = np.full(len(long), -1, dtype=np.int64)
     for one in around[np.lexsort((-end[around], ts[around]))].tolist():
         row[first[one] : behind[one]] = rows[one]
@@ -476,7 +475,7 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
     )
     is_call = np.zeros(len(events), dtype=bool)
     is_call[host.launches] = True
-    called = np.flatnonzero(is_call[row])
+    called = is_call[row].nonzero()[0]
     around = host.nesting.innermost_around(row[called])
     operator = np.full(len(row), -1, dtype=np.int64)
     inside = around >= 0
@@ -484,7 +483,7 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
     keys, group = groups(events.name[row], operator)
     total = np.bincount(group, weights=took_ns, minlength=len(keys))
     found = []
-    for number in np.argsort(-total, kind="stable")[:_MOST].tolist():
+    for number in (-total).argsort(kind="stable")[:_MOST].tolist():
         name, where = keys[number].tolist()
         mine = group == number
         idle = [
@@ -499,6 +498,6 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
 
 def _held(name: str, operator: str, idle: Intervals, begin: Int, steps: StepBounds) -> HeldLaunches:
     """begin: when each call's first stretch begins, or each stretch."""
-    step = np.clip(steps.edges.searchsorted(begin, side="right") - 1, 0, len(steps) - 1)
+    step = np.minimum(np.maximum(steps.edges.searchsorted(begin, side="right") - 1, 0), len(steps) - 1)
     took = idle.within(steps.edges[:-1], steps.edges[1:])
     return HeldLaunches(name, operator, took, np.bincount(step, minlength=len(steps)))

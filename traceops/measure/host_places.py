@@ -106,8 +106,7 @@ def trains(observed: Observed) -> bool:
 
 def _by_name(frames: Sequence[SampledFrame], stack: Sequence[int]) -> Purpose | None:
     for number in stack:
-        cause = does(frames[number].file, frames[number].function)
-        if cause is not None:
+        if (cause := does(frames[number].file, frames[number].function)) is not None:
             return Purpose(cause, number)
     return None
 
@@ -238,13 +237,9 @@ def place_of(observed: Observed, number: int) -> CodePlace | None:
 
 
 def waits(observed: Observed, stack: int) -> bool:
-    """Whether the host waits there: in a collective, in autograd's engine, for the device.
-
-    What a line of the program's own says counts only where no function of Python runs below it: `model(x).item()` also
-    runs the model.
-    """
-    numbers = observed.stacks[stack]
-    if not numbers:
+    """Whether the host waits there: in a collective, in autograd's engine, for the device. What a line of the program's
+    own says counts only where no function of Python runs below it: `model(x).item()` also runs the model."""
+    if not (numbers := observed.stacks[stack]):
         return False
     innermost = observed.frames[numbers[-1]]
     if is_own(innermost):
@@ -285,8 +280,7 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
     does: dict[_Key, dict[str | None, float]] = defaultdict(lambda: defaultdict(float))
     purposes = stack_purposes(observed)
     for stack in np.flatnonzero(weight).tolist():
-        place = own_place(observed, stack)
-        if place is None or own_overhead(observed, stack):
+        if (place := own_place(observed, stack)) is None or own_overhead(observed, stack):
             continue
         key = (place.unit, waits(observed, stack))
         lines[key][place] += float(weight[stack])
@@ -443,8 +437,7 @@ def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Inter
         if key not in labels:
             frame = replace(read[name], line=0) if start < begun else read[name]
             labels[key] = around.inside(frame)
-        place = labels[key].place
-        if place is not None and place != around.place:
+        if (place := labels[key].place) is not None and place != around.place:
             calls[place].append(took)
         open_.append((end, labels[key]))
         since = start
@@ -459,8 +452,7 @@ def _union(pairs: list[tuple[int, int]]) -> Intervals:
 
 def frame_of(name: str) -> SampledFrame:
     """A frame as the samples of hosts have them: files of libraries lie in a folder of packages."""
-    read = _FRAME.fullmatch(name)
-    if read is None:
+    if (read := _FRAME.fullmatch(name)) is None:
         return SampledFrame(name, _NO_FILE, 0, 0, None)
     file, line = read["file"].replace("\\", "/"), int(read["line"])
     if file.partition("/")[0].removesuffix(".py") in _LIBRARIES:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, is_in, native, numbered, union, uniques
+from traceops.core.arrays import FEW_ROWS, Int, alike, is_in, native, numbered, union, uniques
 from traceops.traces.model import Events
 
 # Groups rows by what some of their columns hold, without sorting where the values are few.
@@ -24,7 +24,7 @@ def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
     """The different values in rising order and each row's place among them; fast where equal values stand together."""
     if native is not None:
         return numbered(values)
-    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    changes = (values[1:] != values[:-1]).nonzero()[0] + 1
     first = np.concatenate(([0], changes))[: len(values)]
     found = uniques(values[first])
     which = found.searchsorted(values[first])
@@ -33,14 +33,16 @@ def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
 
 def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
     """The different rows of some columns of numbers from -1 on, shape (groups, columns), and each row's group."""
+    if len(columns[0]) <= FEW_ROWS:
+        first, group = alike(columns)
+        return np.array([column[first] for column in columns], dtype=np.int64).T, group
     sizes = [int(column.max(initial=-1)) + 2 for column in columns]
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column, size in zip(columns, sizes, strict=True):
         key *= size
         key += column
         key += 1
-    cells = math.prod(sizes)
-    if cells <= _CELLS_A_ROW * len(key):
+    if (cells := math.prod(sizes)) <= _CELLS_A_ROW * len(key):
         number = (np.bincount(key, minlength=cells) > 0).cumsum()
         used, group = int(number[-1]), (number - 1)[key]
     else:
@@ -58,10 +60,8 @@ _WIDEST = 1 << 62  # sums of two numbers below it fit an int64
 
 
 class _ThreadAxis(Struct, frozen=True):
-    """The threads' times end to end on one axis, so that one search or running maximum serves all threads.
-
-    `threads[k]` fills [k * span, (k + 1) * span), counting ns from `origin`, or else the different `moments`.
-    """
+    """The threads' times end to end on one axis, so that one search or running maximum serves all threads. `threads[k]`
+    fills [k * span, (k + 1) * span), counting ns from `origin`, or else the different `moments`."""
 
     threads: Int
     span: int
@@ -72,7 +72,7 @@ class _ThreadAxis(Struct, frozen=True):
         """How far into its thread's part of the axis each time lies, before the first event below 0."""
         if self.moments is None:
             return time - self.origin
-        return np.searchsorted(self.moments, time, side="right") - 1
+        return self.moments.searchsorted(time, side="right") - 1
 
 
 class Nesting(Struct, frozen=True, dict=True):
@@ -91,7 +91,7 @@ class Nesting(Struct, frozen=True, dict=True):
     @cached_property
     def outermost(self) -> Int:
         """Positions of the events that begin inside no other."""
-        return np.flatnonzero(self.start >= np.concatenate(([-1], self._reach[:-1])))
+        return (self.start >= np.concatenate(([-1], self._reach[:-1]))).nonzero()[0]
 
     @cached_property
     def parent(self) -> NDArray[np.int32]:
@@ -99,7 +99,7 @@ class Nesting(Struct, frozen=True, dict=True):
         if self._nested is not None:
             return self._nested[1]
         depth = self.depth
-        order = np.argsort(depth, kind="stable").astype(np.int32)
+        order = depth.argsort(kind="stable").astype(np.int32)
         deeper = np.concatenate(([False], depth[1:] > depth[:-1]))
         # On a level, each is the first inside the event just before it, or a sibling of the last on the level;
         # those on the first level follow event 0, which would be inside event -1.
@@ -130,16 +130,18 @@ class Nesting(Struct, frozen=True, dict=True):
 
         None of `rows` may be one of the events themselves, whose `parent` is known.
         """
+        if not len(rows) or not len(self.start):
+            return np.full(len(rows), -1, dtype=np.int64)
         if self._axis is not None and self._nested is not None:
             found = np.empty(len(rows), dtype=np.int64)
             events, nested = self.events, (self.start, self._ends, *self._nested)
             if native.innermost(rows, events.tid, events.ts, self.axis.threads, self._axis, *nested, found) is not None:
                 return found
         at = self._place(rows)
-        begun = np.searchsorted(self.start, at, side="right")
-        level = begun - np.searchsorted(self._ends, at, side="right") - 1
+        begun = self.start.searchsorted(at, side="right")
+        level = begun - self._ends.searchsorted(at, side="right") - 1
         found = np.where(level >= 0, begun - 1, -1)
-        inside = np.flatnonzero(level >= 0)
+        inside = (level >= 0).nonzero()[0]
         above = self.depth[found[inside]] - level[inside]
         while len(inside := inside[above > 0]):
             above = above[above > 0] - 1
@@ -148,17 +150,19 @@ class Nesting(Struct, frozen=True, dict=True):
 
     def outermost_around(self, rows: Int) -> Int:
         """Position of the outermost event in which each of `rows` begins on its thread, -1 outside all."""
+        if not len(rows) or not len(self.start):
+            return np.full(len(rows), -1, dtype=np.int64)
         found: Int
-        if self._axis is not None and len(self.start):
+        if self._axis is not None:
             found = np.empty(len(rows), dtype=np.int64)
             events, nested = self.events, (self.start, self._reach, self.outermost)
             if native.outermost(rows, events.tid, events.ts, self.axis.threads, self._axis, *nested, found) is not None:
                 return found
         at = self._place(rows)
-        begun = np.searchsorted(self.start[self.outermost], at, side="right")
+        begun = self.start[self.outermost].searchsorted(at, side="right")
         # What is inside the last one begun may outlast it where events only overlap.
         over = np.concatenate(([-1], self._reach[self.outermost[1:] - 1], self._reach[-1:]))
-        found = np.append(self.outermost, -1)[np.where(over[begun] > at, begun - 1, -1)]
+        found = np.concatenate((self.outermost, [-1]))[np.where(over[begun] > at, begun - 1, -1)]
         return found
 
     @cached_property
@@ -182,11 +186,13 @@ class Nesting(Struct, frozen=True, dict=True):
         if self._nested is not None:
             return self._nested[0]
         depth = np.arange(len(self.start))
-        depth -= np.searchsorted(self._ends, self.start, side="right")
+        depth -= self._ends.searchsorted(self.start, side="right")
         ending = self.end == self.start
-        if ending.any():  # of no length: it and those behind it at the same moment ended by then, but began no earlier
-            ended = np.concatenate(([0], np.cumsum(ending)))
-            depth += ended[np.searchsorted(self.start, self.start, side="right")] - ended[:-1]
+        if np.count_nonzero(
+            ending
+        ):  # of no length: it and those behind it at the same moment ended by then, but began no earlier
+            ended = np.concatenate(([0], ending.cumsum()))
+            depth += ended[self.start.searchsorted(self.start, side="right")] - ended[:-1]
         np.maximum(depth, 0, out=depth)
         return depth.astype(np.min_scalar_type(int(depth.max(initial=0))))  # few bytes sort fast
 
@@ -195,7 +201,7 @@ class Nesting(Struct, frozen=True, dict=True):
         tid, threads = self.events.tid[rows], self.axis.threads
         if not len(threads):
             return np.full(len(rows), -1, dtype=np.int64)
-        which = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
+        which = np.minimum(threads.searchsorted(tid), len(threads) - 1)
         passed = np.minimum(np.maximum(self.axis.passed(self.events.ts[rows]), -1), self.axis.span - 1)
         return np.where(threads[which] == tid, which * self.axis.span + passed, -1)
 
@@ -208,14 +214,14 @@ def find_nesting(events: Events, rows: Int) -> Nesting:
     axis = _axis(threads, start, end)
     which *= axis.span
     start, end = axis.passed(start) + which, axis.passed(end) + which
-    if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
+    if np.count_nonzero(start[1:] < start[:-1]):
+        order = start.argsort(kind="stable")
         rows, start, end = rows[order], start[order], end[order]
     same = start[1:] == start[:-1]
-    if same.any():
-        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-        lasts = np.cumsum(end[tied] > start[tied])
-        first = np.searchsorted(start[tied], start[tied])  # of those that begin as it does
+    if np.count_nonzero(same):
+        tied = (np.concatenate((same, [False])) | np.concatenate(([False], same))).nonzero()[0]
+        lasts = (end[tied] > start[tied]).cumsum()
+        first = start[tied].searchsorted(start[tied])  # of those that begin as it does
         none_before: NDArray[np.bool_] = lasts == lasts[first] - (end[tied] > start[tied])[first]
         longest_first = tied[np.lexsort((-end[tied], ~none_before, start[tied]))]
         rows = rows.copy()
@@ -237,9 +243,11 @@ def _axis(threads: Int, start: Int, end: Int) -> _ThreadAxis:
 def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     """Which rows start inside one of the parents on the same thread."""
     inside = np.zeros(len(rows), dtype=bool)
+    if not len(rows) or not len(parents):
+        return inside
     for tid in uniques(events.tid[parents]):
         own = parents[events.tid[parents] == tid]
-        mine = np.flatnonzero(events.tid[rows] == tid)
+        mine = (events.tid[rows] == tid).nonzero()[0]
         inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
     return inside
 
@@ -254,6 +262,7 @@ HOST_CATS = (*LAUNCH_CATS, *OPERATOR_CATS, *ANNOTATION_CATS, "python_function")
 
 BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function")
 OPTIMIZER_NAME = re.compile(r"^Optimizer\.step#")
+COMPILES = re.compile(r"\(dynamo_timed\)$")
 _INPUT = re.compile(
     r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
     r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",
@@ -290,7 +299,7 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def launches(self) -> Int:
         """Calls of the device's runtime or driver."""
-        return np.flatnonzero(self.events.in_cats(*LAUNCH_CATS))
+        return self.events.in_cats(*LAUNCH_CATS).nonzero()[0]
 
     @cached_property
     def kernel_launches(self) -> Int:
@@ -369,7 +378,7 @@ class HostRows(Struct, frozen=True, dict=True):
         allocates, frees = is_in(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
         goes_on = (allocates & frees)[1:] & allocates[:-1] & (tid[1:] == tid[:-1])
         goes_on &= (around[1:] == around[:-1]) & (around[1:] >= 0)
-        first, last = np.append(True, ~goes_on) & allocates, np.append(~goes_on, True) & allocates
+        first, last = np.concatenate(([True], ~goes_on)) & allocates, np.concatenate((~goes_on, [True])) & allocates
         return self.events.ts[rows[first]], self.events.end[rows[last]], tid[first]
 
     @cached_property
@@ -399,7 +408,7 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def operators(self) -> Int:
         """Framework operators; older torch marked steps as operators, they are left out."""
-        rows = np.flatnonzero(self.events.in_cats(*OPERATOR_CATS))
+        rows = self.events.in_cats(*OPERATOR_CATS).nonzero()[0]
         return self._of_name(rows, self._step_of_name < 0)
 
     @cached_property
@@ -410,8 +419,13 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def annotations(self) -> Int:
         """What the user and the framework named with `record_function`, the steps left out."""
-        rows = np.flatnonzero(self.events.in_cats(*ANNOTATION_CATS))
+        rows = self.events.in_cats(*ANNOTATION_CATS).nonzero()[0]
         return self._of_name(rows, self._step_of_name < 0)
+
+    @property
+    def compilations(self) -> Int:
+        """What torch.compile names of its own work."""
+        return self._of_name(self.annotations, named(self.events, COMPILES, ("dynamo_timed",)))
 
     @cached_property
     def inputs(self) -> Int:
@@ -423,11 +437,11 @@ class HostRows(Struct, frozen=True, dict=True):
     def steps(self) -> tuple[Int, Int]:
         """Rows of the profiler's step annotations on the host and the step numbers, in time order."""
         numbers = self._step_of_name
-        if not (numbers >= 0).any():
+        if not np.count_nonzero(numbers >= 0):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        rows = np.flatnonzero((numbers >= 0).take(self.events.name))
+        rows = (numbers >= 0).take(self.events.name).nonzero()[0]
         rows = rows[~self.events.in_cats("gpu_user_annotation", *DEVICE_CATS)[rows]]
-        rows = rows[np.argsort(self.events.ts[rows], kind="stable")]
+        rows = rows[self.events.ts[rows].argsort(kind="stable")]
         return rows, numbers[self.events.name[rows]]
 
     @cached_property
@@ -495,4 +509,4 @@ _finder = cache(_Found)
 def rows_named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> Int:
     """The rows whose name the pattern finds, in file order."""
     found = named(events, pattern, words)
-    return np.flatnonzero(found.take(events.name)) if found.any() else np.empty(0, dtype=np.int64)
+    return found.take(events.name).nonzero()[0] if np.count_nonzero(found) else np.empty(0, dtype=np.int64)

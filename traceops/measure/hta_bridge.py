@@ -30,15 +30,17 @@ DISTRIBUTIONS = ("HolisticTraceAnalysis", "traceinsight")
 
 
 def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
-    """What `hta_tables` computes, by HTA's own code; an analysis that fails costs its own table only.
-
-    A trace without device rows gives no tables: HTA raises or answers NaN there.
-    """
+    """What `hta_tables` computes, by HTA's own code; an analysis that fails costs its own table only. A trace without
+    device rows gives no tables: HTA raises or answers NaN there."""
     if not (trace.events.stream >= 0).any():
         return HtaTables(failed=NO_ACTIVITY)
     frames, failed = hta_frames(rank, trace)
     if "launches" in frames:
-        frames["launches"] = _launch_summary(frames["launches"])
+        # HTA's row a launch (thousands) folded to one row a quantity, in µs
+        columns = ["cpu_duration", "gpu_duration", "launch_delay"]
+        described = frames["launches"][columns].describe(percentiles=[0.05, 0.5, 0.95])
+        folded: pd.DataFrame = described.T.reset_index(names="quantity")
+        frames["launches"] = folded
     return HtaTables(**{name: _plain(frame) for name, frame in frames.items()}, failed=failed)
 
 
@@ -58,10 +60,8 @@ def hta_frames(rank: int, trace: RankTrace) -> tuple[dict[str, pd.DataFrame], tu
 
 
 def to_hta(rank: int, trace: RankTrace) -> Any:
-    """An `hta.common.trace.Trace` with one rank, cut to the rows its analyses read, filtered as HTA filters.
-
-    HTA drops the last profiler step and device rows whose launch it did not keep.
-    """
+    """An `hta.common.trace.Trace` with one rank, cut to the rows its analyses read, filtered as HTA filters. HTA drops
+    the last profiler step and device rows whose launch it did not keep."""
     import pandas as pd
     from hta.common.trace import Trace, transform_correlation_to_index
     from hta.common.trace_symbol_table import TraceSymbolTable
@@ -214,14 +214,6 @@ def _frame_of_reader(events: Events, table: Any, zero_ns: int) -> pd.DataFrame:
     return frame
 
 
-def _launch_summary(launches: pd.DataFrame) -> pd.DataFrame:
-    """HTA's row a launch (thousands) folded to one row a quantity, in µs."""
-    columns = ["cpu_duration", "gpu_duration", "launch_delay"]
-    described = launches[columns].describe(percentiles=[0.05, 0.5, 0.95])
-    folded: pd.DataFrame = described.T.reset_index(names="quantity")
-    return folded
-
-
 def _plain(frame: pd.DataFrame) -> Columns:
     return {
         str(column): [
@@ -268,8 +260,7 @@ def _launches(trace: Any, rank: int) -> dict[str, Any]:
 def _queue_length(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.trace_counters import TraceCounters
 
-    table = TraceCounters.get_queue_length_summary(trace, ranks=[rank])
-    if table is None:
+    if (table := TraceCounters.get_queue_length_summary(trace, ranks=[rank])) is None:
         return {}
     table.columns = [statistic for _, statistic in table.columns]
     return {"queue_length": table.reset_index()}
@@ -286,10 +277,8 @@ _ANALYSES = {
 
 
 def preload(asked: str = "--hta") -> None:
-    """Import what the analyses need, so that processes forked later share it.
-
-    Raises UsageError where HTA, or a module that HTA imports, is not installed; `asked` is what needs it.
-    """
+    """Import what the analyses need, so that processes forked later share it. Raises UsageError where HTA, or a module
+    that HTA imports, is not installed; `asked` is what needs it."""
     try:
         for name in ("breakdown_analysis", "communication_analysis", "cuda_kernel_analysis", "trace_counters"):
             importlib.import_module(f"hta.analyzers.{name}")

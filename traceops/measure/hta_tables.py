@@ -58,7 +58,7 @@ def hta_rows(events: Events) -> HtaRows:
     rows that have none, and rows without a correlation id do not share one.
     """
     is_step = np.array(["ProfilerStep" in text for text in events.names], dtype=bool)
-    is_sync = np.array([text in _SYNC for text in events.names], dtype=bool)
+    is_sync = _among(events.names, _SYNC)
     of_steps = (text for text in (*itertools.compress(events.names, is_step.tolist()), *events.cats))
     leaves_out = len({text for text in of_steps if "ProfilerStep" in text}) > 1
     if native is not None:
@@ -67,14 +67,14 @@ def hta_rows(events: Events) -> HtaRows:
             row, stream, key = (np.frombuffer(block, np.int64) for block in found[:3])
             ts, dur, launch_ts = (np.frombuffer(block, np.float64) for block in found[3:6])
             return HtaRows(row, ts, dur, stream, key, found[6], launch_ts)
-    cut = np.flatnonzero((events.stream != -1) | (events.correlation != -1) | is_step[events.name])
+    cut = ((events.stream != -1) | (events.correlation != -1) | is_step[events.name]).nonzero()[0]
     name, stream, correlation = events.name[cut], events.stream[cut], events.correlation[cut]
     ts = (events.ts[cut] - events.ts.min()) / 1000.0
     ts -= ts.min()
     key, keys = number_ids(correlation, stream >= 0)
     on_device = (stream >= 0) & (correlation >= 0) & (key >= 0)
     on_device |= is_sync[name]
-    device, host = np.flatnonzero(on_device), np.flatnonzero(~on_device)
+    device, host = on_device.nonzero()[0], (~on_device).nonzero()[0]
 
     last_call = np.full(keys + 1, -1)  # its last place is for the key -1
     last_call[key[host]] = host
@@ -85,7 +85,7 @@ def hta_rows(events: Events) -> HtaRows:
         host = host[ts[host] < last_step]
         calls = np.bincount(key[host] + 1, minlength=keys + 1)
         calls[0] = min(calls[0], 1)
-        kept = np.concatenate((np.repeat(device, calls[key[device] + 1]), host))
+        kept = np.concatenate((device.repeat(calls[key[device] + 1]), host))
         call_ts = np.where(ts < last_step, ts, np.nan)
     call = last_call[key[kept]]
     return HtaRows(
@@ -100,11 +100,9 @@ def hta_rows(events: Events) -> HtaRows:
 
 
 def number_ids(correlation: Int, on_device: Bool) -> tuple[Int, int]:
-    """Correlation ids numbered from 0, -1 for none, and how many there are.
-
-    Those of many host and many device rows at once count as none: HTA would join each with each.
-    """
-    given = np.flatnonzero(correlation != -1)
+    """Correlation ids numbered from 0, -1 for none, and how many there are. Those of many host and many device rows at
+    once count as none: HTA would join each with each."""
+    given = (correlation != -1).nonzero()[0]
     key = np.full(len(correlation), -1)
     if not len(given):
         return key, 0
@@ -113,7 +111,7 @@ def number_ids(correlation: Int, on_device: Bool) -> tuple[Int, int]:
     if last - first < _MOST_SPREAD * len(correlation):
         seen = np.zeros(last - first + 1, dtype=bool)
         seen[ids - first] = True
-        number = np.cumsum(seen) - 1
+        number = seen.cumsum() - 1
         keys, own = int(number[-1]) + 1, number[ids - first]
     else:
         unique, own = np.unique(ids, return_inverse=True)
@@ -132,11 +130,11 @@ def join(left: Int, right: Int, keys: int) -> tuple[Int, Int]:
         if found is not None and found <= pairs.shape[1]:
             return pairs[0, :found], pairs[1, :found]
     count = np.bincount(right, minlength=keys)
-    by_key = np.argsort(right, kind="stable")
+    by_key = right.argsort(kind="stable")
     pairs = count[left]
-    first = np.cumsum(count) - count
-    of_left = np.repeat(np.arange(len(left)), pairs)
-    within = np.arange(len(of_left)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+    first = count.cumsum() - count
+    of_left = np.arange(len(left)).repeat(pairs)
+    within = np.arange(len(of_left)) - (pairs.cumsum() - pairs).repeat(pairs)
     return of_left, by_key[first[left[of_left]] + within]
 
 
@@ -153,7 +151,7 @@ def hta_kind(name: str) -> int:
 def hta_kinds(names: Sequence[str], used: NDArray[np.integer]) -> NDArray[np.int8]:
     """`hta_kind` of each of `names`; those whose position is not in `used` are not looked at and OTHER."""
     kinds = np.full(len(names), OTHER, dtype=np.int8)
-    for i in np.flatnonzero(np.bincount(used, minlength=len(names))).tolist():
+    for i in np.bincount(used, minlength=len(names)).nonzero()[0].tolist():
         kinds[i] = hta_kind(names[i])
     return kinds
 
@@ -172,10 +170,10 @@ _LARGE = 80  # percentile of the running sum, beyond which it does so too
 
 def busy_times(ts: Float, dur: Float) -> Busy:
     """Starts and ends of the times in which at least one row runs; rows that touch are one."""
-    if native is not None and (dur > 0).all() and (ts >= 0).all():  # the bits of such times are in their order
+    if native is not None and np.count_nonzero((dur > 0) & (ts >= 0)) == len(dur):  # such times' bits are in order
         whole = union(ts.view(np.int64), (ts + dur).view(np.int64))
         return whole.start.view(np.float64), whole.end.view(np.float64)
-    order = np.argsort(ts)
+    order = ts.argsort()
     start, reach = ts[order], np.maximum.accumulate((ts + dur)[order])
     edge = np.ones(len(start) + 1, dtype=bool)
     edge[1:-1] = start[1:] > reach[:-1]
@@ -189,7 +187,8 @@ def temporal_breakdown(rank: int, every: Busy, compute: Busy) -> Columns:
     computing = compute[1].sum() - compute[0].sum()
     rest = max(span - computing - idle, np.float64(0))  # HTA raises where rounding makes it negative
     parts = {"idle_time": idle, "compute_time": computing, "non_compute_time": rest}
-    shares = {f"{name}_pctg": [known(np.round(100 * (part / span), 2))] for name, part in parts.items()}
+    rounded = np.round(100 * (np.array(list(parts.values())) / span), 2)
+    shares = {f"{name}_pctg": [known(share)] for name, share in zip(parts, rounded, strict=True)}
     times = {f"{name}(us)": [float(part)] for name, part in {**parts, "kernel_time": span}.items()}
     return {"rank": [rank], **times, **shares}
 
@@ -200,23 +199,22 @@ def overlap(rank: int, comm: Busy, compute: Busy) -> Columns:
         lasted = found[2]
     else:
         times, running = _running((comm, compute))
-        both = np.flatnonzero(running == 3)
+        both = (running == 3).nonzero()[0]
         lasted = times[both + 1] - times[both]
     share = lasted.sum() / (comm[1] - comm[0]).sum()
     return {"rank": [rank], "comp_comm_overlap_pctg": [known(np.round(100 * share, 2))]}
 
 
 def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) -> Columns:
-    """Time between kernels of one stream, by why the later one did not start before.
-
-    'host_wait': it was launched after the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'.
-    """
+    """Time between kernels of one stream, by why the later one did not start before. 'host_wait': it was launched after
+    the earlier one ended, 'kernel_wait': the gap is below 30 µs, else 'other'."""
     table: Columns = {key: [] for key in ("rank", "stream", "idle_category", "idle_time", "idle_time_ratio")}
-    streams = [(np.flatnonzero(stream == own), own) for own in uniques(stream).tolist()]
+    whole: list[float] = []
+    streams = [((stream == own).nonzero()[0], own) for own in uniques(stream).tolist()]
     for rows, own in sorted(streams, key=lambda one: int(one[0][0])):
         begin = ts[rows]
         if not (begin[1:] > begin[:-1]).all():
-            rows = rows[np.argsort(begin)]
+            rows = rows[begin.argsort()]
         before = (ts + dur)[rows[:-1]]
         gap = ts[rows[1:]] - before
         by_host = launch_ts[rows[1:]] > before
@@ -224,14 +222,16 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
         parts = {
             name: _sum(gap[mask])
             for name, mask in (("host_wait", by_host), ("kernel_wait", short), ("other", ~by_host & ~short))
-            if name == "other" or mask.any()  # HTA counts the first kernel as 'other', with no gap
+            if name == "other" or np.count_nonzero(mask)  # HTA counts the first kernel as 'other', with no gap
         }
-        times = np.array(list(parts.values()))
         table["rank"] += [rank] * len(parts)
         table["stream"] += [own] * len(parts)
         table["idle_category"] += parts
-        table["idle_time"] += np.round(times, 2).tolist()
-        table["idle_time_ratio"] += map(known, np.round(times / sum(parts.values()), 2))
+        table["idle_time"] += parts.values()
+        whole += [sum(parts.values())] * len(parts)
+    times = np.array(table["idle_time"], dtype=np.float64)
+    table["idle_time"] = np.round(times, 2).tolist()
+    table["idle_time_ratio"] = list(map(known, np.round(times / np.array(whole), 2)))
     return table
 
 
@@ -239,13 +239,13 @@ def kernel_types(busy: dict[int, Busy]) -> Columns:
     """Time in which each kind of kernel, or set of kinds, runs; HTA cuts each interval to whole µs."""
     parts = [busy[kind] for kind, _ in _KINDS]
     if (found := _time_of_sets(parts)) is not None:
-        sums, seen = found[0], np.flatnonzero(found[1])
+        sums, seen = found[0], found[1].nonzero()[0]
     else:
         times, running = _running(parts)
-        shown = np.flatnonzero(running > 0)
+        shown = (running > 0).nonzero()[0]
         lasted = (times[shown + 1] - times[shown]).astype(np.int64)
         sums = np.bincount(running[shown], weights=lasted, minlength=8).astype(np.int64)
-        seen = np.flatnonzero(np.bincount(running[shown], minlength=8))
+        seen = np.bincount(running[shown], minlength=8).nonzero()[0]
     label = {
         i: " overlapping ".join(name for bit, (_, name) in enumerate(_KINDS) if i >> bit & 1) for i in seen.tolist()
     }
@@ -261,14 +261,12 @@ def kernel_types(busy: dict[int, Busy]) -> Columns:
 
 def kernels(rank: int, names: Sequence[str], kinds: NDArray[np.int8], name: NDArray[np.integer], dur: Float) -> Columns:
     """Statistics of the durations by kernel, of each kind; `name` says which of `names`, of these `kinds`, a row has.
-
-    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones.
-    """
+    Of a kind with more than ten kernels HTA describes the kernels' sums in place, and adds up the small ones."""
     count = np.bincount(name, minlength=len(names))
     by_name = _statistics(name, dur, count)
     rows = []
     for kind, label in sorted(_KINDS, key=lambda pair: pair[1]):
-        used = np.flatnonzero((count > 0) & (kinds == kind)).tolist()
+        used = ((count > 0) & (kinds == kind)).nonzero()[0].tolist()
         own = {names[i]: by_name[i] for i in used}
         if len(own) > _MOST_KERNELS:
             own = _without_small({text: own[text][0] for text in sorted(own)})
@@ -281,7 +279,7 @@ def _without_small(sums: dict[str, float]) -> dict[str, _Described]:
     """The statistics of the largest sums by name, and of the rest as 'others'."""
     names, values = list(sums), np.array(list(sums.values()))
     order = _descending(values)
-    running = np.cumsum(values[order])
+    running = values[order].cumsum()
     small = (running > percentiles(running, (_LARGE,))[0]) | (np.arange(len(order)) >= _MOST_KERNELS)
     result: dict[str, list[float]] = {}
     for i, is_small in zip(order, small, strict=True):
@@ -304,17 +302,15 @@ def _sum(values: Float) -> float:
 
 def _statistics(group: NDArray[np.integer], values: Float, count: Int) -> dict[int, _Described]:
     """Sum, largest, smallest, standard deviation (0 for one value) and mean of the values of each group that has some.
-
-    The deviation is Welford's, in the order of the values: so it has HTA's last digit too.
-    """
-    used = np.flatnonzero(count).tolist()
+    The deviation is Welford's, in the order of the values: so it has HTA's last digit too."""
+    used = count.nonzero()[0].tolist()
     if native is not None:
         total, most, least, deviation = columns = np.empty((4, len(count)))
         if native.statistics(group, values, total, most, least, deviation) is not None:
             rows = columns[:, used].T.tolist()
             return {i: (*row, row[0] / int(count[i])) for i, row in zip(used, rows, strict=True)}
-    order = np.argsort(group, kind="stable")
-    ends = np.cumsum(count)
+    order = group.argsort(kind="stable")
+    ends = count.cumsum()
     return {i: _described(values[order[ends[i] - count[i] : ends[i]]]) for i in used}
 
 
@@ -330,9 +326,7 @@ def _described(values: Float) -> _Described:
 
 def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
     """By set of parts (bits, as in `_running`) its time in whole µs and its stretches, and how long those of 3 are.
-
-    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say.
-    """
+    None where the order of equal times decides which sets run for no time: then the sort that HTA calls has to say."""
     if native is None:
         return None
     columns = [column for part in parts for column in part]
@@ -344,28 +338,27 @@ def _time_of_sets(parts: Sequence[Busy]) -> tuple[Int, Int, Float] | None:
 
 
 def _running(parts: Sequence[Busy]) -> tuple[Float, Int]:
-    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th.
-
-    Sorted after each part and by the sort that HTA calls, because what it answers for equal times depends on that.
-    """
+    """Every start and end in order, and the set of parts that run from there on: bit i stands for the i-th. Sorted
+    after each part and by the sort that HTA calls, because what it answers for equal times depends on that."""
     times, change = np.empty(0), np.empty(0, dtype=np.int64)
     for i, (start, end) in enumerate(parts):
         times = np.concatenate((times, start, end))
         change = np.concatenate((change, np.repeat([1 << i, -1 << i], len(start))))
-        order = np.argsort(times)
+        order = times.argsort()
         times, change = times[order], change[order]
-    return times, np.cumsum(change)
+    return times, change.cumsum()
 
 
 def _descending(values: NDArray[Any]) -> Int:
     """Positions from the largest value to the smallest, equal ones as pandas leaves them."""
-    order: Int = len(values) - 1 - np.argsort(values[::-1])[::-1]
+    order: Int = len(values) - 1 - values[::-1].argsort()[::-1]
     return order
 
 
 def known(value: Any) -> float | None:
     """A number for a table: None for what is none, such as a share of nothing."""
-    return float(value) if np.isfinite(value) else None
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 # HTA's launch statistics and queue lengths of one rank, described as pandas describes them.
@@ -395,8 +388,8 @@ def launch_statistics(events: Events, rows: HtaRows) -> Columns:
     launched = np.zeros(rows.keys + 1, dtype=bool)
     launched[rows.key[_named(events, rows, _LAUNCHES)]] = True
     launched[-1] = False
-    host = np.flatnonzero(launched[rows.key] & (rows.stream == -1))
-    device = np.flatnonzero(launched[rows.key] & (rows.stream != -1))
+    host = (launched[rows.key] & (rows.stream == -1)).nonzero()[0]
+    device = (launched[rows.key] & (rows.stream != -1)).nonzero()[0]
     of_host, of_device = join(rows.key[host], rows.key[device], rows.keys)
     host, device = host[of_host], device[of_device]
     delay = rows.ts[device] - rows.ts[host] - rows.dur[host]
@@ -410,31 +403,30 @@ def launch_statistics(events: Events, rows: HtaRows) -> Columns:
 
 
 def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
-    """What a stream had outstanding after each launch and each start: a row each stream; None without any.
-
-    HTA raises where several calls share a correlation id; there the first of them launched what has it.
-    """
-    calls = np.flatnonzero(_named(events, rows, _QUEUED) & (rows.key >= 0))
-    device = np.flatnonzero((rows.stream != -1) & (rows.key >= 0))
+    """What a stream had outstanding after each launch and each start: a row each stream; None without any. HTA raises
+    where several calls share a correlation id; there the first of them launched what has it."""
+    calls = (_named(events, rows, _QUEUED) & (rows.key >= 0)).nonzero()[0]
+    device = ((rows.stream != -1) & (rows.key >= 0)).nonzero()[0]
     calls = calls[np.bincount(rows.key[device], minlength=rows.keys)[rows.key[calls]] > 0]
     called = np.bincount(rows.key[calls], minlength=rows.keys)
     device = device[called[rows.key[device]] > 0]
     if not len(device):
         return None
     if called.max() > 1:
-        calls = calls[np.argsort(rows.ts[calls], kind="stable")]
+        calls = calls[rows.ts[calls].argsort(kind="stable")]
         calls = calls[np.unique(rows.key[calls], return_index=True)[1]]
         device = device[np.unique(rows.row[device], return_index=True)[1]]
     of_call, of_device = join(rows.key[calls], rows.key[device], rows.keys)
     stream = np.concatenate((rows.stream[device[of_device]], rows.stream[device]))
     change = np.repeat([1, -1], len(device))
     times = np.concatenate((rows.ts[calls[of_call]], rows.ts[device]))
-    order = np.argsort(times, kind="stable")  # fast, as these are few runs that are in order
-    if (np.diff(times[order]) == 0).any():
-        order = np.argsort(times)  # what HTA says of equal times depends on its sort
+    order = times.argsort(kind="stable")  # fast, as these are few runs that are in order
+    in_order = times[order]
+    if np.count_nonzero(in_order[1:] == in_order[:-1]):
+        order = times.argsort()  # what HTA says of equal times depends on its sort
     stream, change = stream[order], change[order]
     streams = uniques(stream)
-    described = [_describe(np.cumsum(change[stream == own]), (25, 50, 75)) for own in streams]
+    described = [_describe(change[stream == own].cumsum(), (25, 50, 75)) for own in streams]
     return {
         "rank": [rank] * len(streams),
         "stream": streams.tolist(),
@@ -443,26 +435,30 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
 
 
 def _named(events: Events, rows: HtaRows, names: tuple[str, ...]) -> Bool:
-    wanted = np.array([text in names for text in events.names], dtype=bool)
-    hits: Bool = wanted[events.name[rows.row]]
-    return hits
+    return _among(events.names, names)[events.name[rows.row]]
+
+
+@functools.lru_cache(maxsize=64)
+def _among(own: tuple[str, ...], wanted: tuple[str, ...]) -> Bool:
+    """Which of a trace's own texts are wanted; ranks of a run have the same ones."""
+    return np.array([text in wanted for text in own], dtype=bool)
 
 
 def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float | None]:
     """Count, mean, standard deviation, least, percentiles and most; None where there are too few values."""
-    count = len(values)
-    if not count:
+    if not (count := len(values)):
         names = ("mean", "std", "min", *(f"{percent}%" for percent in percents), "max")
         return {"count": 0.0, **dict.fromkeys(names)}
     mean = values.sum(dtype=np.float64) / count
     squares = ((mean - values) ** 2).sum()
+    least, *middle, most = percentiles(values, (0, *percents, 100))
     return {
         "count": float(count),
         "mean": float(mean),
         "std": float(np.sqrt(squares / (count - 1))) if count > 1 else None,
-        "min": float(values.min()),
-        **{f"{percent}%": value for percent, value in zip(percents, percentiles(values, percents), strict=True)},
-        "max": float(values.max()),
+        "min": least,
+        **{f"{percent}%": value for percent, value in zip(percents, middle, strict=True)},
+        "max": most,
     }
 
 
@@ -490,16 +486,16 @@ class HtaTables(Struct, frozen=True):
 
 def hta_tables(rank: int, events: Events) -> HtaTables:
     """The tables of one rank; none of them without GPU activity, where HTA raises or answers NaN."""
-    if not (events.stream >= 0).any():
+    if not np.count_nonzero(events.stream >= 0):
         return HtaTables(failed=NO_ACTIVITY)
     rows = hta_rows(events)
-    device = np.flatnonzero(rows.stream != -1)
+    device = (rows.stream != -1).nonzero()[0]
     if not len(device):
         return HtaTables(failed=(("all", "HTA leaves out the last step, and no GPU activity remains"),))
     ts, dur, name = rows.ts[device], rows.dur[device], events.name[rows.row[device]]
     kinds = hta_kinds(events.names, name)
     busy = {kind: busy_times(*_where(kinds[name] == kind, ts, dur)) for kind in (COMPUTE, COMM, MEMORY)}
-    of_kernels = np.array([cat in _KERNEL_CATS for cat in events.cats])[events.cat[rows.row[device]]]
+    of_kernels = _among(events.cats, _KERNEL_CATS)[events.cat[rows.row[device]]]
     with np.errstate(divide="ignore", invalid="ignore"):  # shares of nothing
         return HtaTables(
             temporal=temporal_breakdown(rank, busy_times(ts, dur), busy[COMPUTE]),
@@ -554,8 +550,7 @@ def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
 
 def agreement_of_ranks(found: Iterable[HtaAgreement | None]) -> HtaAgreement | None:
     """The agreement on all ranks; None where no rank was compared."""
-    known = [one for one in found if one is not None]
-    if not known:
+    if not (known := [one for one in found if one is not None]):
         return None
     return HtaAgreement(
         by=", ".join(dict.fromkeys(one.by for one in known if one.by)),

@@ -43,6 +43,9 @@ class KernelStats(Struct, frozen=True, gc=False):
     grid: str = ""
 
 
+_EVER = np.iinfo(np.int64).max
+
+
 def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tuple[KernelStats, ...]:
     """Statistics by name, most time first. Unlike HTA's, kernels beyond the tenth keep their own min and max."""
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps))
@@ -54,15 +57,15 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     count = np.bincount(group, minlength=len(values))
     total = np.zeros(len(values), dtype=np.int64)
     np.add.at(total, group, dur)
-    low = np.full(len(values), np.iinfo(np.int64).max)
+    low = np.full(len(values), _EVER)
     np.minimum.at(low, group, dur)
     high = np.zeros(len(values), dtype=np.int64)
     np.maximum.at(high, group, dur)
     blocks = _blocks(events, rows, group, len(values)) if activity.on_gpu else np.full(len(values), -1)
     longest = np.zeros(len(values), dtype=np.int64)
-    at = np.flatnonzero(dur == high[group])[::-1]  # of several the first
+    at = (dur == high[group]).nonzero()[0][::-1]  # of several the first
     longest[group[at]] = np.where(kinds[at] == MEMORY, -1, events.shape[rows[at]])
-    order = np.argsort(-total, kind="stable")
+    order = (-total).argsort(kind="stable")
     shapes = (*events.shapes, "")
     return tuple(
         KernelStats(events.names[name], KIND_NAMES[kind], *known)
@@ -119,11 +122,8 @@ class KernelLaunches(Struct, frozen=True, gc=False):
 
 
 class OperatorCalls(Struct, frozen=True, gc=False):
-    """Calls of one operator with one set of input shapes ('' where they were not recorded).
-
-    `host_ns` is the host's time inside it and in no operator that it calls; `device_ns` what the kernels
-    took that it launched itself.
-    """
+    """Calls of one operator with one set of input shapes ('' where they were not recorded). `host_ns` is the host's
+    time inside it and in no operator that it calls; `device_ns` what the kernels took that it launched itself."""
 
     name: str
     shapes: str
@@ -145,11 +145,8 @@ class CollectiveCalls(Struct, frozen=True):
 
 
 class RankInventory(Struct, frozen=True):
-    """What one rank ran inside its steps, most time first; arrays have one number a step.
-
-    `step_bytes` is -1 where a collective's size is not known. `step_blocking` counts calls that wait for
-    the device.
-    """
+    """What one rank ran inside its steps, most time first; arrays have one number a step. `step_bytes` is -1 where a
+    collective's size is not known. `step_blocking` counts calls that wait for the device."""
 
     kernels: tuple[KernelLaunches, ...]
     operators: tuple[OperatorCalls, ...]
@@ -166,10 +163,21 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     collectives, step_bytes = _collectives(events, activity, steps, inside)
     work = inside & (activity.kind != COMM)
     nesting = activity.host.nesting
-    launcher = _launchers(events, activity, nesting, np.flatnonzero(work & (activity.launch >= 0)))
-    blocking = _steps_of(events, activity.host.blocking, steps)
+    # Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others
+    known = (work & (activity.launch >= 0)).nonzero()[0]
+    launcher = np.full(len(activity.row), -1, dtype=np.int64)
+    around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
+    if activity.on_gpu:
+        launched = np.zeros(len(events), dtype=bool)
+        launched[activity.launch[known]] = True
+        rows = launched.nonzero()[0]  # in file order, which is nearly time's: many times as fast to look up
+        around[rows] = nesting.innermost_around(rows)
+    else:
+        around[nesting.rows] = nesting.parent
+    launcher[known] = around[activity.launch[known]]
+    blocking = steps.on_host(events.ts[activity.host.blocking])
     return RankInventory(
-        kernels=_kernels(events, activity, steps, np.flatnonzero(work), nesting, launcher),
+        kernels=_kernels(events, activity, steps, work.nonzero()[0], nesting, launcher),
         operators=_operators(events, activity, steps, nesting, launcher),
         collectives=collectives,
         step_kernels=_per_step(steps.of_activity[work], steps),
@@ -177,21 +185,6 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
         step_bytes=step_bytes,
         step_blocking=_per_step(blocking[blocking >= 0], steps),
     )
-
-
-def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int) -> Int:
-    """Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others."""
-    launcher = np.full(len(activity.row), -1, dtype=np.int64)
-    around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
-    if activity.on_gpu:
-        launched = np.zeros(len(events), dtype=bool)
-        launched[activity.launch[known]] = True
-        rows = np.flatnonzero(launched)  # in file order, which is nearly time's: many times as fast to look up
-        around[rows] = nesting.innermost_around(rows)
-    else:
-        around[nesting.rows] = nesting.parent
-    launcher[known] = around[activity.launch[known]]
-    return launcher
 
 
 def _kernels(
@@ -208,7 +201,7 @@ def _kernels(
     device = np.zeros(len(values), dtype=np.int64)
     np.add.at(device, group, events.dur[rows])
     place = np.bincount(group, weights=_places(activity, steps, work)) / count
-    most = np.argsort(-device, kind="stable")[:MOST_KERNELS]
+    most = (-device).argsort(kind="stable")[:MOST_KERNELS]
     return tuple(
         KernelLaunches(
             events.names[name],
@@ -229,7 +222,7 @@ def _places(activity: Activity, steps: StepBounds, work: Int) -> NDArray[np.floa
     step = steps.of_activity[work]
     order = np.lexsort((activity.launched[work], step))
     size = np.bincount(step, minlength=len(steps))
-    first = np.concatenate(([0], np.cumsum(size)))[step[order]]
+    first = np.concatenate(([0], size.cumsum()))[step[order]]
     place = np.empty(len(work))
     place[order] = (np.arange(len(work)) - first) / np.maximum(size[step[order]] - 1, 1)
     return place
@@ -239,19 +232,19 @@ def _operators(
     events: Events, activity: Activity, steps: StepBounds, nesting: Nesting, launcher: Int
 ) -> tuple[OperatorCalls, ...]:
     ops = nesting.rows
-    kept = np.flatnonzero(_steps_of(events, ops, steps) >= 0)
+    kept = (steps.on_host(events.ts[ops]) >= 0).nonzero()[0]
     if not len(kept):
         return ()
     device = np.zeros(len(ops), dtype=np.int64)
     if activity.on_gpu:
-        launched = np.flatnonzero(launcher >= 0)
+        launched = (launcher >= 0).nonzero()[0]
         np.add.at(device, launcher[launched], events.dur[activity.row[launched]])
     values, group = groups(events.name[ops[kept]], events.shape[ops[kept]])
     count = np.bincount(group)
     host_ns, device_ns = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
     np.add.at(host_ns, group, nesting.own_time[kept])
     np.add.at(device_ns, group, device[kept])
-    most = np.argsort(-(host_ns + device_ns), kind="stable")[:MOST_OPERATORS]
+    most = (-(host_ns + device_ns)).argsort(kind="stable")[:MOST_OPERATORS]
     return tuple(
         OperatorCalls(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)
         for (name, shape), *numbers in zip(
@@ -263,7 +256,7 @@ def _operators(
 def _collectives(
     events: Events, activity: Activity, steps: StepBounds, inside: NDArray[np.bool_]
 ) -> tuple[tuple[CollectiveCalls, ...], Int]:
-    comm = np.flatnonzero(inside & (activity.kind == COMM))
+    comm = (inside & (activity.kind == COMM)).nonzero()[0]
     uses: dict[tuple[str, int | None, str | None, int | None], tuple[int, int]] = {}
     total = [0] * len(steps)
     took = (activity.end[comm] - activity.start[comm]).tolist()
@@ -291,14 +284,6 @@ def _kind_of(args: CommArgs | None, name: str) -> tuple[str, int | None, str | N
     sizes = [size for size in (args.elements_in, args.elements_out) if size is not None]
     group_size = len(args.group_ranks) if args.group_ranks else args.group_size
     return args.op, group_size, args.dtype, max(sizes, default=None)
-
-
-def _steps_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    """The step in which each host event began, -1 outside all."""
-    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
-    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
-    known: Int = np.where(inside, step, -1)
-    return known
 
 
 def _per_step(step: Int, steps: StepBounds) -> Int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -15,6 +16,7 @@ from traceops.measure.host_rows import OPTIMIZER_NAME, Nesting, begin_inside, ro
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import MODULE, NO_FRAMES, Events, Frames
 
+_LONG_AGO = np.iinfo(np.int64).min
 _LONG_CALL_NS = 500_000  # from which a launch has waited for the device
 _SHORT_WAIT_NS = 5_000  # up to which the device had nothing left to do
 _TOUCHES_NS = 1_000  # a frame that begins this shortly before another ends follows it
@@ -29,12 +31,12 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     nesting = activity.host.nesting
     operator = np.full(len(kept), -1, dtype=np.int64)
     launch = activity.launch[kept]
-    known = np.flatnonzero(launch >= 0)
+    known = (launch >= 0).nonzero()[0]
     if len(nesting.rows) and len(known):
         operator[known] = nesting.innermost_around(launch[known])
     _by_number(events, activity.row[kept], operator, nesting.rows, np.arange(len(nesting.rows)))
     calls = activity.host.launches
-    if len(calls) and len(nesting.rows) and (operator < 0).any():
+    if len(calls) and len(nesting.rows) and np.count_nonzero(operator < 0):
         _by_number(events, activity.row[kept], operator, calls, nesting.innermost_around(calls))
     optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
     optimizing[known] = begin_inside(events, launch[known], rows_named(events, OPTIMIZER_NAME))
@@ -54,7 +56,7 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
         np.maximum(host - _waited(events, held, steps), 0),
         occupied / len(steps),
         len(steps),
-        _schedule(events, activity, steps, kept, held),
+        partial(_schedule, events, activity, steps, kept, held),
         *module_places(frames, nesting),
     )
 
@@ -73,40 +75,38 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     typical = len(steps) // 2
     mine = activity.by_launch[steps.of_activity[activity.by_launch] == typical]
     begin, over = (int(side[typical]) if len(side) else 0 for side in (steps.host_start, steps.host_end))
-    launched = np.maximum.accumulate(np.clip(activity.launched[mine], begin, over))
+    launched = np.maximum.accumulate(np.minimum(np.maximum(activity.launched[mine], begin), over))
     waited = union(events.ts[held], events.end[held])
     edges = np.concatenate(([begin], launched, [over]))
     host = np.maximum(np.diff(edges - waited.covered_before(edges)), 0)
     calls = np.concatenate((events.ts[activity.host.operators], events.ts[activity.host.launches]))
     calls = np.sort(calls[(calls >= begin) & (calls < over)])
-    counted = np.diff(np.searchsorted(calls, edges))
+    counted = np.diff(calls.searchsorted(edges))
     position = np.full(len(activity.row), -1, dtype=np.int64)
     position[kept] = np.arange(len(kept))
     waits = np.zeros(len(mine), dtype=bool)
     done = activity.host.waiting
     done = events.ts[done[(events.ts[done] >= begin) & (events.ts[done] < over) & (events.dur[done] > _SHORT_WAIT_NS)]]
-    behind = np.searchsorted(launched, done, side="right") - 1
+    behind = launched.searchsorted(done, side="right") - 1
     waits[behind[behind >= 0]] = True
-    return Schedule(position[mine], host, counted, _prolonged(activity.start[mine], activity.end[mine]), waits)
-
-
-def _prolonged(start: Int, end: Int) -> Int:
-    """By how much each interval prolongs the union of those that began before it."""
-    order = np.argsort(start, kind="stable")
-    reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end[order])[:-1])) if len(order) else end
+    # by how much each interval prolongs the union of those that began before it
+    start = activity.start[mine]
+    end = activity.end[mine]
+    order = start.argsort(kind="stable")
+    reach = np.concatenate(([_LONG_AGO], np.maximum.accumulate(end[order])[:-1])) if len(order) else end
     longer = np.zeros(len(order), dtype=np.int64)
     longer[order] = np.maximum(end[order] - np.maximum(start[order], reach), 0)
-    return longer
+    return Schedule(position[mine], host, counted, longer, waits)
 
 
 def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs: Int) -> None:
     """Kernels without an operator: that of the candidate (an operator or a call) with their external id."""
-    lost = np.flatnonzero((operator < 0) & (events.external[rows] > 0))
+    lost = ((operator < 0) & (events.external[rows] > 0)).nonzero()[0]
     if not len(lost) or not len(candidates):
         return
     ids = events.external[candidates]
-    order = np.argsort(ids, kind="stable")
-    at = np.searchsorted(ids[order], events.external[rows[lost]])
+    order = ids.argsort(kind="stable")
+    at = ids[order].searchsorted(events.external[rows[lost]])
     at = np.minimum(at, len(order) - 1)
     found = order[at]
     hit = ids[found] == events.external[rows[lost]]
@@ -115,8 +115,8 @@ def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs
 
 def _waited(events: Events, calls: Int, steps: StepBounds) -> Int:
     """Time of each step's calls in which the host waited for the device."""
-    step = np.searchsorted(steps.host_start, events.ts[calls], side="right") - 1
-    inside = (step >= 0) & (events.ts[calls] < steps.host_end[np.maximum(step, 0)])
+    step = steps.on_host(events.ts[calls])
+    inside = step >= 0
     waited: Int = np.bincount(step[inside], events.dur[calls][inside], minlength=len(steps)).astype(np.int64)
     return waited
 
@@ -132,9 +132,9 @@ def module_places(frames: Frames, nesting: Nesting) -> tuple[Int, tuple[Place, .
         return found, ()
     places: dict[Place, int] = {}
     for thread in uniques(frames.tid).tolist():
-        moments, inside = _changes(frames, np.flatnonzero(frames.tid == thread), places)
-        mine = np.flatnonzero(events.tid[rows] == thread)
-        at = np.searchsorted(moments, events.ts[rows[mine]], side="right") - 1
+        moments, inside = _changes(frames, (frames.tid == thread).nonzero()[0], places)
+        mine = (events.tid[rows] == thread).nonzero()[0]
+        at = moments.searchsorted(events.ts[rows[mine]], side="right") - 1
         found[mine] = np.where(at >= 0, inside[np.maximum(at, 0)], -1)
     _of_backward(found, events.sequence[rows], nesting.parent)
     return found, tuple(places)
@@ -172,7 +172,7 @@ def _changes(frames: Frames, rows: Int, places: dict[Place, int]) -> tuple[Int, 
         end = start + took if not open_ else min(start + took, open_[-1][0])
         open_.append((end, place))
     close(np.iinfo(np.int64).max)
-    order = np.argsort(np.array(moments), kind="stable")
+    order = np.array(moments).argsort(kind="stable")
     return np.array(moments)[order], np.array(inside)[order]
 
 
@@ -192,11 +192,11 @@ def _of_backward(found: Int, sequence: Int, parent: NDArray[np.int32]) -> None:
         if (longer == around).all():
             break
         around = longer
-    forward = np.flatnonzero((found >= 0) & (sequence >= 0))
+    forward = ((found >= 0) & (sequence >= 0)).nonzero()[0]
     numbers, first = np.unique(sequence[forward], return_index=True)
-    lost = np.flatnonzero((found < 0) & (around >= 0))
+    lost = ((found < 0) & (around >= 0)).nonzero()[0]
     if not len(numbers) or not len(lost):
         return
-    at = np.minimum(np.searchsorted(numbers, around[lost]), len(numbers) - 1)
+    at = np.minimum(numbers.searchsorted(around[lost]), len(numbers) - 1)
     hit = numbers[at] == around[lost]
     found[lost[hit]] = found[forward[first[at[hit]]]]

@@ -84,7 +84,7 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
     exposed = subtract(activity.union_of(COMM), compute)
     memory = subtract(subtract(activity.union_of(MEMORY), compute), exposed)
     recorded_from = int(events.ts[events.in_cats(*HOST_CATS)].min(initial=NEVER))
-    cuts = np.append(steps.edges, recorded_from)
+    cuts = np.concatenate((steps.edges, [recorded_from]))
     idle = split_at(subtract(whole, activity.union_of(COMPUTE, COMM, MEMORY)), cuts)
     own = {
         "compute": intersect(compute, whole),
@@ -95,11 +95,9 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
 
 
 def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded_from: int) -> dict[str, Intervals]:
-    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over.
-
-    recorded_from: when the host's first event began.
-    """
-    following = np.searchsorted(activity.start[activity.by_start], idle.end, side="left")
+    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over. recorded_from:
+    when the host's first event began."""
+    following = activity.start[activity.by_start].searchsorted(idle.end, side="left")
     some = following < len(activity.start)
     launch = np.full(len(idle), -1, dtype=np.int64)
     launch[some] = activity.launch[activity.by_start[following[some]]]
@@ -117,7 +115,14 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded
     queued = known & some & (until <= idle.start) & (idle.end - idle.start <= STARTS_NS)
     short[queued] |= _in_one_stream(events, activity, idle.start[queued], following[queued])
     judged = known & (until > idle.start) & ~short
-    synced = judged & _blocked_when_idle_began(events, activity.host.waiting, idle.start, thread)
+    # Whether the launching thread was in a blocking call at the moment the device ran out of work. A
+    # synchronisation that begins later waits for nothing and is not the cause of the gap.
+    blocked = np.zeros(len(idle.start), dtype=bool)
+    for tid in uniques(events.tid[activity.host.waiting]):
+        own = activity.host.waiting[events.tid[activity.host.waiting] == tid]
+        gaps = (thread == tid).nonzero()[0]
+        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(idle.start[gaps])
+    synced = judged & blocked
     waited = idle.start.copy()  # until when each gap is the synchronisation's
     waited[judged] = _no_longer_than_blocked(
         activity.host, Intervals(idle.start[judged], until[judged]), thread[judged], synced[judged]
@@ -141,19 +146,16 @@ def _in_one_stream(events: Events, activity: Activity, begin: Int, following: In
     if not len(begin):
         return found
     gap = np.minimum(begin.searchsorted(activity.end), len(begin) - 1)
-    ends = np.flatnonzero(begin[gap] == activity.end)
+    ends = (begin[gap] == activity.end).nonzero()[0]
     ended_in, begins_in = (activity.lane_of(events, which) for which in (ends, activity.by_start[following]))
     found[gap[ends][ended_in == begins_in[gap[ends]]]] = True
     return found
 
 
 def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: Int, following: Int) -> Int:
-    """Until when each gap is the host's: its end, if what ends it began as soon as it was launched.
-
-    Else the moment when the launch was over: what came after had another cause, which the host cannot help. A launch
-    that has begun to take effect (the kernels before in a CUDA graph) is over. Gaps whose `launch` is -1 count for
-    nothing.
-    """
+    """Until when each gap is the host's: its end, if what ends it began as soon as it was launched. Else the moment
+    when the launch was over: what came after had another cause, which the host cannot help. A launch that has begun to
+    take effect (the kernels before in a CUDA graph) is over. Gaps whose `launch` is -1 count for nothing."""
     at = activity.by_start[np.minimum(following, max(len(activity.start) - 1, 0))]
     over = events.ts[launch] + events.dur[launch]
     first = np.zeros(len(events) + 1, dtype=np.int64)  # of each launch: when its first activity began
@@ -161,7 +163,7 @@ def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: In
     first[activity.launch[backwards]] = activity.start[backwards]
     over = np.where(first[launch] < activity.start[at], np.minimum(over, first[launch]), over)
     at_once = activity.start[at] - over <= STARTS_NS
-    until: Int = np.where(at_once & (over > idle.start), idle.end, np.clip(over, idle.start, idle.end))
+    until: Int = np.where(at_once & (over > idle.start), idle.end, np.minimum(np.maximum(over, idle.start), idle.end))
     return until
 
 
@@ -175,19 +177,6 @@ def _main_thread(events: Events) -> int:
     return int(values[np.argmax(counts)])
 
 
-def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: Int) -> NDArray[np.bool_]:
-    """Whether the launching thread was in a blocking call (`rows`) at the moment the device ran out of work.
-
-    A synchronisation that begins later waits for nothing and is not the cause of the gap.
-    """
-    blocked = np.zeros(len(gap_start), dtype=bool)
-    for tid in uniques(events.tid[rows]):
-        own = rows[events.tid[rows] == tid]
-        gaps = np.flatnonzero(thread == tid)
-        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(gap_start[gaps])
-    return blocked
-
-
 def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
     """Until when each of these gaps is the fault of the calls in which its thread was blocked.
 
@@ -195,23 +184,25 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
     would have taken of that. Of an operator of torch that reads a value, all is such a call. What it
     does for longer, it does for another reason. A gap that is not `synced` is of no call.
     """
+    until: Int = late.start.copy()
+    if not np.count_nonzero(synced):
+        return until
     events, rows = host.events, host.may_wait
     around = host.nesting.innermost_around(rows)
     reads = around >= 0
     reads[reads] = np.array([name.startswith("aten::") for name in events.names], dtype=bool)[
         events.name[host.nesting.rows[around[reads]]]
     ]
-    rows = np.where(reads, host.nesting.rows[around], rows) if reads.any() else rows
-    until: Int = late.start.copy()
+    rows = np.where(reads, host.nesting.rows[around], rows) if np.count_nonzero(reads) else rows
     length = late.end - late.start
     for tid in uniques(thread[synced]):
         own = rows[events.tid[rows] == tid]
-        gaps = np.flatnonzero(thread == tid)
+        gaps = (thread == tid).nonzero()[0]
         blocked = union(events.ts[own], events.ts[own] + events.dur[own])
         ends = late.end[gaps]
         first = min(int(blocked.start[0]), int(ends[0])) if len(blocked) else int(ends[0])
         won = blocked.within(np.concatenate(([first], ends[:-1])), ends)
-        left = np.cumsum(won - length[gaps])
+        left = (won - length[gaps]).cumsum()
         before = np.concatenate(([0], (left - np.minimum(np.minimum.accumulate(left), 0))[:-1]))
         until[gaps] += np.where(synced[gaps], np.minimum(length[gaps], before + won), 0)
     return until
@@ -235,10 +226,8 @@ def _loading_within(events: Events, rows: Int, late: Intervals, thread: Int) -> 
 
 
 class Breakdown(Struct, frozen=True):
-    """Percent of the rank's device time; None where it cannot be said (no communication, no activity).
-
-    `source` is 'hta', or 'traceops' with the reason why HTA's value is not used.
-    """
+    """Percent of the rank's device time; None where it cannot be said (no communication, no activity). `source` is
+    'hta', or 'traceops' with the reason why HTA's value is not used."""
 
     idle_pct: float | None
     compute_pct: float | None
@@ -259,15 +248,11 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
             overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
             source="hta",
         )
-    return own_breakdown(activity, steps, reason)
-
-
-def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str) -> Breakdown:
-    """The same four numbers over the device time of all steps, CPU runs included."""
+    # the same four numbers over the device time of all steps, CPU runs included
     first, last = int(steps.edges[0]), int(steps.edges[-1])
     kernel_time = last - first
     if kernel_time <= 0:
-        return Breakdown(None, None, None, None, "traceops", why_not_hta)
+        return Breakdown(None, None, None, None, "traceops", reason)
     compute = clip(activity.union_of(COMPUTE), first, last)
     comm = clip(activity.union_of(COMM), first, last)
     idle = kernel_time - clip(activity.union_of(COMPUTE, COMM, MEMORY), first, last).total
@@ -277,7 +262,7 @@ def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str) -> Br
         non_compute_pct=_pct(kernel_time - idle - compute.total, kernel_time),
         overlap_pct=_pct(intersect(comm, compute).total, comm.total) if comm.total else None,
         source="traceops",
-        why_not_hta=why_not_hta,
+        why_not_hta=reason,
     )
 
 
@@ -289,12 +274,12 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
         return "HTA counts no collective that the hosts run (gloo)"
     counted = (events.stream != -1) & (events.correlation >= 0)
     counted[activity.row] = False
-    others = np.flatnonzero(counted)
+    others = counted.nonzero()[0]
     if len(others):
         cat = events.cats[events.cat[others[0]]]
         return f"HTA counts {len(others)} events of category '{cat}' as GPU work"
     name = events.name[activity.row]
-    wrong = np.flatnonzero(hta_kinds(events.names, name)[name] != activity.kind)
+    wrong = (hta_kinds(events.names, name)[name] != activity.kind).nonzero()[0]
     if len(wrong):
         first = events.names[name[wrong[0]]]
         return f"HTA takes {len(wrong)} kernels for another kind, such as {first[:80]}"
@@ -328,40 +313,21 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
     do not tell, and where no communication runs on the device.
     """
     found = np.zeros(len(comm), dtype=np.int64)
-    kernels = np.flatnonzero((activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps)))
+    kernels = ((activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps))).nonzero()[0]
     if not activity.comm_on_gpu or not len(comm) or not len(kernels):
         return found
     start, end = activity.start[kernels], activity.end[kernels]
     overlap = union(activity.start[comm], activity.end[comm]).within(start, end)
-    longer = _longer_than_alone(_alike(events, activity, kernels), end - start, overlap > 0)
-    return _divided(start, end, longer, activity.start[comm], activity.end[comm])
-
-
-def _alike(events: Events, activity: Activity, kernels: Int) -> Int:
-    """A number for each kernel: the same for launches that do the same work."""
-    rows, launch = activity.row[kernels], activity.launch[kernels]
-    nesting = activity.host.nesting
-    around = np.full(len(kernels), -1, dtype=np.int64)
-    if len(known := np.flatnonzero(launch >= 0)):
-        at = nesting.innermost_around(launch[known])
-        around[known] = np.where(at >= 0, nesting.rows[at], -1) if len(nesting.rows) else -1
-    name, shape = (np.where(around >= 0, of[around], -1) for of in (events.name, events.shape))
-    _, kernel = groups(events.name[rows], events.shape[rows])
-    _, operator = groups(name, shape)
-    _, alike = groups(kernel, operator)
-    return alike
-
-
-def _longer_than_alone(alike: Int, took: Int, held: NDArray[np.bool_]) -> Int:
-    """What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves.
-
-    Kernels vary: it counts only if those that are held take longer in the mean than three quarters of the others do,
-    and what some of them take less is taken off what the rest take longer.
-    """
+    # What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves. Kernels
+    # vary: it counts only if those that are held take longer in the mean than three quarters of the others do, and what
+    # some of them take less is taken off what the rest take longer.
+    alike = _alike(events, activity, kernels)
+    took = end - start
+    held = overlap > 0
     longer = np.zeros(len(took), dtype=np.int64)
-    order, count = np.argsort(alike, kind="stable"), np.bincount(alike)
-    alone, behind = count - np.bincount(alike, held).astype(np.int64), np.cumsum(count)
-    for group in np.flatnonzero((alone < count) & (alone >= _LEAST_ALONE)).tolist():
+    order, count = alike.argsort(kind="stable"), np.bincount(alike)
+    alone, behind = count - np.bincount(alike, held).astype(np.int64), count.cumsum()
+    for group in ((alone < count) & (alone >= _LEAST_ALONE)).nonzero()[0].tolist():
         own = order[behind[group] - count[group] : behind[group]]
         beside = held[own]
         low, usual, high = _quartiles(took[own[~beside]])
@@ -370,7 +336,22 @@ def _longer_than_alone(alike: Int, took: Int, held: NDArray[np.bool_]) -> Int:
         if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
             more = np.maximum(more, 0)
             longer[own[beside]] = np.rint(more * (net / more.sum()))
-    return longer
+    return _divided(start, end, longer, activity.start[comm], activity.end[comm])
+
+
+def _alike(events: Events, activity: Activity, kernels: Int) -> Int:
+    """A number for each kernel: the same for launches that do the same work."""
+    rows, launch = activity.row[kernels], activity.launch[kernels]
+    nesting = activity.host.nesting
+    around = np.full(len(kernels), -1, dtype=np.int64)
+    if len(known := (launch >= 0).nonzero()[0]):
+        at = nesting.innermost_around(launch[known])
+        around[known] = np.where(at >= 0, nesting.rows[at], -1) if len(nesting.rows) else -1
+    name, shape = (np.where(around >= 0, of[around], -1) for of in (events.name, events.shape))
+    _, kernel = groups(events.name[rows], events.shape[rows])
+    _, operator = groups(name, shape)
+    _, alike = groups(kernel, operator)
+    return alike
 
 
 def _quartiles(took: Int) -> tuple[float, float, float]:
@@ -386,7 +367,7 @@ def _quartiles(took: Int) -> tuple[float, float, float]:
 
 def _divided(start: Int, end: Int, longer: Int, comm_start: Int, comm_end: Int) -> Int:
     """Each kernel's time over the communication that it overlapped; of several at once the first has it."""
-    order = np.argsort(comm_start, kind="stable")
+    order = comm_start.argsort(kind="stable")
     reached = np.concatenate((comm_start[order[:1]], np.maximum.accumulate(comm_end[order])[:-1]))
     begin = np.maximum(comm_start[order], reached)
     covered = union(comm_start, comm_end)  # a kernel's time is spread over what communication covers of it

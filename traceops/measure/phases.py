@@ -52,9 +52,9 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     launched = activity.launched[comm] if activity.on_gpu else events.ts[calls]
     known = (step >= 0) & (step < len(steps))
     at = np.where(known, step, 0)
-    first = np.searchsorted(begun, steps.host_start[at])
-    stop = np.searchsorted(begun, steps.host_end[at])
-    now = np.searchsorted(begun, launched, side="right")
+    first = begun.searchsorted(steps.host_start[at])
+    stop = begun.searchsorted(steps.host_end[at])
+    now = begun.searchsorted(launched, side="right")
     inside = (now > first) & (now < stop)
     if activity.comm_on_gpu:
         known &= activity.launch[comm] >= 0
@@ -63,7 +63,7 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
         inside |= begin_inside(events, calls, rows)  # the last function of all gives the last bucket
     phases[known] = FORWARD
     phases[known & (now >= stop)] = AFTER
-    behind = begun[np.clip(stop - 1, 0, len(begun) - 1)]
+    behind = begun[np.minimum(np.maximum(stop - 1, 0), len(begun) - 1)]
     phases[(phases == AFTER) & _updated(events, launched, behind, steps.host_end[at])] = UPDATED
     begins = (phases == FORWARD) & _before_forward(events, launched, steps.host_start[at], begun)
     phases[begins] = UPDATED
@@ -74,26 +74,24 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
 
 def _called(events: Events, rows: Int) -> Int:
     """The call of each collective that a backend's thread runs, or its own row where that is not known."""
-    order = np.argsort(events.ts[rows], kind="stable")
+    order = events.ts[rows].argsort(kind="stable")
     called = np.empty(len(rows), dtype=np.int64)
     called[order] = calls_of(events, rows[order])
     return called
 
 
 def _before_forward(events: Events, launched: Int, start: Int, backward: Int) -> NDArray[np.bool_]:
-    """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward.
-
-    A step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
-    autograd's functions began.
-    """
+    """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward. A
+    step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
+    autograd's functions began."""
     forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
     rows = rows_named(events, OPTIMIZER_NAME)
     ended = np.sort(events.ts[rows] + events.dur[rows], kind="stable")
     if not len(forward) or not len(ended):
         return np.zeros(len(launched), dtype=bool)
-    updated = np.searchsorted(ended, launched, side="right") - 1
-    passed = np.searchsorted(backward, launched) - 1
-    none_begun = np.searchsorted(forward, start) == np.searchsorted(forward, launched)
+    updated = ended.searchsorted(launched, side="right") - 1
+    passed = backward.searchsorted(launched) - 1
+    none_begun = forward.searchsorted(start) == forward.searchsorted(launched)
     later = (passed < 0) | (ended[np.maximum(updated, 0)] > backward[np.maximum(passed, 0)])
     found: NDArray[np.bool_] = none_begun & (updated >= 0) & later
     return found
@@ -109,8 +107,8 @@ def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray
     if not len(rows):
         return np.zeros(len(launched), dtype=bool)
     begun, ended = np.sort(events.ts[rows], kind="stable"), np.sort(events.ts[rows] + events.dur[rows], kind="stable")
-    before = np.searchsorted(ended, launched, side="right") - 1
-    follows = np.searchsorted(begun, launched)
+    before = ended.searchsorted(launched, side="right") - 1
+    follows = begun.searchsorted(launched)
     more = (follows < len(begun)) & (begun[np.minimum(follows, len(begun) - 1)] < over)
     updated: NDArray[np.bool_] = (before >= 0) & (ended[np.maximum(before, 0)] > backward) & ~more
     return updated
@@ -156,7 +154,7 @@ class BackwardSync(Struct, frozen=True):
 def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds) -> BackwardSync:
     """Count the steps in which a collective was launched between backward's first and last function."""
     backward = rows_named(events, BACKWARD_NAME)
-    backward = backward[np.argsort(events.ts[backward], kind="stable")]
+    backward = backward[events.ts[backward].argsort(kind="stable")]
     begun, over = events.ts[backward], events.ts[backward] + events.dur[backward]
     order = activity.by_launch[activity.launch[activity.by_launch] >= 0]
     comm = order[activity.kind[order] == COMM]
@@ -177,7 +175,7 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
             synchronised += at.start < at.stop
             computed = compute_end[_between(compute_launched, first, last)]
             device_end[step] = computed.max(initial=NO_BACKWARD)
-    known = len(comm) > 0 or not (activity.kind == COMM).any()
+    known = len(comm) > 0 or not np.count_nonzero(activity.kind == COMM)
     if not activity.on_gpu and any(name.startswith("nccl:") for name in events.names):
         known = False  # what NCCL ran is on the GPU, of which the trace holds nothing
     promise = next((name for name in events.names if _PROMISES.match(name)), "")
@@ -274,12 +272,12 @@ def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]
     found = []
     for row in rows.tolist():
         start, end = int(events.ts[row]), int(events.ts[row] + events.dur[row])
-        first, last = np.searchsorted(launched, (start, end))
+        first, last = launched.searchsorted((start, end))
         own = known[first:last]
         told = _told(events.names[events.name[row]])
         if not len(own) or told is None:
             continue
-        at = np.searchsorted(graphs, (start, end))
+        at = graphs.searchsorted((start, end))
         found.append(
             InferencePass(
                 *told,
@@ -296,8 +294,7 @@ def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]
 
 def _told(name: str) -> tuple[PassKind, int | None, int | None] | None:
     """Kind, requests and tokens of a pass by its annotation; None for one that is no pass."""
-    found = _PASS.match(name)
-    if found is None:
+    if (found := _PASS.match(name)) is None:
         return None
     if found["context"] is not None or found["new"] is not None:
         fresh, going = int(found["context"] or found["new"]), int(found["generation"] or found["cached"] or 0)
@@ -308,8 +305,7 @@ def _told(name: str) -> tuple[PassKind, int | None, int | None] | None:
         return kind, fresh + going, tokens
     if found["plain"] is not None:
         return ("prefill" if found["plain"].lower() == "prefill" else "decode"), None, None
-    mode = _MODES.get(found["mode"].lower())
-    if mode is None:
+    if (mode := _MODES.get(found["mode"].lower())) is None:
         return None
     batch = None if found["batch"] is None else int(found["batch"])
     tokens = None if found["tokens"] is None else int(found["tokens"])

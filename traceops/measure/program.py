@@ -20,6 +20,7 @@ WAKES = 0.25  # of a thread's wait: how far from the end of a collective it may 
 WAKES_NS = 5_000_000  # and at most this
 BETWEEN_NS = 1_000_000  # a thread may spend this between two operators without waiting for anything
 HELD_UP_NS = 50_000  # a launch that takes this long waits for room in the device's queue
+_EVER = np.iinfo(np.int64).max
 NEVER = np.iinfo(np.int64).min // 4
 PAINTED = 400  # cells a step in the picture of the timeline
 EXPOSED = len(OWN_BUCKETS)  # the code of exposed communication in a painted step, others are OWN_BUCKETS'
@@ -61,12 +62,6 @@ class RankProgram(Struct, frozen=True):
     spell_end: Int
     spell_comm: Int
 
-    def own_before(self, t: Int) -> Int:
-        """Time in each of OWN_BUCKETS before each of the moments in `times`, shape (len(t), buckets)."""
-        at = np.searchsorted(self.times, np.clip(t, self.times[0], self.times[-1]))
-        before: Int = self.own[at]
-        return before
-
     def joined_before(self, t: Int) -> Int:
         """Time spent waiting in joins before each moment."""
         return union(self.join_start, self.join_end).covered_before(t)
@@ -84,7 +79,17 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
         )
     )
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
-    painted = _paint(lane, steps)
+    # For each step the code of what most of each of its cells went to
+    painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
+    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
+    used = np.array([code for code, part in enumerate(sets) if not code or len(part)], dtype=np.uint8)
+    for first in range(0, len(steps), _PAINTED_AT_ONCE):
+        edges = steps.edges[first : first + _PAINTED_AT_ONCE + 1].astype(np.float64)
+        width = (edges[1:] - edges[:-1]) / PAINTED
+        cells = (_CELLS * width[:, None] + edges[:-1, None]).astype(np.int64)
+        cells[:, -1] = steps.edges[first + 1 : first + 1 + len(cells)]
+        before = np.array([sets[code].covered_before(cells) for code in used])
+        painted[first : first + _PAINTED_AT_ONCE] = used[(before[:, :, 1:] - before[:, :, :-1]).argmax(axis=0)]
     return RankProgram(ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells)
 
 
@@ -97,7 +102,7 @@ def _ready(activity: Activity, comm: Int) -> Int:
     """
     work = activity.by_launch[activity.kind[activity.by_launch] != COMM]
     launched = activity.launched[comm]
-    before = np.searchsorted(activity.launched[work], launched, side="left") - 1
+    before = activity.launched[work].searchsorted(launched, side="left") - 1
     start = activity.start[comm]
     ready = np.minimum(launched, start)
     if not len(work):
@@ -107,7 +112,7 @@ def _ready(activity: Activity, comm: Int) -> Int:
     all_done = np.where(some, np.maximum.accumulate(ends)[before], start)
     last_done = np.where(some, ends[before], start)
     ended = np.sort(ends, kind="stable")
-    just = np.searchsorted(ended, start, side="right") - 1
+    just = ended.searchsorted(start, side="right") - 1
     just_done = np.where(just >= 0, ended[np.maximum(just, 0)], start - FOLLOWS_NS - 1)
     less = np.where(start - just_done <= FOLLOWS_NS, just_done, np.where(last_done <= start, last_done, ready))
     done = np.where(all_done <= start, all_done, less)
@@ -125,7 +130,7 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     work = activity.by_start[activity.kind[activity.by_start] != COMM]
     spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
     start, end = spells.start, spells.end
-    by_end = comm[np.argsort(activity.end[comm], kind="stable")]
+    by_end = comm[activity.end[comm].argsort(kind="stable")]
     position = np.empty(len(activity.start), dtype=np.int64)
     position[comm] = np.arange(len(comm))
     if activity.through_host:
@@ -139,19 +144,19 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
             (start[those], end[those], position[at[those]]) for those, at in ((kept, waited_for), (asked, within))
         )
         return joins, union(start[between], end[between]), open_
-    last = np.searchsorted(activity.end[by_end], end, side="right") - 1
+    last = activity.end[by_end].searchsorted(end, side="right") - 1
     ended = np.where(last >= 0, activity.end[by_end][np.maximum(last, 0)], 0) if len(by_end) else end * 0
     freed = (last >= 0) & (end - ended <= RELEASE_NS)
-    following = np.searchsorted(activity.start[work], end, side="left")
+    following = activity.start[work].searchsorted(end, side="left")
     some = following < len(work)
     first = work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
-    begins = np.where(some, activity.start[first] if len(work) else 0, np.iinfo(np.int64).max)
+    begins = np.where(some, activity.start[first] if len(work) else 0, _EVER)
     known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
     issued = np.where(some, known, end)
     # What ends a step is waited for by whatever comes after it.
     closes = is_in(end, steps.edges)
     released = freed & (closes | ((begins - end <= RELEASE_NS) & (issued < end)))
-    launched = np.where(closes, start, np.clip(issued, start, end))
+    launched = np.where(closes, start, np.minimum(np.maximum(issued, start), end))
     kept = released & (end > launched)
     joined = position[by_end[last[kept]]]
     none = np.zeros(0, dtype=np.int64)
@@ -163,12 +168,10 @@ def _host_waited_for(
     activity: Activity, spells: Intervals, by_end: Int, position: Int
 ) -> tuple[_Spells, Intervals, _Spells]:
     """The same where hosts run the collectives: a rank had waited where its device ran dry until one of them ended.
-
-    Where the device went on before, its host had launched that meanwhile, and waited for nothing.
-    """
+    Where the device went on before, its host had launched that meanwhile, and waited for nothing."""
     start, end = spells.start, spells.end
     none = np.zeros(0, dtype=np.int64)
-    last = np.searchsorted(activity.end[by_end], end, side="right") - 1
+    last = activity.end[by_end].searchsorted(end, side="right") - 1
     freed = (last >= 0) & (end - activity.end[by_end][np.maximum(last, 0)] <= RELEASE_NS)
     joins = (start[freed], end[freed], position[by_end[last[freed]]])
     return joins, Intervals(start[~freed], end[~freed]), (none, none, none)
@@ -185,8 +188,8 @@ def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> tu
     start, end = spells.start, spells.end
     if not len(by_end):
         return np.full(len(end), -1, dtype=np.int64), np.full(len(end), -1, dtype=np.int64)
-    near = np.clip(WAKES * (end - start), RELEASE_NS, WAKES_NS)
-    after = np.searchsorted(activity.end[by_end], end, side="right")
+    near = np.minimum(np.maximum(WAKES * (end - start), RELEASE_NS), WAKES_NS)
+    after = activity.end[by_end].searchsorted(end, side="right")
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(by_end) - 1)
     woken, early = (np.abs(activity.end[by_end[at]] - end) for at in (before, after))
     woke = (woken <= near) & (activity.end[by_end[before]] <= end) & (activity.end[by_end[before]] > start)
@@ -205,31 +208,16 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
     return Intervals(exposed.start[np.concatenate(([True], ~close))], exposed.end[np.concatenate((~close, [True]))])
 
 
-def _until_exchanged(events: Events, activity: Activity, over: Int) -> Intervals:
-    """From the last launch before each of these moments to it: the host waited for a collective that ended then.
-
-    Such a wait is no call that torch records.
-    """
-    launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
-    launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
-    begun = np.sort(events.ts[launches] + events.dur[launches], kind="stable")
-    before = np.searchsorted(begun, over, side="right") - 1
-    known = before >= 0
-    return union(begun[before[known]], over[known])
-
-
 def _host(
     events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int
 ) -> tuple[Int, Int, HostSyncs, Int]:
-    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading.
-
-    joined: the ends of the joins. Behind them the rest of what RankProgram tells of the host.
-    """
+    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading. joined:
+    the ends of the joins. Behind them the rest of what RankProgram tells of the host."""
     if not len(activity.end):
         none = np.zeros(len(steps.edges), dtype=np.int64)
         return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none
-    order = np.argsort(activity.end, kind="stable")
-    last = np.searchsorted(activity.end[order], steps.edges, side="right") - 1
+    order = activity.end.argsort(kind="stable")
+    last = activity.end[order].searchsorted(steps.edges, side="right") - 1
     closing = order[np.maximum(last, 0)]
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
@@ -237,7 +225,14 @@ def _host(
     done, end, allocating = waiting_calls(events, activity)
     held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
-        held = merge(held, _until_exchanged(events, activity, joined))
+        # From the last launch before each of these moments to it: the host waited for a collective that ended then.
+        # Such a wait is no call that torch records.
+        launches = uniques(activity.launch[(activity.launch >= 0) & (activity.kind != COMM)])
+        launches = launches[~begin_inside(events, launches, activity.host.exchanged)]
+        begun = np.sort(events.ts[launches] + events.dur[launches], kind="stable")
+        before = begun.searchsorted(joined, side="right") - 1
+        known = before >= 0
+        held = merge(held, union(begun[before[known]], joined[known]))
     loads = activity.host.inputs
     loading = union(events.ts[loads], events.ts[loads] + events.dur[loads])
     moment = events.ts[np.maximum(launch, 0)] if len(events) else rows
@@ -253,20 +248,9 @@ def _host(
         host,
         np.where(known, loading.covered_before(moment), 0),
         syncs,
-        np.searchsorted(syncs.end, moment, side="right"),
+        syncs.end.searchsorted(moment, side="right"),
     )
 
 
+_CELLS = np.arange(PAINTED + 1, dtype=np.float64)
 _PAINTED_AT_ONCE = 512  # steps: a step takes 60 kB meanwhile
-
-
-def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
-    """For each step the code of what most of each of its cells went to."""
-    painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
-    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
-    for first in range(0, len(steps), _PAINTED_AT_ONCE):
-        edges = steps.edges[first : first + _PAINTED_AT_ONCE + 1]
-        cells = np.linspace(edges[:-1], edges[1:], PAINTED + 1).T.astype(np.int64, order="C")
-        spent = np.diff([part.covered_before(cells) for part in sets], axis=2)
-        painted[first : first + _PAINTED_AT_ONCE] = np.argmax(spent, axis=0)
-    return painted

@@ -9,6 +9,7 @@ gaps of a kind only as much counts as the others take. What they hold beyond tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, native, union
 from traceops.core.capture_failure import any_before_window
-from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows, distinct
+from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows, distinct, named
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events, TraceMeta
 
@@ -26,6 +27,8 @@ from traceops.traces.model import Events, TraceMeta
 
 
 SLOWED = 1.10  # times the step without the profiler, from which it is told
+_GRAPH_LAUNCH = re.compile("GraphLaunch")
+_EVER = np.iinfo(np.int64).max
 _APART = 3.0  # times the shortest profiled step: then something comes in some of them
 _AS_SHORT = 1.1  # times the unprofiled step
 
@@ -96,9 +99,7 @@ _QUANTILE_WITH_STACK = 0.98
 
 class _Gaps(Struct, frozen=True):
     """From each boundary to the next of its thread: ns, and its kind; 0 between threads. By thread, then by time.
-
-    `place` is where each begins: its thread's number above `bits`, and there the ns since `first`.
-    """
+    `place` is where each begins: its thread's number above `bits`, and there the ns since `first`."""
 
     length: Int
     kind: NDArray[np.uint8]
@@ -110,7 +111,7 @@ class _Gaps(Struct, frozen=True):
     def in_each(self, counted: Int, begins: Int) -> Int:
         """What is counted of the gaps in each of the steps that begin then; what lies before all is the first's."""
         total = np.zeros(len(counted) + 1, dtype=np.int64)
-        np.cumsum(counted, out=total[1:])
+        counted.cumsum(out=total[1:])
         threads = np.arange(self.threads)[:, None] << self.bits
         begins = np.maximum(begins - self.first, 0)
         begins[:1] = 0
@@ -124,16 +125,36 @@ class _Gaps(Struct, frozen=True):
 def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tuple[int, ...]:
     """The most that recording takes of each step on this rank's host, ns; empty where it has no event of a host."""
     events = host.events
-    operators = np.flatnonzero(events.in_cats(*OPERATOR_CATS, *ANNOTATION_CATS))
+    operators = events.in_cats(*OPERATOR_CATS, *ANNOTATION_CATS).nonzero()[0]
     rows = np.concatenate((operators, host.launches))
-    graphs = np.array(["GraphLaunch" in name for name in events.names], dtype=bool)
+    graphs = named(events, _GRAPH_LAUNCH)
     called = np.where(graphs.take(events.name[host.launches]), np.uint8(_GRAPH), np.uint8(_CALL))
     what = np.concatenate((np.full(len(operators), _OPERATOR, dtype=np.uint8), called))
     inside = union(steps.host_start, steps.host_end).holds(events.ts[rows])
-    if not inside.any():
+    if not np.count_nonzero(inside):
         return ()
     gaps = _gaps(events, rows[inside], what[inside])
-    longest = _longest(gaps, meta)
+    # How much of a gap of each kind counts, ns. No less than the clock's tick: a coarse clock shows nothing shorter.
+    longest = np.zeros(_KINDS, dtype=np.int64)
+    quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
+    count = np.bincount(gaps.kind, minlength=_KINDS)
+    within = (quantile * (count - 1)).astype(np.int64)  # of the gaps of a kind, once they are in order
+    within[count == 0] = -1
+    length = np.minimum(gaps.length, _LONGEST_GAP)
+    tick = None if native is None else native.select(gaps.kind, length, within, longest)
+    if tick is None:
+        # By kind, then by length: both are in one number, which sorts fast.
+        in_order = np.sort((gaps.kind.astype(np.int64) << _GAP_BITS) | length)
+        used = count.nonzero()[0]
+        longest[used] = in_order[(count.cumsum() - count + within)[used]] & _LONGEST_GAP
+        tick = int(length[length > 0].min(initial=_LONGEST_GAP)) if np.count_nonzero(length > 0) else 0
+    if not meta.with_stack:
+        np.minimum(longest, _LONGEST_NS, out=longest)
+    np.maximum(longest, tick, out=longest)
+    longest[_AT_GRAPH] = _EVER
+    longest[_RECORDING_NOTHING] = 0
+    if not meta.profile_memory:  # else allocations are recorded inside operators too
+        longest[_INSIDE_OPERATOR] = 0
     counted = longest.take(gaps.kind)
     most = gaps.in_each(np.minimum(counted, gaps.length, out=counted), steps.host_start)
     waits = union(events.ts[host.waiting], events.end[host.waiting])
@@ -142,11 +163,8 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
 
 
 def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
-    """The gaps between the begins and ends of these rows. what: what each row is.
-
-    Each boundary is one number, so that they are sorted at once: its thread, its time, and what is there, ends before
-    begins.
-    """
+    """The gaps between the begins and ends of these rows. what: what each row is. Each boundary is one number, so that
+    they are sorted at once: its thread, its time, and what is there, ends before begins."""
     begin, dur = events.ts[rows], events.dur[rows]
     first = min(int(begin.min()), int((begin + dur).min()))
     bits = (max(int(begin.max()), int((begin + dur).max())) - first).bit_length()
@@ -167,35 +185,7 @@ def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
     code = np.empty(len(place), dtype=np.uint8)
     np.bitwise_and(place, (1 << _CODE_BITS) - 1, out=code, casting="unsafe")
     place >>= _CODE_BITS
-    length, kind = np.diff(place), code[:-1] * np.uint8(_CODES) + code[1:]
+    length, kind = place[1:] - place[:-1], code[:-1] * np.uint8(_CODES) + code[1:]
     between = place.searchsorted(np.arange(1, threads) << bits) - 1
     length[between], kind[between] = 0, _BETWEEN_THREADS
     return _Gaps(length, kind, place[:-1], threads, bits, first)
-
-
-def _longest(gaps: _Gaps, meta: TraceMeta) -> Int:
-    """How much of a gap of each kind counts, ns.
-
-    No less than the clock's tick: a coarse clock shows nothing shorter.
-    """
-    longest = np.zeros(_KINDS, dtype=np.int64)
-    quantile = _QUANTILE_WITH_STACK if meta.with_stack else _QUANTILE
-    count = np.bincount(gaps.kind, minlength=_KINDS)
-    within = (quantile * (count - 1)).astype(np.int64)  # of the gaps of a kind, once they are in order
-    within[count == 0] = -1
-    length = np.minimum(gaps.length, _LONGEST_GAP)
-    tick = None if native is None else native.select(gaps.kind, length, within, longest)
-    if tick is None:
-        # By kind, then by length: both are in one number, which sorts fast.
-        in_order = np.sort((gaps.kind.astype(np.int64) << _GAP_BITS) | length)
-        used = np.flatnonzero(count)
-        longest[used] = in_order[(np.cumsum(count) - count + within)[used]] & _LONGEST_GAP
-        tick = int(length[length > 0].min(initial=_LONGEST_GAP)) if (length > 0).any() else 0
-    if not meta.with_stack:
-        np.minimum(longest, _LONGEST_NS, out=longest)
-    np.maximum(longest, tick, out=longest)
-    longest[_AT_GRAPH] = np.iinfo(np.int64).max
-    longest[_RECORDING_NOTHING] = 0
-    if not meta.profile_memory:  # else allocations are recorded inside operators too
-        longest[_INSIDE_OPERATOR] = 0
-    return longest

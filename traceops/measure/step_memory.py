@@ -68,8 +68,7 @@ def measure_step_memory(memory: MemoryEvents, events: Events, recorded: Sequence
 
     recorded: numbers of the steps that count, None: all. A trace without steps is one.
     """
-    blocks = _blocks(memory)
-    if blocks is None:
+    if (blocks := _blocks(memory)) is None:
         return None
     made, freed = blocks
     kinds = _kinds(made, freed, memory.ts, *_spans(events))
@@ -146,10 +145,8 @@ def _inside(spans: Int, when: Int) -> tuple[NDArray[np.bool_], Int]:
 
 
 def _spans(events: Events) -> tuple[Int, Int]:
-    """When backward ran and when the optimizer's step did: begin and end, ns, rows in order.
-
-    Backward begins anew where the thread that runs the program's operators began another between two of its functions.
-    """
+    """When backward ran and when the optimizer's step did: begin and end, ns, rows in order. Backward begins anew where
+    the thread that runs the program's operators began another between two of its functions."""
     rows = rows_named(events, BACKWARD_NAME)
     rows = rows[events.in_cats(*OPERATOR_CATS)[rows]]
     functions = _merged(events.ts[rows], events.end[rows])

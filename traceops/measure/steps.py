@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from traceops.core.arrays import Int, is_in, median
+from traceops.core.arrays import Int, is_in, median, uniques
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
@@ -20,6 +20,7 @@ from traceops.traces.observed import Observed
 
 
 FAR = 1.5  # times the median: a shorter step is never unlike the others
+_LONG_AGO = np.iinfo(np.int64).min
 _SPREADS = 5.0  # and this many times what the steps spread by
 _NORMAL = 1.4826  # median absolute deviation to standard deviation [Rousseeuw and Croux 1993]
 _NEAR = 1.2
@@ -33,9 +34,7 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     spread by. Fewer than half can be left out. A short step is not: work that is missing is no cost.
     """
     steps = np.asarray(durations, dtype=float)
-    if len(steps) < _LEAST:
-        return np.ones(len(steps), dtype=bool)
-    return ~far_beyond(steps, steps)
+    return np.ones(len(steps), dtype=bool) if len(steps) < _LEAST else ~far_beyond(steps, steps)
 
 
 def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
@@ -74,11 +73,12 @@ def step_ends_ns(one: Observed) -> NDArray[np.float64]:
     """Unix time of the end of each step. The first one holds the program's start."""
     own = one.steps["own_us"].astype(np.float64)
     took = one.steps["host_us"].astype(np.float64) + np.where(own > _GAP_US, own, 0.0)
-    ends: NDArray[np.float64] = one.began_ns + 1e3 * np.cumsum(took)
+    ends: NDArray[np.float64] = one.began_ns + 1e3 * took.cumsum()
     return ends
 
 
 IDLE_TAIL = 20  # an only step that goes on for so many times the time of its device work is idle to its end
+_FILTERED = 0.5  # of the activities in the window lack a launch: more is no loss of records
 NO_STEP = -1  # the number of the one window of a trace that marks no steps
 
 
@@ -102,6 +102,12 @@ class StepBounds(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.number)
 
+    def on_host(self, moments: Int) -> Int:
+        """The step in which each of these moments of the host lies, -1 outside all."""
+        step = self.host_start.searchsorted(moments, side="right") - 1
+        step[(step >= 0) & (moments >= self.host_end[np.maximum(step, 0)])] = -1
+        return step
+
     @property
     def catches_up_ns(self) -> int:
         """What the first step holds until the device ends it, where it begins on the host, which runs ahead."""
@@ -117,8 +123,7 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     ends with its annotation. Where a trace marks no steps they are found by what repeats. Else, and where all marked
     ones are empty, it is one window from first to last activity. Of a trace of ours only the `recorded` steps count.
     """
-    found = host_steps(events, activity, recorded)
-    if found is None:
+    if (found := host_steps(events, activity, recorded)) is None:
         return _one_window(activity, by="cut_off" if recorded == () else "window")
     return _bounds(events, activity, found)
 
@@ -129,6 +134,8 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     if recorded is not None and not _of_another_run(numbers, recorded):
         own = _own_steps(events, rows, numbers, recorded)
         rows, numbers = rows[own], numbers[own]
+    elif len(rows) > 1 and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
+        rows, numbers = rows[:-1], numbers[:-1]  # cut off by the profiler's end before anything ran in it
     if len(rows):
         begin = events.ts[rows]
         return FoundSteps("profiler", "ProfilerStep", numbers, begin, begin + events.dur[rows])
@@ -138,18 +145,16 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
 def _of_another_run(numbers: Int, recorded: tuple[int, ...]) -> bool:
     """Whether these marks are none that a capture of the `recorded` steps can have left, cut off or whole."""
     left = (*recorded, max(recorded) + 1) if recorded else ()
-    return bool(left) and len(numbers) > 0 and not is_in(numbers, left).any()
+    return bool(left) and len(numbers) > 0 and not np.count_nonzero(is_in(numbers, left))
 
 
 def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...]) -> Int:
-    """Which marks (positions in `rows`, in time order) are those of the capture's own `recorded` steps.
-
-    Where the program has a profiler of its own, a number may be there more than once. Ours begin with the recording,
-    and each follows on the one before.
-    """
+    """Which marks (positions in `rows`, in time order) are those of the capture's own `recorded` steps. Where the
+    program has a profiler of its own, a number may be there more than once. Ours begin with the recording, and each
+    follows on the one before."""
     own: list[int] = []
     for number in sorted(recorded):
-        at = np.flatnonzero(numbers == number)
+        at = (numbers == number).nonzero()[0]
         if len(at):
             over = events.ts[rows[own[-1]]] + events.dur[rows[own[-1]]] if own else events.ts[rows[at[0]]]
             own.append(int(at[np.argmin(np.abs(events.ts[rows[at]] - over))]))
@@ -159,25 +164,26 @@ def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...
 def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds:
     """The steps on the device's timeline."""
     numbers, start, end, by, mark = found.number, found.begin, found.end, found.by, found.name
-    step = np.searchsorted(start, activity.launched, side="right") - 1
-    step[activity.launched >= end[-1]] = len(start)
+    launched, before = _launched(events, activity)
+    step = start.searchsorted(launched, side="right") - 1
+    step[launched >= end[-1]] = len(start)
     if not activity.on_gpu:
-        if len(step) and not ((step >= 0) & (step < len(start))).any():
+        if len(step) and not np.count_nonzero((step >= 0) & (step < len(start))):
             return _one_window(activity, tuple(numbers.tolist()))
-        return StepBounds(numbers, np.append(start, end[-1]), start, end, step, by=by, mark=mark)
-    step[_launched_before_window(events, activity)] = -1
-    edges = np.full(len(start) + 1, np.iinfo(np.int64).min)
+        return StepBounds(numbers, np.concatenate((start, [end[-1]])), start, end, step, by=by, mark=mark)
+    step[before] = -1
+    edges = np.full(len(start) + 1, _LONG_AGO)
     inside = (step >= -1) & (step < len(start))
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
-    if not (step == -1).any():
+    if not np.count_nonzero(step == -1):
         edges[0] = start[0]
     edges = np.maximum.accumulate(edges)
     if len(start) == 1 and end[0] - edges[1] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
         edges[1] = end[0]
-    kept = np.diff(edges) > 0
-    if not kept.any():
+    kept = (edges[1:] - edges[:-1]) > 0
+    if not np.count_nonzero(kept):
         return _one_window(activity, tuple(numbers.tolist()))
-    position = np.concatenate(([-1], np.cumsum(kept) - 1, [kept.sum()]))  # of old steps -1, 0 … n among the kept
+    position = np.concatenate(([-1], kept.cumsum() - 1, [kept.sum()]))  # of old steps -1, 0 … n among the kept
     return StepBounds(
         numbers[kept],
         np.concatenate((edges[:1], edges[1:][kept])),
@@ -198,18 +204,34 @@ def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "
     return StepBounds(np.array([NO_STEP]), edges, edges[:1], edges[1:], of_activity, empty, by)
 
 
-def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
-    """Activities without a launch record that no recorded launch precedes on their stream.
+def _launched(events: Events, activity: Activity) -> tuple[Int, NDArray[np.bool_]]:
+    """When each was launched at the latest, its own begin where no launch is recorded; and which before the window.
 
-    Streams run in order, so these were launched before the window; a record lost later in the window
-    does not count.
+    A filtered trace lacks most launches behind the first one of a stream too. There each was launched at the latest
+    when the next known one of its stream was, as these run in order, and none before the window.
     """
+    missing, launched, before = activity.launch < 0, activity.launched, _launched_before_window(events, activity)
+    lost, inside = np.count_nonzero(missing & ~before), len(missing) - np.count_nonzero(before)
+    if lost in (0, len(missing)) or lost <= _FILTERED * inside:
+        return launched, before
+    launched = launched.copy()
+    streams = events.stream[activity.row[activity.by_start]]
+    for stream in uniques(streams):
+        own = activity.by_start[streams == stream][::-1]
+        known = np.where(missing[own], np.iinfo(np.int64).max, launched[own])
+        launched[own] = np.minimum(launched[own], np.minimum.accumulate(known))
+    return launched, np.zeros(len(before), dtype=bool)
+
+
+def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
+    """Activities without a launch record that no recorded launch precedes on their stream. Streams run in order, so
+    these were launched before the window; a record lost later in the window does not count."""
     missing = activity.launch < 0
     # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
-    if missing.all() or not missing.any():
+    if missing.all() or not np.count_nonzero(missing):
         return np.zeros(len(missing), dtype=bool)
     streams, which = distinct(events.stream[activity.row[activity.by_start]])
-    recorded = np.flatnonzero(~missing[activity.by_start])
+    recorded = (~missing[activity.by_start]).nonzero()[0]
     first = np.full(len(streams), len(missing))
     np.minimum.at(first, which[recorded], recorded)
     before = np.empty(len(missing), dtype=bool)

@@ -118,7 +118,7 @@ class RankSummary(Struct, frozen=True):
     @property
     def numbered_steps(self) -> set[int]:
         """The numbers of its steps; none where steps are not marked."""
-        return {int(number) for number in self.step_numbers if number >= 0}
+        return {number for number in self.step_numbers.tolist() if number >= 0}
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -144,8 +144,8 @@ def summarize(
         raise FileError(file.path, _why_empty(trace, len(activity.host.launches)), ": ")
     steps = find_steps(events, activity, file.steps)
     lane = find_lane(events, activity, steps)
-    comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
-    comm = comm[np.argsort(activity.start[comm], kind="stable")]
+    comm: NDArray[np.int64] = (activity.kind == COMM).nonzero()[0]
+    comm = comm[activity.start[comm].argsort(kind="stable")]
     agreement = None
     if with_hta:
         hta, agreement = _by_hta_itself(file.rank, trace, hta)
@@ -216,13 +216,11 @@ def _why_empty(trace: RankTrace, calls: int) -> str:
 
 
 def _through_host(trace: RankTrace, activity: Activity) -> bool:
-    """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do.
-
-    Where collectives run on the device too, they are the ones that are measured.
-    """
+    """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do. Where collectives run
+    on the device too, they are the ones that are measured."""
     if activity.through_host:
         return True
-    if not activity.on_gpu or (activity.kind == COMM).any():
+    if not activity.on_gpu or np.count_nonzero(activity.kind == COMM):
         return False
     return trace.meta.backend == "gloo" or len(activity.host.exchanged) > 0
 
@@ -259,7 +257,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
 def _busiest_stream(events: Events, activity: Activity) -> int:
     """The stream (thread without a GPU) with most computation, -1 without any."""
     compute = activity.kind == COMPUTE
-    lanes, which = numbered(activity.lane_of(events, np.flatnonzero(compute)))
+    lanes, which = numbered(activity.lane_of(events, compute.nonzero()[0]))
     if not len(lanes):
         return -1
     return int(lanes[np.argmax(np.bincount(which, weights=(activity.end - activity.start)[compute]))])

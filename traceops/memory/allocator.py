@@ -128,7 +128,13 @@ class CachingAllocator:
         elif self.expandable:
             block = self._grown(want, pool)
         else:
-            block = self._new(_segment_size(want), pool)
+            if want <= _SMALL:
+                segment_size = _SMALL_SEGMENT
+            elif want < _MIN_LARGE:
+                segment_size = _LARGE_SEGMENT
+            else:
+                segment_size = -(-want // _LARGE_ROUND) * _LARGE_ROUND
+            block = self._new(segment_size, pool)
             self._reserve(block.size)
         left = block.size - want
         if left >= ROUND if small or self.expandable else left > _SMALL:
@@ -203,14 +209,6 @@ class CachingAllocator:
     def _take_free(self, block: MemoryBlock) -> None:
         free = self._free[block.pool]
         del free[bisect_left(free, (block.size, block.number))]
-
-
-def _segment_size(size: int) -> int:
-    if size <= _SMALL:
-        return _SMALL_SEGMENT
-    if size < _MIN_LARGE:
-        return _LARGE_SEGMENT
-    return -(-size // _LARGE_ROUND) * _LARGE_ROUND
 
 
 # From what was allocated and freed to a rank's peaks, and what held the memory at the peak.

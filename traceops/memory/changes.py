@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -100,8 +101,7 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
     def together(names: Sequence[str]) -> MemoryChange | None:
         now, both = peak, None
         for name in names:
-            both = known[name](now)
-            if both is None:
+            if (both := known[name](now)) is None:
                 return None
             now = now.after(both[1])
         return None if both is None else _change(names, *both, peak, capacity, error)
@@ -111,18 +111,34 @@ def changes_of(peak: Peak, capacity: int | None, error: float) -> list[MemoryCha
     if capacity is None or any(change.verdict == "fits" for change in found):
         return best_first(found)
     names = [name for name in alone if name != "checkpoint_half"]  # all blocks save more, where more is needed
-    for count in range(2, len(names) + 1):
-        change = together(names[:count])
-        if change is None or change.verdict != "fits":
+
+    def fits(names: Sequence[str]) -> MemoryChange | None:
+        change = together(names)
+        return change if change is not None and change.verdict == "fits" else None
+
+    first = fewest(names, fits)
+    return found if first is None else [first, *found]
+
+
+T = TypeVar("T")
+
+
+def fewest(
+    known: Sequence[T],
+    enough: Callable[[Sequence[T]], MemoryChange | None],
+    joined: Callable[[Sequence[T]], Sequence[T]] = list,
+) -> MemoryChange | None:
+    """The first of the `known` together that are enough, without those that are not needed; None where none are."""
+    for count in range(2, len(known) + 1):
+        chosen = joined(known[:count])
+        if (change := enough(chosen)) is None:
             continue
-        chosen = names[:count]
-        for name in reversed(names[:count]):  # the dearest first: is it needed?
-            rest = [one for one in chosen if one != name]
-            less = together(rest)
-            if less is not None and less.verdict == "fits":
+        for one in reversed(chosen[:-1]):  # the most expensive first
+            rest = [other for other in chosen if other is not one]
+            if (less := enough(rest)) is not None:
                 chosen, change = rest, less
-        return [change, *found]
-    return found
+        return change
+    return None
 
 
 def best_first(changes: list[MemoryChange]) -> list[MemoryChange]:
@@ -151,10 +167,8 @@ def _change(
 
 
 def _needed(held: Held, peak: Peak) -> float:
-    """Bytes of tensors: what is left of this peak, or the optimizer's step, which may be the higher one now.
-
-    torch's foreach optimizers hold another copy of the parameters that they update for a moment.
-    """
+    """Bytes of tensors: what is left of this peak, or the optimizer's step, which may be the higher one now. torch's
+    foreach optimizers hold another copy of the parameters that they update for a moment."""
     copy = min(held.get("parameters", 0), held.get("optimizer_state", 0))
     update = sum(held.get(kind, 0) for kind in _STATE) + copy
     return min(max(sum(held.values()), update), peak.allocated)
@@ -194,10 +208,8 @@ def _zero1(peak: Peak) -> tuple[Held, Held] | None:
 
 
 def _shard(peak: Peak) -> tuple[Held, Held] | None:
-    """FSDP: a share of the state, and gathered parameters: of two blocks, or of the model where there are none.
-
-    At least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets.
-    """
+    """FSDP: a share of the state, and gathered parameters: of two blocks, or of the model where there are none. At
+    least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets."""
     if peak.world_size == 1 or not peak.replicated:
         return None
     share = 1 / peak.world_size

@@ -26,7 +26,7 @@ from traceops.core.as_module import command_of
 from traceops.core.claims import phrases, reason
 from traceops.core.errors import InputError, UsageError
 from traceops.core.torch_here import require_torch
-from traceops.memory.changes import Peak, best_first, blocks_of, changes_of, words_of
+from traceops.memory.changes import Peak, best_first, blocks_of, changes_of, fewest, words_of
 from traceops.memory.gpus import hardware_of, workspaces_of
 from traceops.memory.model import (
     CONTEXT_BYTES,
@@ -85,96 +85,93 @@ def rank_of(parameters: float, config: TrainConfig, world_size: int) -> RankMemo
 # Changes of a built-in training's options, cheapest in time first: each is estimated as the training is.
 
 
-class Proposal(Struct, frozen=True):
+class Proposal(Struct, frozen=True, eq=False):
     """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set.
 
-    names: the keys of the changes in words/changes.ini.
+    name: the key of the change in words/changes.ini. late: tried only where no other change alone is enough, as
+    kernels get small, the model sees shorter samples, or something has to be installed.
     """
 
-    names: tuple[str, ...]
-    options: tuple[str, ...]
-    config: TrainConfig
-    fields: tuple[tuple[str, Any], ...]
+    name: str
+    fields: dict[str, Any]
+    late: bool = False
 
-    def then(self, other: Proposal) -> Proposal | None:
-        """Both changes; None where they set the same field."""
-        if {name for name, _ in self.fields} & {name for name, _ in other.fields}:
-            return None
-        return Proposal(
-            self.names + other.names,
-            self.options + other.options,
-            replace(self.config, **dict(other.fields)),
-            self.fields + other.fields,
-        )
+    @property
+    def options(self) -> list[str]:
+        """As they are typed."""
+        words: list[str] = []
+        for field, value in self.fields.items():
+            words += ["--" + field.replace("_", "-"), *([] if value is True else [str(value)])]
+        return words
+
+
+def together(made: Sequence[Proposal]) -> list[Proposal]:
+    """Those that count of changes made in turn: of two that set the same field, the later one."""
+    return [one for i, one in enumerate(made) if not any(one.fields.keys() & later.fields for later in made[i + 1 :])]
+
+
+def made_of(config: TrainConfig, made: Sequence[Proposal]) -> TrainConfig:
+    """`config` with these changes."""
+    return replace(config, **{field: value for one in made for field, value in one.fields.items()})
 
 
 def proposals(config: TrainConfig, world_size: int) -> list[Proposal]:
     """What may be tried on `config`, cheapest first."""
-    found: list[Proposal] = []
-
-    def add(name: str, **fields: Any) -> None:
-        options: list[str] = []
-        for field, value in fields.items():
-            options += ["--" + field.replace("_", "-"), *([] if value is True else [str(value)])]
-        found.append(Proposal((name,), tuple(options), replace(config, **fields), tuple(fields.items())))
-
     sizes = sizes_for(config, "cuda")
-    several = world_size > 1
-    if config.precision == "fp32":
-        add("bf16", precision="bf16")
-    if several and config.strategy in ("pytorch_ddp", "simple_ddp", "bucket_ddp_async"):
-        add("zero1", strategy="pytorch_zero1")
-    if sizes.batch_size % 2 == 0:
-        add("half_batch", batch_size=sizes.batch_size // 2, grad_accum=2 * config.grad_accum)
-    if several and config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp"):
-        add("shard", strategy="pytorch_zero3")
+    several, batch, samples = world_size > 1, sizes.batch_size, sizes.batch_size * config.grad_accum
     eight_bits_here = find_spec("torchao") is not None
-    if config.optimizer == "adamw" and eight_bits_here:
-        add("adam_8bit", optimizer="adamw8bit")
-    if not config.activation_checkpointing:
-        add("checkpoint", activation_checkpointing=True)
-    if config.precision in ("bf16", "fp32"):
-        add("bf16_parameters", precision="bf16-params")
-    if config.strategy in FSDP2 and config.offload == "none":
-        add("offload", offload="cpu")
-    if config.optimizer == "adamw" and not eight_bits_here:  # what runs as things are comes first
-        add("adam_8bit", optimizer="adamw8bit")
-    if sizes.seq_len % 2 == 0:
-        add("half_sequence", seq_len=sizes.seq_len // 2)
-    return found
+    adam = config.optimizer == "adamw"
+    ddp = config.strategy in ("pytorch_ddp", "simple_ddp", "bucket_ddp_async")
+    whole = config.strategy in ("pytorch_ddp", "pytorch_zero1", "pytorch_zero2", "pytorch_hsdp")
+    half, quarter, one = (
+        {"batch_size": size, "grad_accum": samples // size} for size in (batch // 2 or 1, batch // 4 or 1, 1)
+    )
+    known: tuple[tuple[str, bool, dict[str, Any]], ...] = (
+        ("bf16", config.precision == "fp32", {"precision": "bf16"}),
+        ("zero1", several and ddp, {"strategy": "pytorch_zero1"}),
+        ("half_batch", batch % 2 == 0, half),
+        ("shard", several and whole, {"strategy": "pytorch_zero3"}),
+        ("adam_8bit", adam and eight_bits_here, {"optimizer": "adamw8bit"}),
+        ("checkpoint", not config.activation_checkpointing, {"activation_checkpointing": True}),
+        ("quarter_batch", batch > 4 and batch % 4 == 0, quarter),
+        ("one_sample", batch > 2, one),
+        ("bf16_parameters", config.precision in ("bf16", "fp16", "fp32"), {"precision": "bf16-params"}),
+        ("offload", config.strategy in FSDP2 and config.offload == "none", {"offload": "cpu"}),
+        ("half_sequence", sizes.seq_len % 2 == 0, {"seq_len": sizes.seq_len // 2}),
+        ("adam_8bit", adam and not eight_bits_here, {"optimizer": "adamw8bit"}),
+    )
+    late = {"quarter_batch", "one_sample", "half_sequence", *(() if eight_bits_here else ("adam_8bit",))}
+    return [Proposal(name, fields, name in late) for name, possible, fields in known if possible]
 
 
 def search(
-    found: Iterable[Proposal], tried: Callable[[Proposal], MemoryChange | None], until: float
+    found: Iterable[Proposal], tried: Callable[[Sequence[Proposal]], MemoryChange | None], until: float
 ) -> list[MemoryChange]:
     """Each change alone that saves something, those that fit first; where none is enough, several that are together.
 
     until: of the monotonic clock; what was found by then is returned.
     """
-    helping: list[Proposal] = []
-    changes: list[MemoryChange] = []
-    for proposal in found:
-        change = tried(proposal) if time.monotonic() < until else None
-        if change is not None and change.saves_bytes > 0:
-            changes.append(change)
-            helping.append(proposal)
-    # Half the sequence trains something else: what keeps the samples comes before it.
-    kept = [change for one, change in zip(helping, changes, strict=True) if one.names != ("half_sequence",)]
-    enough = ("fits", "unknown") if all(change.verdict == "does_not_fit" for change in kept) else ("fits",)
-    if any(change.verdict in enough for change in kept) or len(helping) < 2:
-        return best_first([*kept, *(change for change in changes if change not in kept)])
-    together = helping[0]
-    for proposal in helping[1:]:
-        joined = together.then(proposal)
-        if joined is None:
-            continue
-        if time.monotonic() > until:
-            break
-        together = joined
-        change = tried(together)
-        if change is not None and change.verdict in enough:
-            return [change, *best_first(changes)]
-    return best_first(changes)
+
+    def asked(made: Sequence[Proposal]) -> MemoryChange | None:
+        return tried(made) if time.monotonic() < until else None
+
+    def saving(proposals: Iterable[Proposal]) -> dict[Proposal, MemoryChange]:
+        changes = {one: asked([one]) for one in proposals}
+        return {one: change for one, change in changes.items() if change is not None and change.saves_bytes > 0}
+
+    def enough_of(made: Sequence[Proposal]) -> MemoryChange | None:
+        change = asked(made)
+        return change if change is not None and change.verdict in enough else None
+
+    found = list(found)
+    kept = saving(one for one in found if not one.late)
+    enough = ("fits", "unknown") if all(one.verdict == "does_not_fit" for one in kept.values()) else ("fits",)
+    if any(change.verdict in enough for change in kept.values()):
+        return best_first(list(kept.values()))
+    helping = {**kept, **saving(one for one in found if one.late)}
+    changes = best_first(list(helping.values()))
+    first = fewest([one for one in found if one in helping], enough_of, together)
+    return changes if first is None else [first, *changes]
 
 
 NEEDS_TORCH = "estimating the memory of a training"
@@ -332,10 +329,8 @@ def estimate_of(
 
 
 def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
-    """What `parameters` parameters need at least: without activations nobody can say that they fit.
-
-    Raises UsageError where the number alone does not tell what a rank holds of them.
-    """
+    """What `parameters` parameters need at least: without activations nobody can say that they fit. Raises UsageError
+    where the number alone does not tell what a rank holds of them."""
     if asked.config.strategy in MESHES:
         raise UsageError(
             f"--params is not enough for {asked.config.strategy}: how many of the parameters a rank holds "
@@ -343,19 +338,11 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
         )
     outside = outside_torch(asked.world_size)
 
-    def changed(proposal: Proposal) -> MemoryChange:
+    def changed(made: Sequence[Proposal]) -> MemoryChange:
         # Activations are left out, so that a change may fit, and none does for certain.
-        held = rank_of(parameters, proposal.config, asked.world_size).peak_reserved_bytes
-        name, cost = words_of(proposal.names)
-        return MemoryChange(
-            name=name,
-            options=list(proposal.options),
-            peak_allocated_bytes=held,
-            device_bytes=held + outside,
-            saves_bytes=needed - held - outside,
-            cost=cost,
-            verdict="does_not_fit" if asked.capacity is not None and held + outside > asked.capacity else "unknown",
-        )
+        held = rank_of(parameters, made_of(asked.config, made), asked.world_size).peak_reserved_bytes
+        too_much = asked.capacity is not None and held + outside > asked.capacity
+        return _change(made, held, held + outside, needed, "does_not_fit" if too_much else "unknown")
 
     rank = rank_of(parameters, asked.config, asked.world_size)
     needed = rank.peak_reserved_bytes + outside
@@ -403,23 +390,21 @@ def error_of(config: TrainConfig) -> float:
 
 
 def _tried(
-    proposal: Proposal, *, asked: EstimateRequest, helper: Worker, needed: int, outside: int
+    made: Sequence[Proposal], *, asked: EstimateRequest, helper: Worker, needed: int, outside: int
 ) -> MemoryChange | None:
-    answer = helper.ask(proposal.config, asked)
+    config = made_of(asked.config, made)
+    answer = helper.ask(config, asked)
     if answer.problem:
         return None
     most = _most(answer.ranks)
-    device = most.peak_reserved_bytes + outside
-    name, cost = words_of(proposal.names)
-    return MemoryChange(
-        name=name,
-        options=list(proposal.options),
-        peak_allocated_bytes=most.peak_allocated_bytes,
-        device_bytes=device,
-        saves_bytes=needed - device,
-        cost=cost,
-        verdict=judge(answer.ranks, outside, asked.capacity, error_of(proposal.config)),
-    )
+    verdict = judge(answer.ranks, outside, asked.capacity, error_of(config))
+    return _change(made, most.peak_allocated_bytes, most.peak_reserved_bytes + outside, needed, verdict)
+
+
+def _change(made: Sequence[Proposal], allocated: int, device: int, needed: int, verdict: Verdict) -> MemoryChange:
+    name, cost = words_of([one.name for one in made])
+    options = [word for one in made for word in one.options]
+    return MemoryChange(name, options, allocated, device, needed - device, cost, verdict)
 
 
 def _most(ranks: Sequence[RankMemory]) -> RankMemory:

@@ -53,8 +53,7 @@ class GpuMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             kwargs["device"] = torch.device("cuda", torch.cuda.current_device())
         elif (device is None or device.type == "cpu") and self._is_real(func, args, tensors):
             return func(*args, **kwargs)
-        known = self._known_value(func, args, kwargs)
-        if known is not None:
+        if (known := self._known_value(func, args, kwargs)) is not None:
             return known
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if func is _TO_COPY and not is_fake(args[0]) and args[0].numel() * 8 <= SMALL_BYTES:
@@ -77,8 +76,7 @@ class GpuMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return None
         if func is _LOCAL_SCALAR:
             return value.item()
-        device = kwargs.get("device")
-        if device is None or device.type != "cpu":
+        if (device := kwargs.get("device")) is None or device.type != "cpu":
             return None
         return value.to(kwargs.get("dtype") or value.dtype, copy=True)
 
@@ -161,8 +159,7 @@ def _of_inside(inside: str, name: str) -> property:
 
 def _wrapping(wrap: Callable[..., Any]) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "cuda":
+        if (device := kwargs.get("device")) is not None and torch.device(device).type == "cuda":
             kwargs["device"] = _CPU
         return wrap(*args, **kwargs)
 

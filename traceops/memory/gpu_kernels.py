@@ -129,8 +129,7 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The mask as the kernel takes it: added to the scores, of the scores' shape."""
     if mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-    short = -mask.size(-1) % 16
-    if short:
+    if short := -mask.size(-1) % 16:
         mask = torch.nn.functional.pad(mask, (0, short))[..., : mask.size(-1)]
     return mask.expand(*query.shape[:-1], key.size(-2))
 
@@ -155,8 +154,7 @@ class AdamW8bitSizes(torch.optim.Optimizer):
                 if parameter.grad is None:
                     continue
                 local = getattr(parameter, "_local_tensor", parameter)
-                state = self.state[parameter]
-                if not state:
+                if not (state := self.state[parameter]):
                     small = local.numel() < _LEAST or local.numel() % _BLOCK
                     for name in ("exp_avg", "exp_avg_sq"):
                         if small:

@@ -26,16 +26,21 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """What a name stands for: bytes of a GPU, its name where it is known, and how many an instance has."""
+    """What a name stands for: bytes of a GPU, its name where it is known, how many an instance has, and its price.
+
+    price: of the instance for an hour, in US dollars on demand; None where it is not known.
+    """
 
     capacity: int
     gpu: str | None = None
     count: int | None = None
+    price: float | None = None
 
 
 class _Table(msgspec.Struct, frozen=True):
     gpus: list[Gpu]
     instances: dict[str, tuple[str, int]]
+    prices: dict[str, float]
 
 
 @cache
@@ -43,15 +48,21 @@ def _table() -> _Table:
     return msgspec.json.decode(files("traceops.memory").joinpath("gpus.json").read_bytes(), type=_Table)
 
 
-def hardware_of(text: str) -> Hardware:
-    """The GPU that is meant: NVIDIA A100-SXM4-80GB, a100-80, 24GB, or an instance such as p4d.24xlarge.
-
-    Raises UsageError, which names what is near.
-    """
+def instance_of(text: str) -> Hardware | None:
+    """The cloud instance of this name, as p4d.24xlarge or SageMaker's ml.p4d.24xlarge; None where none is known."""
     table = _table()
     for instance, (name, count) in table.instances.items():
-        if text.lower().removeprefix("ml.") == instance.lower():  # SageMaker's name of it
-            return msgspec.structs.replace(_named(name), count=count)
+        if text.lower().removeprefix("ml.") == instance.lower():
+            return msgspec.structs.replace(_named(name), count=count, price=table.prices.get(instance))
+    return None
+
+
+def hardware_of(text: str) -> Hardware:
+    """The GPU that is meant: NVIDIA A100-SXM4-80GB, a100-80, 24GB, or an instance such as p4d.24xlarge. Raises
+    UsageError, which names what is near."""
+    table = _table()
+    if (instance := instance_of(text)) is not None:
+        return instance
     if is_size(text):
         return Hardware(size_of(text))
     words = " ".join(re.findall(r"[A-Z0-9.]+", text.upper()))

@@ -104,14 +104,12 @@ def is_size(text: str) -> bool:
 
 def size_of(text: str) -> int:
     """``47.4GB`` or ``44.1GiB`` in bytes. Raises UsageError."""
-    match = _SIZE.fullmatch(text)
-    if match is None or not 0 < float(match[1]) < _LARGEST:
+    if (match := _SIZE.fullmatch(text)) is None or not 0 < float(match[1]) < _LARGEST:
         raise UsageError(f"{text}: give a size such as 47.4GiB or 80GB")
     unit = _UNITS[match[2].upper()]
     if match[3]:
         unit = 1 << {1: 0, 1000: 10, 1000**2: 20, 1000**3: 30, 1000**4: 40}[unit]
-    size = round(float(match[1]) * unit)
-    if size < _MIB:
+    if (size := round(float(match[1]) * unit)) < _MIB:
         raise UsageError(f"{text}: that is {size:,} bytes, too few for a GPU; give a unit, such as 80GB")
     return size
 

@@ -53,8 +53,7 @@ class Redirect(TorchFunctionMode):
             return torch.device("cuda", args[0])
         if func is torch.device or isinstance(func, OpOverload):  # an operator of C++'s comes back here
             return func(*args, **kwargs)
-        call = self._calls.get(func)
-        if call is not None:
+        if (call := self._calls.get(func)) is not None:
             with self:
                 return call(*args, **kwargs)
         args = tuple(_named(one) for one in args)

@@ -35,21 +35,6 @@ class RunMemory(Struct, frozen=True):
     recorded: tuple[int, StepMemory] | None = None
 
 
-def _snapshots(folder: Path, problems: list[str]) -> dict[int, DeviceSnapshot]:
-    """Of each rank, its device with the highest peak."""
-    found = {}
-    for path in sorted(folder.glob(f"rank_*/{SNAPSHOT}"))[:_MOST_RANKS]:
-        number = path.parent.name.removeprefix("rank_")
-        try:
-            devices = read_snapshot(path)
-        except InputError as error:
-            problems.append(str(error))
-            continue
-        if number.isdecimal() and devices:
-            found[int(number)] = max(devices, key=lambda device: device.peak)
-    return found
-
-
 def read_run(folder: Path) -> RunMemory:
     """The run in this folder. Raises InputError where nothing there tells of a GPU's memory."""
     manifest, problem = read_run_manifest(str(folder))
@@ -58,7 +43,17 @@ def read_run(folder: Path) -> RunMemory:
     read = [read_observed(str(folder), own.rank) for own in told]
     problems += [said for _, said in read if said is not None]
     uses = memory_use(told, [one for one, _ in read if one is not None], ())
-    snapshots = _snapshots(folder, problems)
+    # of each rank, its device with the highest peak
+    snapshots = {}
+    for path in sorted(folder.glob(f"rank_*/{SNAPSHOT}"))[:_MOST_RANKS]:
+        number = path.parent.name.removeprefix("rank_")
+        try:
+            devices = read_snapshot(path)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if number.isdecimal() and devices:
+            snapshots[int(number)] = max(devices, key=lambda device: device.peak)
     ran_out = tuple(ranks_that_ran_out(folder))
     known = {one.rank for one in ran_out}
     problems += [

@@ -65,8 +65,7 @@ class ModuleNames:
             self._handles.pop().remove()
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        name = self._names.get(id(module))
-        if name is None:
+        if (name := self._names.get(id(module))) is None:
             name = self._learn(module)
         if not self._depth and id(module) in self._roots:
             self._seen(module)

@@ -109,12 +109,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._see(tensor, func, args)
         if seen:
             self._libraries_of(func, args)
-        if func in _DOUBTS or (self._doubts and func in _OF_DOUBTS and self._in_doubt(args[0])):
+        if func in _DOUBTS or (self._doubts and func in _OF_DOUBTS and id(args[0].untyped_storage()) in self._doubts):
             self._doubts[id(result.untyped_storage())] = result  # nothing is NaN or infinite
         return result
-
-    def _in_doubt(self, tensor: Tensor) -> bool:
-        return id(tensor.untyped_storage()) in self._doubts
 
     def _libraries_of(self, func: Any, args: Any) -> None:
         """What the kernels of `func` allocate on a GPU beside their results."""
@@ -158,8 +155,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.events.append((allocation, True))
 
     def _resized(self, storage: Any) -> None:
-        known = self._of.get(id(storage))
-        if known is None:
+        if (known := self._of.get(id(storage))) is None:
             return
         reference, before = known
         if before.size:
@@ -187,8 +183,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor is None:
                 continue
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            known = self._of.get(id(local.untyped_storage()))
-            if known is not None:
+            if (known := self._of.get(id(local.untyped_storage()))) is not None:
                 known[1].category = category
                 if category is Category.PARAMETERS:
                     self._parameters.add(id(local.untyped_storage()))

@@ -30,12 +30,9 @@ _KERNELS = "communication_kernels"
 
 
 def own_kernels(start: Path | None = None) -> tuple[str, ...]:
-    """Patterns of kernels that communicate, beside those that are known; () without settings.
-
-    Raises UsageError naming the file and what is wrong in it.
-    """
-    found = read_settings(start)
-    if found is None:
+    """Patterns of kernels that communicate, beside those that are known; () without settings. Raises UsageError naming
+    the file and what is wrong in it."""
+    if (found := read_settings(start)) is None:
         return ()
     table, source = found
     own = table.get("analyze", {})
@@ -100,10 +97,8 @@ def analyze_window(
 def run_pipeline(
     found: Discovery, window: Window, options: MapOptions | None = None, evidence: Sequence[str] = ()
 ) -> Analysis:
-    """The pipeline, whoever asks: summarize the ranks of a window, compare them, judge, assemble.
-
-    Raises NoEventsError where no rank has an event, and InputError as `analyze` does.
-    """
+    """The pipeline, whoever asks: summarize the ranks of a window, compare them, judge, assemble. Raises NoEventsError
+    where no rank has an event, and InputError as `analyze` does."""
     ranks, failed = summarize_all(window.files, options or MapOptions())
     from traceops.pipeline.conclude import conclude
 

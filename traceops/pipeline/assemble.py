@@ -111,25 +111,6 @@ def without_time(report: Report) -> Report:
 _OF_DEVICE = ("idle_pct", "compute_pct", "non_compute_pct", "overlap_pct")
 
 
-def without_device(report: Report) -> Report:
-    """The same of ranks that ran on GPUs of which nothing was recorded (TO-V008): no shares of a step, and that first.
-
-    The host's operators are no compute of a GPU, nor the time between them its idle time.
-    """
-    unknown = dict.fromkeys(_OF_DEVICE, None)
-    of_steps = dict.fromkeys((f"{bucket}_ms" for bucket in BUCKETS), None)
-    return msgspec.structs.replace(
-        report,
-        summary=msgspec.structs.replace(
-            report.summary, ledger_ms=Ledger(), ledger_pct=Ledger(), ledger_worst_rank={}, **unknown
-        ),
-        ranks=tuple(msgspec.structs.replace(row, **unknown, **of_steps) for row in report.ranks),
-        findings=tuple(
-            sorted(report.findings, key=lambda found: found.rule not in (*failures.BY_ID, KERNELS_MISSING.id))
-        ),
-    )
-
-
 # The summary of a run: medians over its ranks, and what is known of how it was captured.
 
 
@@ -204,8 +185,7 @@ def _recording_ms(found: Discovery, run: CrossRank) -> float | None:
 
 
 def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
-    kinds = step_kinds(found.manifest)
-    if kinds is None:
+    if (kinds := step_kinds(found.manifest)) is None:
         return None
     return StepKindsRow(
         ends=kinds.ends,
@@ -292,7 +272,20 @@ def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: Ob
     if run.unit == "none":
         report = without_time(report)
     if all(times.summary.kernels_lost for times in run.ranks):
-        report = without_device(report)
+        # The same of ranks that ran on GPUs of which nothing was recorded (TO-V008): no shares of a step, and that
+        # first. The host's operators are no compute of a GPU, nor the time between them its idle time.
+        unknown = dict.fromkeys(_OF_DEVICE, None)
+        of_steps = dict.fromkeys((f"{bucket}_ms" for bucket in BUCKETS), None)
+        report = msgspec.structs.replace(
+            report,
+            summary=msgspec.structs.replace(
+                report.summary, ledger_ms=Ledger(), ledger_pct=Ledger(), ledger_worst_rank={}, **unknown
+            ),
+            ranks=tuple(msgspec.structs.replace(row, **unknown, **of_steps) for row in report.ranks),
+            findings=tuple(
+                sorted(report.findings, key=lambda found: found.rule not in (*failures.BY_ID, KERNELS_MISSING.id))
+            ),
+        )
     return redact_fields(report, "summary", "findings", "checks")  # run and hang are already
 
 

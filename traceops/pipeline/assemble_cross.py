@@ -42,10 +42,8 @@ _MOST_PLACES = 64
 
 
 def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
-    """A row per group, operation and size: count, median transfer and waiting, bus bandwidth.
-
-    Bandwidths in GB/s (1e9 bytes) by nccl-tests' rules; null where the size is not known.
-    """
+    """A row per group, operation and size: count, median transfer and waiting, bus bandwidth. Bandwidths in GB/s (1e9
+    bytes) by nccl-tests' rules; null where the size is not known."""
     by_kind: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
     places = places_in_steps(run)
     for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
@@ -81,9 +79,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
 
 def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
     """By a collective's id(): which of its group's in a step it is, from 1, and how many the group has in most steps.
-
-    By the order on its first member. Only of steps that have that many: in another one a place means something else.
-    """
+    By the order on its first member. Only of steps that have that many: in another one a place means something else."""
     if run.unit != "step":
         return {}
     by_rank = {times.summary.rank: times.summary for times in run.ranks}
@@ -93,8 +89,7 @@ def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
     for collective in run.matching.collectives:
         rank, position = collective.members[0]
         summary = by_rank[rank]
-        step = summary.step_number(position)
-        if step is not None and step >= 0 and not collective.links:
+        if (step := summary.step_number(position)) is not None and step >= 0 and not collective.links:
             start = int(summary.comm.start[position])
             in_step[collective.group, collective.description][step].append((start, id(collective)))
     found: dict[int, tuple[int, int]] = {}
@@ -253,8 +248,7 @@ def _waited_for(collectives: Sequence[Collective]) -> tuple[int | None, float | 
     for collective in collectives:
         if collective.last_rank is not None:
             waited[collective.last_rank] += sum(collective.wait_ns)
-    total = sum(waited.values())
-    if not total:
+    if not (total := sum(waited.values())):
         return None, None
     rank, most = max(waited.items(), key=lambda item: (item[1], -item[0]))
     return rank, stored(100.0 * most / total)
@@ -318,10 +312,8 @@ _PATH_PIECES = 400
 
 
 def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
-    """report.json's what_if: mean step over the window as replayed, and under each change, ms.
-
-    Empty where the replay does not reproduce the measured steps.
-    """
+    """report.json's what_if: mean step over the window as replayed, and under each change, ms. Empty where the replay
+    does not reproduce the measured steps."""
     if run.replay is None or not run.replay.what_if.holds:
         return ()
     step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
@@ -371,10 +363,23 @@ def clocks_of(run: CrossRank) -> Clocks:
 
 def cross_rank_tables(run: CrossRank) -> Tables:
     """The tables behind the figures that compare ranks."""
+    # a row a collective of known size, evenly thinned out beyond 2000: bytes, transfer and bus bandwidth
+    known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
+    step = max(len(known) // _MOST_POINTS, 1)
     return Tables(
         lateness=_lateness_rows(run),
         arrivals=_arrival_rows(run),
-        bandwidth=_bandwidth_rows(run),
+        bandwidth=tuple(
+            BandwidthRow(
+                group=c.description or f"{len(c.group)} ranks",
+                ranks=tuple(c.group),
+                op=c.op,
+                bytes=collective_bytes(c),
+                transfer_ms=_ms_or_none(c.transfer_ns),
+                busbw_gbs=stored(busbw_gbs(c) or 0.0),
+            )
+            for c in known[::step]
+        ),
         reference=reference_rows(run),
         critical_path=_critical_path_rows(run),
         timeline=_timeline_rows(run),
@@ -382,10 +387,8 @@ def cross_rank_tables(run: CrossRank) -> Tables:
 
 
 def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
-    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms.
-
-    None where nobody is charged for much of the waiting: what is charged would show the wrong ranks.
-    """
+    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms. None where nobody is charged
+    for much of the waiting: what is charged would show the wrong ranks."""
     if run.replay is None or not run.replay.charged.holds:
         return ()
     return tuple(
@@ -430,33 +433,15 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.spread_p50_ms * row.count))
 
 
-def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
-    """A row a collective of known size, evenly thinned out beyond 2000: bytes, transfer and bus bandwidth."""
-    known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
-    step = max(len(known) // _MOST_POINTS, 1)
-    return tuple(
-        BandwidthRow(
-            group=c.description or f"{len(c.group)} ranks",
-            ranks=tuple(c.group),
-            op=c.op,
-            bytes=collective_bytes(c),
-            transfer_ms=_ms_or_none(c.transfer_ns),
-            busbw_gbs=stored(busbw_gbs(c) or 0.0),
-        )
-        for c in known[::step]
-    )
-
-
 def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     """The pieces of the critical path of the median typical step, in time order; ms since the step began."""
     if run.replay is None:
         return ()
     durations = measured_step_ns(run.replay.graph)
-    typical = np.flatnonzero(~np.isin(run.replay.graph.steps, run.unlike))
+    typical = (~np.isin(run.replay.graph.steps, run.unlike)).nonzero()[0]
     chosen = typical if len(typical) else np.arange(len(durations))
     middle = int(chosen[np.argsort(durations[chosen], kind="stable")[len(chosen) // 2]])
-    pieces = critical_path(run.replay.graph, middle)
-    if not pieces:
+    if not (pieces := critical_path(run.replay.graph, middle)):
         return ()
     zero = pieces[0].start
     rows = []
@@ -489,32 +474,35 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     """The longest step on all ranks side by side: runs of equal cells, ms since its first beginning."""
     if not run.ranks:
         return ()
-    chosen = _longest_step(run)
-    all_kinds = np.array([*OWN_BUCKETS, "comm_unmatched"], dtype=object)
+    longest: dict[int, int] = defaultdict(int)
+    for times in run.ranks:
+        for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):
+            longest[number] = max(longest[number], ns)
+    chosen = max(longest, key=lambda number: longest[number])
+    names = (*OWN_BUCKETS, "comm_unmatched", "comm_transfer", "comm_wait")
     runs: list[tuple[int, int, int, str]] = []  # rank, from, to, kind
     begins: list[int] = []
     for times in run.ranks:
         summary, fit = times.summary, run.clocks.fits[times.summary.rank]
-        at = np.flatnonzero(summary.step_numbers == chosen)
+        at = (summary.step_numbers == chosen).nonzero()[0]
         if not len(at):
             continue
         step = int(at[0])
         edges = summary.step_edges[step : step + 2]
         cells = np.linspace(edges[0], edges[1], PAINTED + 1).astype(np.int64)
-        codes = summary.program.painted[step].astype(np.int64)
+        codes = summary.program.painted[step].copy()
         start, turn, end = run.waits[summary.rank]
         transfer = union(turn, end)
         waiting = np.diff(subtract(union(start, turn), transfer).covered_before(cells))
         moving = np.diff(transfer.covered_before(cells))
         exposed = codes == EXPOSED
-        kinds = all_kinds[codes]
-        kinds[exposed & (moving > 0)] = "comm_transfer"
-        kinds[exposed & (waiting > moving)] = "comm_wait"
-        breaks = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1]))).tolist()
-        moments, names = fit.correct(cells).tolist(), kinds.tolist()
+        codes[exposed & (moving > 0)] = EXPOSED + 1
+        codes[exposed & (waiting > moving)] = EXPOSED + 2
+        breaks = np.concatenate(([0], (codes[1:] != codes[:-1]).nonzero()[0] + 1, [PAINTED]))
+        moments = fit.correct(cells[breaks]).tolist()
         begins.append(moments[0])
-        for first, stop in zip(breaks, [*breaks[1:], PAINTED], strict=True):
-            runs.append((summary.rank, moments[first], moments[stop], names[first]))
+        for code, first, stop in zip(codes[breaks[:-1]].tolist(), moments[:-1], moments[1:], strict=True):
+            runs.append((summary.rank, first, stop, names[code]))
     zero, shown = min(begins, default=0), _step(chosen)
     return tuple(
         TimelineRow(
@@ -526,14 +514,6 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
         )
         for rank, start, end, kind in runs
     )
-
-
-def _longest_step(run: CrossRank) -> int:
-    longest: dict[int, int] = defaultdict(int)
-    for times in run.ranks:
-        for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):
-            longest[number] = max(longest[number], ns)
-    return max(longest, key=lambda number: longest[number])
 
 
 def _step(number: int) -> int | None:

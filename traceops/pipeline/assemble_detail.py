@@ -51,7 +51,14 @@ def step_details(
     if not any(drawn for ranks in by_step.values() for _, _, drawn in ranks.values()):
         return None
     moved = _transfers(run, chosen)
-    wanted = _plain_steps(run, findings)
+    # the steps that are looked at most: the longest, the one in the middle, and the first that a finding names
+    lengths: dict[int, int] = {}
+    for times in run.ranks:
+        for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):
+            lengths[number] = max(lengths.get(number, 0), ns)
+    ordered = sorted(lengths, key=lambda number: lengths[number])
+    named = [finding.steps[0] for finding in findings if finding.steps]
+    wanted = {*ordered[-1:], *ordered[len(ordered) // 2 :][:1], *named[:1]}
     budgets = _budgets({step: len(ranks) for step, ranks in by_step.items()}, wanted)
     steps = tuple(
         _step(run, number, ranks, moved, budgets[number], _MOST_TRANSFERS // max(len(by_step), 1))
@@ -77,17 +84,6 @@ def chosen_ranks(run: CrossRank, findings: Sequence[Finding], rows: Sequence[Ran
     for kind in alike_ranks(rows, most):
         found.setdefault(kind.example)
     return tuple(sorted(list(found)[:most]))
-
-
-def _plain_steps(run: CrossRank, findings: Sequence[Finding]) -> set[int]:
-    """The steps that are looked at most: the longest, the one in the middle, and the first that a finding names."""
-    lengths: dict[int, int] = {}
-    for times in run.ranks:
-        for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):
-            lengths[number] = max(lengths.get(number, 0), ns)
-    ordered = sorted(lengths, key=lambda number: lengths[number])
-    named = [finding.steps[0] for finding in findings if finding.steps]
-    return {*ordered[-1:], *ordered[len(ordered) // 2 :][:1], *named[:1]}
 
 
 def _budgets(ranks: Mapping[int, int], plain: Collection[int]) -> dict[int, int]:
@@ -192,17 +188,14 @@ def _of_rank(
     zero: int,
     most: int,
 ) -> tuple[list[DetailTransfer], int]:
-    """The rank's communication in a step, ns since `zero` on the common clock, in order; how many are left out.
-
-    These are the shortest of more than `most`, and what overlaps too many others.
-    """
+    """The rank's communication in a step, ns since `zero` on the common clock, in order; how many are left out. These
+    are the shortest of more than `most`, and what overlaps too many others."""
     summary, fit = times.summary, run.clocks.fits[times.summary.rank]
     comm = summary.comm
     inside = comm.step == place if number >= 0 else np.ones(len(comm.start), dtype=bool)
-    positions = np.flatnonzero(inside)
+    positions = inside.nonzero()[0]
     lasts = (comm.end - comm.start)[positions]
-    unseen = max(len(positions) - max(most, 1), 0)
-    if unseen:
+    if unseen := max(len(positions) - max(most, 1), 0):
         positions = np.sort(positions[np.argsort(-lasts, kind="stable")[: len(positions) - unseen]])
     roles = run.roles.of_event.get(summary.rank, ())
     starts = (fit.correct(comm.start[positions]) - zero).tolist()

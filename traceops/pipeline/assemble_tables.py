@@ -57,10 +57,8 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 
 def inventory(run: CrossRank) -> Inventory:
-    """Kernels, operators, collectives and blocking calls, most time first.
-
-    Counts and milliseconds are of one step, the mean over all ranks and their steps.
-    """
+    """Kernels, operators, collectives and blocking calls, most time first. Counts and milliseconds are of one step, the
+    mean over all ranks and their steps."""
     places = _places(run)
     own = [times.summary.inventory for times in run.ranks]
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
@@ -181,10 +179,8 @@ def step_counts(times: RankTimes) -> list[dict[str, int | None]]:
 
 
 def unprofiled_steps(found: Discovery, ranks: Sequence[RankSummary]) -> tuple[UnprofiledStep, ...]:
-    """The steps timed without the profiler: rank, index among them, milliseconds.
-
-    Between windows torch's profiler stays in a process with a GPU, and slows hosts. Behind the last it may be ended.
-    """
+    """The steps timed without the profiler: rank, index among them, milliseconds. Between windows torch's profiler
+    stays in a process with a GPU, and slows hosts. Behind the last it may be ended."""
     manifest, on_gpu = found.manifest, any(summary.on_gpu for summary in ranks)
     early = timed_before_first(manifest.get("schedule"))
     if asked_for_later(manifest, numbered_steps(ranks)):
@@ -290,8 +286,7 @@ _TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  
 
 def with_speed(summary: Summary, run: Run, ranks: CrossRank) -> Summary:
     """The summary with samples, tokens and operations a second, as far as they are known."""
-    step_ms = summary.own_step_ms
-    if not step_ms:
+    if not (step_ms := summary.own_step_ms):
         return summary
     counted = [times.summary.flops for times in ranks.ranks]
     devices = {times.summary.meta.device for times in ranks.ranks}
@@ -308,9 +303,7 @@ def with_speed(summary: Summary, run: Run, ranks: CrossRank) -> Summary:
 
 def flops_of(run: Run, counted: Sequence[RankFlops], device: str | None, step_ms: float) -> Flops:
     """Operations of all ranks a step: counted from shapes, else as the training says; ranks without a trace as others.
-
-    `device`: what all ranks run on, None where that is not one kind.
-    """
+    `device`: what all ranks run on, None where that is not one kind."""
     world = run.world_size or len(counted)
     known = [(one.model, one.recomputed) for one in counted if one.model is not None]
     whole = len(known) == len(counted) > 0
@@ -477,8 +470,7 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
     """Of the rank that stands for all; None where none is, or no trace has shapes and nothing is found."""
-    judged = _judged(run)
-    if judged is None or (not judged[1].has_shapes and not judged[1].losses):
+    if (judged := _judged(run)) is None or (not judged[1].has_shapes and not judged[1].losses):
         return None
     return _compute_rows(*judged)
 

@@ -224,8 +224,7 @@ def _steps(uses: Sequence[MemoryUse]) -> Iterator[MemoryStep]:
 
 
 def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None:
-    known = {rank: one for rank, one in snapshots.items() if one.over_time is not None}
-    if not known:
+    if not (known := {rank: one for rank, one in snapshots.items() if one.over_time is not None}):
         return None
     rank = max(known, key=lambda one: known[one].peak)
     found = known[rank].over_time
@@ -255,7 +254,7 @@ def flame_graph(observed: Observed) -> str | None:
         return None
     weights = np.bincount(observed.samples[:, 1], observed.samples[:, 2], len(observed.stacks))
     samples, took = [], []
-    for stack in np.flatnonzero(weights).tolist():
+    for stack in weights.nonzero()[0].tolist():
         if own_overhead(observed, stack):
             continue
         samples.append([n for n in observed.stacks[stack] if not observed.frames[n].file.endswith(_RUNNER)])
@@ -294,8 +293,7 @@ def _ended(seen: ObservedRun) -> EndedRow | None:
 
 def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]) -> WholeRunRows | None:
     """None where the run was not observed."""
-    run = seen.whole
-    if run is None:
+    if (run := seen.whole) is None:
         return None
     recorded = int((~np.isnan(run.step_ms) & ~run.timed).sum()) - 1  # the first step is not timed either
     longer = None if plain is None else plain.longer
@@ -345,8 +343,7 @@ def _rounds(rounds: Rounds | None) -> RoundsRow | None:
 
 def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow | None:
     """Of the first rank whose script profiled itself."""
-    told = next(iter(own_profilers(manifest)), None)
-    if told is None:
+    if (told := next(iter(own_profilers(manifest)), None)) is None:
         return None
     took = run.step_ms[(run.numbers >= told.first) & (run.numbers <= told.last) & ~run.timed]
     took = took[~np.isnan(took)]
@@ -431,10 +428,21 @@ def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:
             limit_w=None if use.gpu is None else _known(use.gpu.limit_w),
             celsius=_known(use.celsius),
             lower_clock_pct=None if use.reasons is None else {n: _rounded(p) for n, p in use.reasons.items()},
+            gpu_busy_pct=_known(use.gpu_busy_pct),
+            host_cores=_known(use.host_cores),
+            received_mbs=_megabytes(use.received),
+            sent_mbs=_megabytes(use.sent),
+            read_mbs=_megabytes(use.read),
+            from_storage_mbs=_megabytes(use.from_storage),
+            storage=None if use.storage is None else "{} ({})".format(*use.storage),
             others_on_gpu=tuple(one.pid for one in use.on_gpu),
         )
         for use in seen.machine
     )
+
+
+def _megabytes(count: float | None) -> float | None:
+    return _known(None if count is None else count / 1e6)
 
 
 def _timeline(run: WholeRun) -> Iterator[StepsRow]:
@@ -451,7 +459,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
                     last=int(run.numbers[min(begin + size, len(run.numbers)) - 1]),
                     median_ms=_rounded(median(known)),
                     most_ms=_rounded(float(known.max())),
-                    recorded=bool((~run.timed[begin : begin + size]).any()),
+                    recorded=bool(np.count_nonzero(~run.timed[begin : begin + size])),
                 )
 
 

@@ -41,10 +41,8 @@ _MOST_TRIED = 2  # ranks, where the first has none
 
 
 def recorded_memory_of(found: Discovery, uses: Sequence[MemoryUse]) -> tuple[int, StepMemory] | None:
-    """The rank with the highest peak, and what its steps held; None where memory was not recorded.
-
-    Its trace is read again for that. Where the run's manifest says that it has no memory events, nothing is read.
-    """
+    """The rank with the highest peak, and what its steps held; None where memory was not recorded. Its trace is read
+    again for that. Where the run's manifest says that it has no memory events, nothing is read."""
     options = found.manifest.get("options")
     if is_remote(found.root) or (isinstance(options, dict) and not options.get("profile_memory")):
         return None
@@ -55,8 +53,7 @@ def recorded_memory_of(found: Discovery, uses: Sequence[MemoryUse]) -> tuple[int
     files = [file for window in found.windows[-1:] for file in window.files if not file.summarized]
     for file in sorted(files, key=lambda file: (-peaks.get(file.rank, 0), file.rank))[:_MOST_TRIED]:
         try:
-            memory = read_memory_events(file.path)
-            if memory is None:
+            if (memory := read_memory_events(file.path)) is None:
                 continue
             steps = measure_step_memory(memory, load_trace(file.path).events, file.steps)
         except InputError:
@@ -122,9 +119,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
 
 def mean_step_ms(folder: Path, manifest: dict[str, Any]) -> float | None:
     """What a step of the run takes on average without the profiler, ms: what a stopwatch over all steps would show.
-
-    Long steps count, those at the start do not. Where the profiler slows the steps behind it, of the others.
-    """
+    Long steps count, those at the start do not. Where the profiler slows the steps behind it, of the others."""
     told = manifest_ranks(manifest)
     read = (read_observed(str(folder), own.rank)[0] for own in told[:: max(1, -(-len(told) // MOST_RANKS))])
     whole = whole_run([one for one in read if one is not None], ends_by_calls(manifest))
@@ -160,8 +155,7 @@ def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str
     steps, schedule = found.manifest.get("steps"), found.manifest.get("schedule")
     if not isinstance(steps, int) or not of_first_steps(found, ranks):
         return []
-    shorter = shorter_schedule(schedule, steps)
-    if shorter is None:
+    if (shorter := shorter_schedule(schedule, steps)) is None:
         return [f"{_FIRST_ONES}: recording ended before the schedule's window"]
     if profiled_itself_early(found.manifest) and {int(n) for own in ranks for n in own.step_numbers} == {1}:
         return [

@@ -94,19 +94,16 @@ def _content(summary: RankSummary) -> Hashable:
 def _without_other_processes(
     ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]
 ) -> tuple[list[RankSummary], list[Said], list[Said]]:
-    """A trace by another process than its rank's, or from before that began or after it ended, is of another run.
-
-    It is left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is
-    of another run, which `_of_another_manifest` says.
-    """
+    """A trace by another process than its rank's, or from before that began or after it ended, is of another run. It is
+    left out where another rank of its host fits: then no clock was set in between. Where none fits, run.json is of
+    another run, which `_of_another_manifest` says."""
     entries = {entry["rank"]: entry for entry in manifest.get("ranks") or () if isinstance(entry.get("rank"), int)}
     pids = {entry.get("pid") for entry in entries.values()}
     off = {summary.rank: _not_of(summary, entries.get(summary.rank, {}), pids) for summary in ranks}
     fit = {hosts.get(rank) for rank, how in off.items() if how == ""}
     left_out, doubts = [], []
     for summary in ranks if fit else ():
-        how = off[summary.rank]
-        if not how:
+        if not (how := off[summary.rank]):
             continue
         if hosts.get(summary.rank) in fit:
             left_out.append((summary.path, f"{how}: it is of another run. It is left out; copy the trace of rank "
@@ -120,10 +117,8 @@ def _without_other_processes(
 
 
 def _not_of(summary: RankSummary, entry: Mapping[str, Any], pids: Collection[Any]) -> str | None:
-    """How a trace is not of its rank's process; '' where it is, None where nothing tells.
-
-    pids: of all ranks. A trace that has another rank's may be of a process that forked its ranks.
-    """
+    """How a trace is not of its rank's process; '' where it is, None where nothing tells. pids: of all ranks. A trace
+    that has another rank's may be of a process that forked its ranks."""
     off = _out_of_life(summary, entry)
     own = entry.get("pid")
     if off or summary.pid is None or not isinstance(own, int):
@@ -158,7 +153,9 @@ def _without_other_captures(
         host = hosts.get(summary.rank)
         own_clock = host is not None and None not in of_main and host not in of_main
         wall = min(begin_ns(summary), begin_ns(main[0])) >= _FIRST_EPOCH_NS
-        how = _how_far(summary, main)
+        apart = begin_ns(summary) - begin_ns(main[0])
+        others = f"rank {main[0].rank} does" if len(main) == 1 else f"ranks {main[0].rank} and others do"
+        how = f"begins {clock_text(abs(apart) / 1e9)} {'before' if apart < 0 else 'after'} {others}"
         if listed or own_clock or not wall:
             doubts.append((summary.path, f"{how}: a clock is off by that, or it is of another capture. It is used; "
                            "set the hosts' clocks, and put each capture in a folder of its own"))  # fmt: skip
@@ -184,17 +181,10 @@ def _of_one_clock(
     return [summary for summary in ranks if summary.rank not in gone], rest
 
 
-def _how_far(summary: RankSummary, main: Sequence[RankSummary]) -> str:
-    apart = begin_ns(summary) - begin_ns(main[0])
-    others = f"rank {main[0].rank} does" if len(main) == 1 else f"ranks {main[0].rank} and others do"
-    return f"begins {clock_text(abs(apart) / 1e9)} {'before' if apart < 0 else 'after'} {others}"
-
-
 def _repeated_steps(ranks: Sequence[RankSummary]) -> list[Said]:
     doubts = []
     for summary in ranks:
-        twice = sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1)
-        if twice:
+        if twice := sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1):
             listed = ", ".join(map(str, twice[:_MOST_STEPS])) + (" …" if len(twice) > _MOST_STEPS else "")
             doubts.append((
                 summary.path,

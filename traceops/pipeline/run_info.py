@@ -76,8 +76,7 @@ def _git(manifest: dict[str, Any]) -> Git | None:
 
 def samples_per_step(manifest: dict[str, Any]) -> float | None:
     """Samples of all ranks together: as the training says, else from what each rank told `step()`."""
-    told = _told(manifest, "samples_per_step")
-    if told is not None:
+    if (told := _told(manifest, "samples_per_step")) is not None:
         return told
     counts = []
     for entry in manifest.get("ranks") or ():

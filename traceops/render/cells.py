@@ -221,7 +221,7 @@ def rows_of(rows: Sequence[Row], shown: Sequence[int]) -> list[Row]:
 
 def value_of(row: Any, key: str) -> Any:
     """What a row has under a name; None if nothing."""
-    return row.get(key) if isinstance(row, Mapping) else getattr(row, key, None)
+    return row.get(key) if type(row) is dict or isinstance(row, Mapping) else getattr(row, key, None)
 
 
 def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:

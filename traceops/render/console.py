@@ -109,9 +109,5 @@ class WrappedPrinter:
 
     def _signs(self, text: str) -> str:
         """What is printed of a text, sign for sign."""
-        return as_shown(ascii_ranges(printable(text)), self._file)
-
-
-def ascii_ranges(text: str) -> str:
-    """'0-3' for '0–3': many terminals and logs behind ssh have ASCII only."""
-    return text.replace("–", "-")
+        # '0-3' for '0–3': many terminals and logs behind ssh have ASCII only
+        return as_shown(printable(text).replace("–", "-"), self._file)

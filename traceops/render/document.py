@@ -71,10 +71,8 @@ class StepLane(Struct, frozen=True):
 
 
 class AlignedSteps(Struct, frozen=True):
-    """One step on several ranks, on one clock: a lane each over ms from 0 to `end_ms`.
-
-    `label` says what it shows to those who cannot see it; `kinds` are those of its pieces.
-    """
+    """One step on several ranks, on one clock: a lane each over ms from 0 to `end_ms`. `label` says what it shows to
+    those who cannot see it; `kinds` are those of its pieces."""
 
     kind: ClassVar[str] = "aligned"
     id: str
@@ -144,10 +142,8 @@ class TableBlock(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """A figure in plotly's JSON schema; `label` says what it shows to those who cannot see it.
-
-    Pages draw it as SVG (`render/svg/`), notebooks and exports by plotly.
-    """
+    """A figure in plotly's JSON schema; `label` says what it shows to those who cannot see it. Pages draw it as SVG
+    (`render/svg/`), notebooks and exports by plotly."""
 
     kind: ClassVar[str] = "chart"
     id: str
@@ -157,9 +153,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 class Drawing(msgspec.Struct, frozen=True):
     """A figure that a template of its own draws as SVG: `template` names a macro of `templates/_<template>.html.j2`.
-
-    `data` is what that macro takes; only the HTML writer shows it.
-    """
+    `data` is what that macro takes; only the HTML writer shows it."""
 
     kind: ClassVar[str] = "drawing"
     template: str
@@ -168,9 +162,7 @@ class Drawing(msgspec.Struct, frozen=True):
 
 class StepTimeline(msgspec.Struct, frozen=True):
     """What ranks did in any step, to zoom into: a page draws it by `templates/step_timeline.js`, which takes `data`.
-
-    `instead` is what all other writers show, and a page whose script does not run.
-    """
+    `instead` is what all other writers show, and a page whose script does not run."""
 
     kind: ClassVar[str] = "step_timeline"
     id: str

@@ -48,9 +48,7 @@ def write_diagnosis(
     diagnosis: Diagnosis, verdicts: Sequence[Verdict], folder: Path, formats: tuple[str, ...]
 ) -> list[Path]:
     """Write a hang's page, hang.json and CSV files into `folder`, as `write_report` does; the page comes first.
-
-    `verdicts` are those of `judge_diagnosis`.
-    """
+    `verdicts` are those of `judge_diagnosis`."""
     from traceops.render.hang.tables import HANG_CSV_FILES, render_hang_csv_files
 
     found = [*in_order_of_roots(diagnosis, verdicts), *diagnosis.machine, *fabric_findings(verdicts)]

@@ -59,10 +59,8 @@ def evidence_lines(finding: Finding) -> list[str]:
 
 
 def _evidence(evidence: Evidence, *, of_several: bool) -> str:
-    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it.
-
-    of_several: other evidence has the same metric, so the rank is said.
-    """
+    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it. of_several: other
+    evidence has the same metric, so the rank is said."""
     if isinstance(evidence.grown, str):
         usual = "" if evidence.peers is None else f", peers {as_measured(evidence.peers):g}"
         return f"grew: {_short(evidence.grown)} {value_text(evidence)} {evidence.unit}{usual}"
@@ -108,21 +106,18 @@ def _evidence_value(evidence: Evidence) -> Cell:
     elif evidence.fact is Fact.PID:
         cell = Cell(f"{evidence.value:.0f}")
     else:
-        cell = _as_measured(evidence.value)
+        # Evidence has the digits that it is worth: none are added
+        known = number(evidence.value)
+        if known.css or evidence.value is None:
+            cell = known
+        else:
+            shown = as_measured(evidence.value) if isinstance(evidence.value, float) else evidence.value
+            cell = Cell(f"{shown:,}".replace(",", "\u202f"))
     return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
 
 
 def _number_or_blank(value: int | None) -> Cell:
     return Cell("") if value is None else number(value, 0)
-
-
-def _as_measured(value: float | None) -> Cell:
-    """Evidence has the digits that it is worth: none are added."""
-    known = number(value)
-    if known.css or value is None:
-        return known
-    shown = as_measured(value) if isinstance(value, float) else value
-    return Cell(f"{shown:,}".replace(",", "\u202f"))
 
 
 def _beside(evidence: Evidence, value: float | None) -> Cell:

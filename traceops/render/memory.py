@@ -93,15 +93,13 @@ def headline(found: MemoryEstimate) -> str:
         facts["close"] = found.verdict == "too_close"
         facts["too_much"] = gib(least - found.capacity_bytes) if found.verdict == "does_not_fit" else None
         facts["spare"] = spare
-    return say("estimate", "headline", trained=_trained(found), count=found.world_size, **facts)
-
-
-def _trained(found: MemoryEstimate) -> str:
-    """The built-in strategy, or the script's file."""
+    # the built-in strategy, or the script's file
     if found.strategy != "script":
-        return found.strategy
-    words = found.command[found.command.index("--") + 1 :]
-    return words[1] if words[0] == "-m" else Path(words[0]).name
+        trained = found.strategy
+    else:
+        words = found.command[found.command.index("--") + 1 :]
+        trained = words[1] if words[0] == "-m" else Path(words[0]).name
+    return say("estimate", "headline", trained=trained, count=found.world_size, **facts)
 
 
 def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
@@ -236,7 +234,12 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
         whole=gib(device.free_whole), between=gib(device.free_between), largest_mib=largest,
     )  # fmt: skip
     blocks.append(text(at_end))
-    blocks += _in_pieces(device)
+    # whether pieces between blocks cost memory: they do not where tensors filled them at the peak
+    if device.free_between > _LOST * device.reserved:
+        never = device.reserved - device.peak
+        little = gib(max(never, 0)) if never <= _LOST * device.reserved else None
+        pieces = say("snapshot", "pieces", unrecorded=not device.recorded, little=little, most=gib(device.peak))
+        blocks.append(soft(pieces))
     if places and device.over_time is not None:
         blocks.append(TableBlock(_over_time(device.over_time)))
     if places:
@@ -257,16 +260,6 @@ def _over_time(found: OverTime) -> Table:
         bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
         rows.append((str(found.moments[at]), f"{sum(held) / _SNAPSHOT_MIB:,.0f}", bar, name))
     return plain_table(say("snapshot", "over_time"), ("event", "MiB", "", "most"), rows)
-
-
-def _in_pieces(device: DeviceSnapshot) -> list[Block]:
-    """Whether pieces between blocks cost memory: they do not where tensors filled them at the peak."""
-    if device.free_between <= _LOST * device.reserved:
-        return []
-    never = device.reserved - device.peak
-    little = gib(max(never, 0)) if never <= _LOST * device.reserved else None
-    pieces = say("snapshot", "pieces", unrecorded=not device.recorded, little=little, most=gib(device.peak))
-    return [soft(pieces)]
 
 
 def _out_of_memory(device: DeviceSnapshot) -> Block:
@@ -296,8 +289,7 @@ def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, sig
         (f"{held.bytes / _SNAPSHOT_MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place)
         for held in rows[:most]
     ]
-    left = rows[most:]
-    if left:
+    if left := rows[most:]:
         size = sum(held.bytes for held in left) / _SNAPSHOT_MIB
         shown.append(
             (f"{size:{'+' if signed else ''},.1f}", str(sum(held.blocks for held in left)), f"{len(left)} others")
@@ -327,8 +319,7 @@ def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = F
     blocks: list[Block] = [text(" ".join(what), indent=(2, 2)), text(_why(found), indent=(2, 2))]
     if found.snapshot is not None:
         lines = [own for own in found.snapshot.held if own.place != NO_STACK]
-        lines = [own for own in lines if own.bytes >= _WORTH * found.allocated]
-        if lines:
+        if lines := [own for own in lines if own.bytes >= _WORTH * found.allocated]:
             blocks.append(TableBlock(places_table(say("ran_out", "places"), found.snapshot.held, _FEW_PLACES)))
         else:
             blocks.append(text(say("ran_out", "no_lines"), look="soft", indent=(2, 2)))

@@ -154,9 +154,7 @@ def wrapped_printer(file: TextIO, widths: tuple[int, int]) -> WrappedPrinter:
 
 class Printer:
     """Prints to a terminal in colour, anywhere else without, at most 80 columns wide: there rich need not be imported.
-
-    A part of a line is its text, which nobody has looked at, and rich's name of a style.
-    """
+    A part of a line is its text, which nobody has looked at, and rich's name of a style."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -18,9 +18,7 @@ from traceops.report.rows import RankRow
 
 class DetailLane(Struct, frozen=True):
     """One row of a rank: `of` is 'stream' or 'thread', `lane` its number in the trace, `level` how deep in a thread.
-
-    Moments are ns since the step's zero.
-    """
+    Moments are ns since the step's zero."""
 
     of: str
     lane: int
@@ -126,9 +124,10 @@ def _alike(ranks: tuple[int, ...], spent_ms: tuple[tuple[float, ...], ...], most
 def _kinds(spent: NDArray[np.float64], apart: float) -> list[list[int]]:
     """Places of rows by kind: each joins the nearest leader, leaders move to the middle of theirs."""
     leaders: list[NDArray[np.float64]] = []
-    for row in spent:
-        if not leaders or float(_distances(np.array(leaders), row).min()) > apart:
-            leaders.append(row)
+    left = spent
+    while len(left):
+        leaders.append(left[0])
+        left = left[1:][_distances(left[1:], left[0]) > apart]
     for _ in range(_PASSES):
         groups = _groups(spent, leaders)
         leaders = [median(spent[group], axis=0) for group in groups]

@@ -54,10 +54,8 @@ WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
 
 
 def load_object(path: str) -> Any:
-    """The object of a report.json, local or remote, gzipped or not, for `report_of` to check.
-
-    Raises InputError where the file cannot be read or is not JSON.
-    """
+    """The object of a report.json, local or remote, gzipped or not, for `report_of` to check. Raises InputError where
+    the file cannot be read or is not JSON."""
     try:
         return json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:

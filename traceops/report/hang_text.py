@@ -88,20 +88,13 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     ]
 
 
-def most_telling(groups: Sequence[tuple[LogEvent, tuple[int, ...]]]) -> tuple[LogEvent, tuple[int, ...]]:
-    """The first line that is not what follows from another's end, the first of all where each is, and who says it."""
-    return next((group for group in groups if not _follows(group[0])), groups[0])
-
-
 def _follows(event: LogEvent) -> bool:
     return event.kind in ("connection", "monitor", "exit") or any(words in event.text for words in _AFTERWARDS)
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
-    """The lines to list, the first event of each message and the ranks that say it (none where no line tells).
-
-    Beside hangs none: their causes tell what the lines mean.
-    """
+    """The lines to list, the first event of each message and the ranks that say it (none where no line tells). Beside
+    hangs none: their causes tell what the lines mean."""
     if any(root.crash is None for root in diagnosis.roots):
         return
     yield from seen_groups(seen_events(diagnosis))[:_MOST_LINES]
@@ -117,8 +110,7 @@ def seen_left_out(diagnosis: Diagnosis) -> int:
 def what_would_decide(diagnosis: Diagnosis) -> str:
     """The evidence to bring where no cause is known, with the command that gets it; '' where there is one."""
     seen = seen_events(diagnosis)
-    key = _what_decides(diagnosis, seen)
-    if key is None:
+    if (key := _what_decides(diagnosis, seen)) is None:
         return ""
     ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}
     of_ray = any(words in event.text for event in seen for words in OF_RAY)
@@ -268,8 +260,7 @@ def operations_text(ranks: RankGroup) -> str:
     """'all_reduce #64 of default_pg, 4.2 MB'; how many there are where they differ."""
     if "op" in ranks.differ:
         return f"{len(ranks.values('op'))} operations"
-    text = operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))
-    if not text:
+    if not (text := operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))):
         return ""
     if "group" in ranks.differ:
         text += f" in {len(ranks.values('group'))} groups"
@@ -290,8 +281,7 @@ def state_text(ranks: RankGroup) -> str:
 
 def place_text(ranks: RankGroup) -> str:
     """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
-    exit_code = ranks.shared("exit_code")
-    if exit_code is not None:
+    if (exit_code := ranks.shared("exit_code")) is not None:
         return f"exit code {exit_code}"
     doing, where = ranks.shared("doing") or "", ranks.shared("where") or ""
     return doing or where if ranks.root is not None or not ranks.shared("op") else where or doing
@@ -325,8 +315,7 @@ def read_text(diagnosis: Diagnosis) -> str:
 
 def stall_text(diagnosis: Diagnosis) -> str:
     """'No step ended for 42 s (limit 30 s) and nothing moved'; empty where nobody watched."""
-    stall = diagnosis.evidence.stall
-    if stall is None:
+    if (stall := diagnosis.evidence.stall) is None:
         return ""
     return _said("stall", first=stall.kind == "init", stalled=stall.stalled_s, limit=stall.limit_s)[0]
 
@@ -433,7 +422,8 @@ def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
     elif all(event.kind in ("outlived", "passed") for event in seen):
         part = "passed"
     else:
-        part, quoted = "messages", most_telling(groups)
+        # the first line that is not what follows from another's end, the first of all where each is, and who says it
+        part, quoted = "messages", next((group for group in groups if not _follows(group[0])), groups[0])
     return _said(
         part,
         text=seen[0].text,

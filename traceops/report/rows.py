@@ -30,7 +30,13 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     compute_pct: Number | None = None
     non_compute_pct: Number | None = None
     overlap_pct: Number | None = None
-    breakdown_source: Literal["hta", "traceops"] = "traceops"
+    breakdown_source: Annotated[
+        Literal["hta", "traceops"],
+        Meta(
+            description="hta: HTA's values, which traceops computes and --hta checks with HTA's own code. traceops: by "
+            "the same definitions where HTA has none, or a wrong one."
+        ),
+    ] = "traceops"
     breakdown_note: Annotated[str, Meta(description="Why the breakdown is not HTA's.")] = ""
     exposed_comm_ms: Number | None = None
     wait_ms: Annotated[Number | None, Meta(description="Waiting in all collectives a step, hidden or not.")] = None
@@ -98,11 +104,8 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a rank, ms. The buckets add up to duration_ms exactly (in ns).
-
-    What the rank launched in the step is null in reports of an early traceops, bytes also where a collective's size
-    is not known.
-    """
+    """A step of a rank, ms. The buckets add up to duration_ms exactly (in ns). What the rank launched in the step is
+    null in reports of an early traceops, bytes also where a collective's size is not known."""
 
     rank: Whole
     step: Whole | None = None
@@ -297,10 +300,8 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank of a pipeline, ms per step, the mean over its typical steps.
-
-    `bubble_ms` is waiting for activations and gradients with nothing else to do; the three after it add up to it.
-    """
+    """A rank of a pipeline, ms per step, the mean over its typical steps. `bubble_ms` is waiting for activations and
+    gradients with nothing else to do; the three after it add up to it."""
 
     rank: Whole
     stage: Annotated[Count, Meta(description="The first one, where it holds several.")]

@@ -79,9 +79,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 class BubbleTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages of pipelines wait for each other, ms per step: of comm_wait, and the parts that it is made of.
-
-    Each is the median over all ranks, as the ledger's buckets.
-    """
+    Each is the median over all ranks, as the ledger's buckets."""
 
     bubble: NotNegative
     fill: NotNegative
@@ -259,6 +257,13 @@ class MachineRow(msgspec.Struct, frozen=True, kw_only=True):
     lower_clock_pct: Annotated[
         dict[str, Number] | None, Meta(description="Of the looks, by the driver's reason for a lower clock.")
     ] = None
+    gpu_busy_pct: Annotated[Number | None, Meta(description="Of its GPU's time, on average.")] = None
+    host_cores: Annotated[Number | None, Meta(description="Cores in which the whole host wanted to compute.")] = None
+    received_mbs: Annotated[Number | None, Meta(description="By all network devices of the host, MB a second.")] = None
+    sent_mbs: Number | None = None
+    read_mbs: Annotated[Number | None, Meta(description="By the rank and its loaders' workers, MB a second.")] = None
+    from_storage_mbs: Annotated[Number | None, Meta(description="What of that no cache had.")] = None
+    storage: Annotated[str | None, Meta(description="Mount and file system of the largest open file.")] = None
     others_on_gpu: Annotated[tuple[Count, ...], Meta(description="Processes that are not of the run.")] = ()
 
 

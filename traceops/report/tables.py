@@ -63,10 +63,8 @@ class BandwidthRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the critical path of the median step, ms since the path began.
-
-    `spent_ms`: its time by bucket of the ledger, a column BUCKET_ms each; empty for a transfer.
-    """
+    """A piece of the critical path of the median step, ms since the path began. `spent_ms`: its time by bucket of the
+    ledger, a column BUCKET_ms each; empty for a transfer."""
 
     step: int | None
     rank: int
@@ -114,10 +112,8 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockingCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one kind on a rank in which the host waited for the device, over the window.
-
-    `idle_ms`: of a typical step, how long the device idles after them because of them.
-    """
+    """Calls of one kind on a rank in which the host waited for the device, over the window. `idle_ms`: of a typical
+    step, how long the device idles after them because of them."""
 
     rank: int
     call: str
@@ -179,10 +175,8 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 def read_tables(folder: Path | None, reference: tuple[ReferenceRow, ...] = ()) -> tuple[Tables, tuple[str, ...]]:
-    """The tables of a report folder, and what is wrong with files that cannot be used; HTA's tables are left out.
-
-    A file that is not there is an empty table, as it is where there was nothing to say.
-    """
+    """The tables of a report folder, and what is wrong with files that cannot be used; HTA's tables are left out. A
+    file that is not there is an empty table, as it is where there was nothing to say."""
     found: dict[str, Any] = {}
     problems: list[str] = []
     for name, kind in _ROWS.items() if folder is not None else ():

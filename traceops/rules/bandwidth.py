@@ -150,16 +150,14 @@ def judge_low(run: CrossRank) -> Verdict:
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "hosts_only"))
     if run.through_host:
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "through_host"))
-    large = _large(run.matching)
-    if not large:
+    if not (large := _large(run.matching)):
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "none_large", mb=LARGE_BYTES / 1e6))
     seen = [one for group, same in large.items() if (one := _against_link(run, group, same)) is not None]
     if not seen:
         count = len({run.hosts.get(rank) for group in large for rank in group})
         why = reason("bandwidth", "no_reference", device=run.device or "not named", hosts=count)
         return LOW_BANDWIDTH.not_evaluated(why)
-    low = [one for one in seen if one.share < BOUNDS.low_pct[0]]
-    if not low:
+    if not (low := [one for one in seen if one.share < BOUNDS.low_pct[0]]):
         least = min(one.share for one in seen)
         return LOW_BANDWIDTH.clear(reason("bandwidth", "reached", pct=f"{least:.0f}", bound=BOUNDS.low_pct[0]))
     return LOW_BANDWIDTH.verdict(_low_finding(run, low))
@@ -167,8 +165,7 @@ def judge_low(run: CrossRank) -> Verdict:
 
 def _against_link(run: CrossRank, group: tuple[int, ...], same: list[Collective]) -> _Low | None:
     """None where no link is known. By time, so that latency is allowed for: 8 MB never reach what 256 MB do."""
-    reference = run.reference(group)
-    if reference is None:
+    if (reference := run.reference(group)) is None:
         return None
     achieved = median([busbw_gbs(c) or 0.0 for c in same])
     share = 100.0 * median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
@@ -254,8 +251,7 @@ def _saved_ms(run: CrossRank) -> tuple[float | None, float | None]:
 
 def judge_siblings(run: CrossRank) -> Verdict:
     """TO-C002: groups that run the same operation on the same bytes, against each other."""
-    slow = slow_siblings(run)
-    if slow is None:
+    if (slow := slow_siblings(run)) is None:
         return SLOWER_THAN_SIBLINGS.not_evaluated(reason("bandwidth", "no_siblings"))
     found = [_slow_sibling(run, one) for one in slow]
     return SLOWER_THAN_SIBLINGS.verdict(*found, clear=reason("bandwidth", "siblings_alike", times=SLOWER))
@@ -325,8 +321,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
     words, step = run.step_words, run.step_ms
     exposed = median([times.mean_ms("comm_transfer") for times in run.ranks])
     pct = 100.0 * exposed / step if step else 0.0
-    severity = severity_of(pct, *BOUNDS.host_pct)
-    if severity is None:
+    if (severity := severity_of(pct, *BOUNDS.host_pct)) is None:
         little = reason("bandwidth", "little", pct=f"{pct:.1f}", bound=BOUNDS.host_pct[0], window=words is WINDOW)
         return THROUGH_HOST.clear(little)
     link = _link(run)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
 from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
@@ -90,6 +91,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
+_HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
 _SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
 _MOST_IMPOSSIBLE = 3  # operators that are named
 
@@ -117,14 +119,13 @@ def why_unrated(compute: RankCompute) -> str:
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """A verdict for each rule, from the rank that stands for all."""
-    own = {one.rank: one for one in inputs.ranks if one.compute is not None}
-    if not own:
+    if not (own := {one.rank: one for one in inputs.ranks if one.compute is not None}):
         return [rule.not_evaluated(reason("compute", "no_gpu_activity"), "no_gpu_activity") for rule in RULES]
     if any(one.captures_graphs for one in own.values()):
         return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
-    compute = computes[rank]
+    compute = _as_shown(computes[rank], inputs.run.times_of(rank))
     window = inputs.run.step_words is WINDOW
     losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
     timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
@@ -148,6 +149,15 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     advice = OF_CAUSE[most.cause].advice_for(most.cause)
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
     return replace(found, advice=f"{advice}{where} {found.advice}")
+
+
+def _as_shown(compute: RankCompute, times: RankTimes | None) -> RankCompute:
+    """Without the pace of a host that is slower only where a step's mark goes on after its last kernel."""
+    if compute.bound != "host" or times is None or 1e6 * times.step_ms >= _HOST_BOUND * compute.device_ns:
+        return compute
+    step_ns = 1e6 * times.step_ms
+    losses = [replace(loss, step_after_ns=(step_ns - loss.device_ns, step_ns)) for loss in compute.losses]
+    return replace(compute, paced_ns=(), losses=tuple(losses))
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:
@@ -206,9 +216,18 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
     if loss.cause == "float32_products" and other is not None and effect != "host":
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
+    # the key of its headline: the cause, and which of its forms
+    form = ""
+    if not loss.sizes:
+        form = "_unsized"
+    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+        form = "_passes"
+    elif _is_foreach(loss):
+        form = "_foreach"
+    key = f"{loss.cause}{form}"
     return KernelLoss(
         window=window,
-        form=_form(loss),
+        form=key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause,
         cost=loss.device_ns / 1e6,
         kernels=loss.ns / 1e6,
         first=loss.operators[0] if loss.operators else "A kernel",
@@ -225,27 +244,17 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
     )
 
 
-def _form(loss: Loss) -> str:
-    """The key of its headline: the cause, and which of its forms."""
-    form = ""
-    if not loss.sizes:
-        form = "_unsized"
-    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
-        form = "_passes"
-    elif _is_foreach(loss):
-        form = "_foreach"
-    key = f"{loss.cause}{form}"
-    return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
-
-
 def _is_foreach(loss: Loss) -> bool:
     """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
+_GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
+
+
 def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
-    """Products of which only the kernels' names tell what they lack: how much it costs is a guess."""
-    return not compute.has_shapes and loss.cause in ("float32_products", "misaligned_shape")
+    """Kernels of which only their names tell what they lack: how much it costs is a guess."""
+    return not compute.has_shapes and loss.cause in _GUESSED
 
 
 def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
@@ -254,7 +263,7 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
         return "rows"
     if loss.cause == "too_small_batch":
         return "batch"
-    if compute.bound == "host" and not loss.launches:
+    if compute.bound == "host" and compute.paced_ns and not loss.launches:
         return "host"
     if _is_certain(loss, compute):
         return "certain"

@@ -134,10 +134,8 @@ _UNJUDGED: dict[Unjudged, str] = {
 
 
 def most_important_first(findings: Sequence[Finding]) -> list[Finding]:
-    """By severity, then by what a step loses, so that the first is the one to fix first.
-
-    What is wrong with the fabric comes before the low bandwidth that it causes.
-    """
+    """By severity, then by what a step loses, so that the first is the one to fix first. What is wrong with the fabric
+    comes before the low bandwidth that it causes."""
     return sorted(
         findings,
         key=lambda f: (
@@ -181,8 +179,7 @@ FABRIC_RULES = frozenset(rule.id for rule in _RULES)
 def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
     """Those of hangs and crashes, and where the evidence tells of the fabric its rules, weighed by the hang."""
     verdicts = [*judge_hang(diagnosis), *judge_crash(diagnosis)]
-    fabric = diagnosis.evidence.fabric
-    if fabric is not None:
+    if (fabric := diagnosis.evidence.fabric) is not None:
         hung = any(root.rule in OF_A_LINK for root in diagnosis.roots)
         verdicts += judge_fabric(fabric, Circumstances(hung=hung))
     return verdicts
@@ -196,10 +193,8 @@ def fabric_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
 
 
 def beside_the_roots(diagnosis: Diagnosis, verdicts: Sequence[Verdict]) -> list[Finding]:
-    """What a reader in a hurry needs of the fabric: all of it without a root, else what is more than information.
-
-    A root that names the path between GPUs has said already that it is far.
-    """
+    """What a reader in a hurry needs of the fabric: all of it without a root, else what is more than information. A
+    root that names the path between GPUs has said already that it is far."""
     found = fabric_findings(verdicts)
     if not diagnosis.roots:
         return found

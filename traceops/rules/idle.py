@@ -95,10 +95,8 @@ def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
 def hidden_loading(
     rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
 ) -> Finding | None:
-    """Loading that costs nothing as long as a rank is late, and would bound the steps without it.
-
-    It comes after the late rank: it is a remark, or a warning where that is an error.
-    """
+    """Loading that costs nothing as long as a rank is late, and would bound the steps without it. It comes after the
+    late rank: it is a remark, or a warning where that is an error."""
     run = inputs.run
     by_workers = run.loading_ms
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
@@ -178,6 +176,20 @@ ANOMALY = "anomaly_detection"
 _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
 
 
+_LITTLE_MBS = 1.0
+
+
+def of_storage(found: Finding, inputs: Inputs, worst: Idle) -> Finding:
+    """What the rank that waits longest reads meanwhile, and where from, as far as the launcher saw that."""
+    use = next((one for one in inputs.machine if one.rank == worst.times.summary.rank), None)
+    if use is None or use.read is None or use.from_storage is None:
+        return found
+    mbs, place = use.read / 1e6, None if use.storage is None else "{} ({})".format(*use.storage)
+    if mbs < _LITTLE_MBS:
+        return restated(found, InputBound, little=stored(mbs))
+    return restated(found, InputBound, read=stored(mbs), stored=stored(use.from_storage / 1e6), place=place)
+
+
 def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     """The finding with how often autograd looks for NaN in a step, where it does."""
     told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
@@ -238,13 +250,20 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         if not idle:
             return kind.rule.clear(spared)
     worst = max(idle, key=lambda one: one.pct)
-    severity = severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)
-    if severity is None:
-        return _not_found(kind, inputs, judged, idle, behind, spared)
-    if kind.bucket == "idle_host":
-        severity = _beyond_recording(kind, inputs, worst, severity)
-        if severity is None:
-            return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
+    if (severity := severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)) is None:
+        # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
+        window = inputs.run.unit == "window"
+        if behind is not None and kind.rule is INPUT_BOUND:
+            hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
+            if hidden is not None:
+                return kind.rule.verdict(hidden)
+        if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+            return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
+        most = max(one.pct for one in idle)
+        numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+        return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
+    if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
+        return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
     if few is not None or (kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0])):
         severity = "info"
@@ -261,10 +280,8 @@ def _is_alone(run: CrossRank) -> bool:
 
 
 def judge_outside_torch(inputs: Inputs) -> Verdict:
-    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait.
-
-    What the profiler makes longer, and what the thread waits for a core, is no work of the program.
-    """
+    """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait. What
+    the profiler makes longer, and what the thread waits for a core, is no work of the program."""
     if not _is_alone(inputs.run):
         return OUTSIDE_TORCH.not_evaluated(reason("idle", "not_alone"))
     (times,) = inputs.run.ranks
@@ -276,8 +293,7 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     waited = [use.waited_pct for use in inputs.machine if use.waited_pct is not None]
     spent = max(spent - max(waited, default=0.0) / 100 * step, 0.0)
     pct, words = 100 * spent / step, inputs.run.step_words
-    severity = severity_of(pct, *BOUNDS.outside_pct)
-    if severity is None:
+    if (severity := severity_of(pct, *BOUNDS.outside_pct)) is None:
         numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
         return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
     rank = times.summary.rank
@@ -320,37 +336,14 @@ def _lacking(kind: IdleJudgement, what: Lacking) -> Verdict:
 def _of_loading(
     kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], saved: float | None, behind: BehindLate | None
 ) -> tuple[list[Idle], float | None, str]:
-    """Who waits for loading, what a step gains without that, ms, and why others are left out.
-
-    What one rank loads longer is TO-S001's: next to it those are judged that are not late by their input.
-    """
+    """Who waits for loading, what a step gains without that, ms, and why others are left out. What one rank loads
+    longer is TO-S001's: next to it those are judged that are not late by their input."""
     loading, spared = loading_ranks(inputs, waits_for_input(idle, inputs.whole), kind.bounds[0])
     late = behind.late_by_input if behind is not None else ()
     others = [one for one in loading if late and one.times.summary.rank not in late]
     if behind is not None and any(one.pct >= kind.bounds[0] for one in others):
         return others, behind.waits_ms, spared
     return loading, saved, spared
-
-
-def _not_found(
-    kind: IdleJudgement,
-    inputs: Inputs,
-    judged: Sequence[RankTimes],
-    idle: Sequence[Idle],
-    behind: BehindLate | None,
-    spared: str,
-) -> Verdict:
-    """Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
-    window = inputs.run.unit == "window"
-    if behind is not None and kind.rule is INPUT_BOUND:
-        hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
-        if hidden is not None:
-            return kind.rule.verdict(hidden)
-    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
-        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-    most = max(one.pct for one in idle)
-    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
 
 
 def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:
@@ -367,7 +360,7 @@ def _with_causes(
     if kind.rule is HOST_BOUND:
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
-        return without_waiting(found, inputs, idle, worst, kind.bounds)
+        return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
     found = of_anomaly(of_copies(found, inputs), inputs)
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 

@@ -100,14 +100,11 @@ class Part(Struct, frozen=True):
 
 def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> float:
     """What a step gains: as the replay has it, or of one rank as far as its host keeps up. Never more than is exposed.
-
-    The host cannot be quicker than its own work, nor does it wait in these copies any more.
-    """
+    The host cannot be quicker than its own work, nor does it wait in these copies any more."""
     saved = max(part.saved_ms for part in hit)
     if replayed_ms is not None:
         return stored(max(min(saved, replayed_ms), 0.0))
-    host = worst.copies.host_ms
-    if host is not None:
+    if (host := worst.copies.host_ms) is not None:
         own = min(host, max(worst.step_ms - worst.copies.blocked_ms, 0.0))
         saved = min(saved, worst.step_ms - own)
     return stored(max(saved, 0.0))
@@ -213,13 +210,11 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
 def judge_copies(inputs: Inputs) -> Verdict:
     """What exposed copies cost of the step: a finding for each purpose that they have."""
     run = inputs.run
-    judged = [times for times in run.ranks if times.summary.on_gpu]
-    if not judged:
+    if not (judged := [times for times in run.ranks if times.summary.on_gpu]):
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "no_gpu_activity"))
     if any(times.summary.captures_graphs for times in judged):
         return EXPOSED_COPIES.not_evaluated(reason("idle_copies", "captures_graphs"))
-    by_rank = {times.summary.rank: times for times in judged if not times.summary.incomplete}
-    if not by_rank:
+    if not (by_rank := {times.summary.rank: times for times in judged if not times.summary.incomplete}):
         return EXPOSED_COPIES.not_evaluated(why_incomplete(judged))
     parts = {
         purpose: [
@@ -230,8 +225,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
         for purpose in PURPOSES
     }
     findings = [_judged(inputs, purpose, own) for purpose, own in parts.items() if own]
-    found = tuple(one for one in findings if one is not None)
-    if found:
+    if found := tuple(one for one in findings if one is not None):
         return EXPOSED_COPIES.verdict(*found)
     most = max((part.pct for own in parts.values() for part in own), default=0.0)
     return EXPOSED_COPIES.clear(
@@ -241,9 +235,7 @@ def judge_copies(inputs: Inputs) -> Verdict:
 
 def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
     """A rank's copies as a part of the step that is told: without the profiler they take as long as that has room for.
-
-    Links are as fast without it: a step that has no room for copies of pinned memory is none that goes on like that.
-    """
+    Links are as fast without it: a step that has no room for copies of pinned memory is none that goes on like that."""
     light = inputs.undisturbed.step_ms if inputs.undisturbed is not None else None
     plain = min((known for known in (inputs.unprofiled_ms, light) if known), default=one.step_ms)
     other = work_ms(times) - one.exposed_ms
@@ -257,8 +249,7 @@ def _part(one: ExposedCopies, times: RankTimes, inputs: Inputs) -> Part:
 
 def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | None:
     worst = max(own, key=lambda part: part.pct)
-    severity = severity_of(worst.pct, *BOUNDS.exposed_pct)
-    if severity is None:
+    if (severity := severity_of(worst.pct, *BOUNDS.exposed_pct)) is None:
         return None
     cause = _cause(worst.copies)
     if purpose in _MOST and severity != "info":

@@ -17,6 +17,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import HeldLaunches
+from traceops.measure.host_rows import COMPILES
 from traceops.rules.idle_time import (
     Held,
     HostBound,
@@ -62,6 +63,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"
+COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
@@ -91,8 +93,7 @@ class _Part(Struct, frozen=True):
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     """The finding with what holds the host for long, where that is much of the idle time."""
     rank = next((e.rank for e in found.evidence if e.rank is not None), None)
-    times = inputs.run.times_of(rank)
-    if times is None or not times.typical.any():
+    if (times := inputs.run.times_of(rank)) is None or not times.typical.any():
         return found
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
     whole = min(sum(part.ms for part in parts), idle_ms)  # two threads may each do one
@@ -113,6 +114,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         return found
     first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
+    if COMPILES.search(named[0].held.name):
+        return replace(found, advice=rule.advice_for(COMPILING))
     advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
@@ -247,10 +250,8 @@ def _of_loading(
 
 def _hit(kind: IdleJudgement, idle: Sequence[Idle], worst: Idle) -> tuple[list[Idle], list[Idle]]:
     """Ranks that are hardly better than the worst: by what is claimed, and by the traces, where these say other ranks.
-
-    Of two hosts the one is the later now and the other then: the device that waits for its host in the light window
-    may wait for another rank in the traces. A rank that neither is idle nor waits without the profiler is not named.
-    """
+    Of two hosts the one is the later now and the other then: the device that waits for its host in the light window may
+    wait for another rank in the traces. A rank that neither is idle nor waits without the profiler is not named."""
     hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
     if not worst.light or kind.bucket != "idle_host":
         return hit, []

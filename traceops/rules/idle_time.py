@@ -124,9 +124,14 @@ class InputBound(Idles, frozen=True, kw_only=True):
     """Ranks wait for their input. workers: what those of the worst rank's loader do, where more may not help.
 
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
-    unseen: the trace has no kernels, so something may run meanwhile.
+    unseen: the trace has no kernels, so something may run meanwhile. read, stored: MB a second that the rank and its
+    workers read in the run, and from storage; little: next to nothing. place: where from.
     """
 
+    read: float | None = None
+    stored: float | None = None
+    little: float | None = None
+    place: str | None = None
     in_time: float | None = None
     need: WorkersNeeded | None = None
     workers: str = ""
@@ -236,10 +241,8 @@ def idle_of(
 
 
 def few_steps(times: RankTimes, bucket: str) -> int | None:
-    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not.
-
-    A window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell.
-    """
+    """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not. A
+    window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell."""
     took = times.buckets[bucket][times.typical].astype(np.float64)
     if len(took) < _LEAST_STEPS or not took.any() or median(took) > _NONE * took.mean():
         return None
@@ -281,9 +284,7 @@ _MOST = 0.5  # of the lateness
 
 def recording_ms(times: RankTimes) -> float:
     """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host.
-
-    The device's wait for one long operator or call is not among it: that is one event.
-    """
+    The device's wait for one long operator or call is not among it: that is one event."""
     if not times.summary.on_gpu:
         return 0.0
     held = sum(mean_ms(one.idle_ns[times.typical]) for one in times.summary.held if not one.unseen)
@@ -428,8 +429,7 @@ def workers_needed(
 
 def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[int, float] | None:
     """Another rank, whose loader is about as slow as those of these ranks, and what it takes; None without one."""
-    slowest = slowest_other(run.loading_ms, ranks)
-    if slowest is None or slowest[1] < _AS_SLOW * step_ms:
+    if (slowest := slowest_other(run.loading_ms, ranks)) is None or slowest[1] < _AS_SLOW * step_ms:
         return None
     return slowest[0], min(slowest[1], step_ms)
 
@@ -475,8 +475,7 @@ def next_batch(inputs: Inputs, one: Idle) -> NextBatch | None:
     if not has_workers(one.times.summary):
         return None
     rank = one.times.summary.rank
-    observed = next((own for own in inputs.observed if own.rank == rank), None)
-    if observed is None:
+    if (observed := next((own for own in inputs.observed if own.rank == rank), None)) is None:
         return NextBatch(rank, one.recorded_ms, 0.0, None)
     wait = recorded_waits([observed]).get(rank)
     work = loader_work(observed) if inputs.whole is None else inputs.whole.loaders.get(rank)
@@ -492,15 +491,13 @@ def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tup
             spared.append(batch)
         else:
             kept.append(one)
-    return kept, _spared_text(spared)
-
-
-def _spared_text(spared: Sequence[NextBatch]) -> str:
     worst = max(spared, key=lambda one: one.waits_ms, default=None)
     if worst is None or worst.work is None:
-        return ""
-    pct = f"{100 - worst.work.busy_pct:.0f}"
-    return reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+        spared_text = ""
+    else:
+        pct = f"{100 - worst.work.busy_pct:.0f}"
+        spared_text = reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
+    return kept, spared_text
 
 
 def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:

@@ -170,13 +170,11 @@ def _all_the_time(found: Finding, inputs: Inputs) -> Finding:
 def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
     if found.rule in _LATE:
         return _late(found, inputs, machine, alone=alone)
-    rank = next((one.rank for one in found.evidence if one.rank is not None), None)
-    if rank is None:
+    if (rank := next((one.rank for one in found.evidence if one.rank is not None), None)) is None:
         return found
     if found.rule == INPUT_BOUND.id:
         found = _of_workers(found, rank, inputs)
-    longest = _longest(found.rule, rank, inputs)
-    if not longest:
+    if not (longest := _longest(found.rule, rank, inputs)):
         return found
     first, second = longest[0], longest[1] if len(longest) > 1 else None
     evidence = [
@@ -344,8 +342,7 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
     own = next((one for one in stragglers if one is not None and found.ranks == (one.rank,)), None)
     if own is None or found.cause not in _OF_HOST:
         return found
-    one = longer_in_function(run, own, sometimes=sometimes)
-    if one is None:
+    if (one := longer_in_function(run, own, sometimes=sometimes)) is None:
         return found
     seen = one.peers_ms >= 0.005 * one.ms  # short calls are not kept, nor what is little of all steps
     on_gpu = any(times.summary.on_gpu for times in run.ranks)
@@ -371,8 +368,7 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
 
 def _idle(found: Finding, inputs: Inputs) -> Finding:
     rank = next((one.rank for one in found.evidence if one.rank is not None), None)
-    times = inputs.run.times_of(rank)
-    if times is None or not times.summary.on_gpu:
+    if (times := inputs.run.times_of(rank)) is None or not times.summary.on_gpu:
         return found
     about, words = _IDLE[found.rule], inputs.run.step_words
     at, whole_ms = IDLE.index(about.bucket), times.mean_ms(about.bucket)

@@ -77,8 +77,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
     if not run.matching.collectives:
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "none_matched"))
-    sized = [c for c in run.matching.collectives if collective_bytes(c)]
-    if not sized:
+    if not (sized := [c for c in run.matching.collectives if collective_bytes(c)]):
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "sizes_unknown"))
     small, steps = _of_typical_steps(run, _small_ones(run, sized))
     members: dict[int, list[int]] = defaultdict(list)
@@ -132,8 +131,7 @@ def _median_bytes(collectives: Sequence[Collective]) -> float:
 
 def _small_severity(share: float, of_step: float, gain: Gain, step: float) -> Severity | None:
     """By the exposed share of the step; transfer that other work hides is worth a remark. All in percent but step."""
-    severity = severity_of(share, *BOUNDS.small_pct)
-    if severity is not None:
+    if (severity := severity_of(share, *BOUNDS.small_pct)) is not None:
         severity = graded(severity, gain, step, BOUNDS.small_pct)
     return severity or ("info" if of_step >= _HIDDEN_PCT else None)
 
@@ -155,8 +153,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
     if calls is None or basis is None or calls.saved_ms <= 0 or basis.step_ms <= 0:
         return None
     share = 100.0 * calls.saved_ms / basis.step_ms
-    severity = severity_of(share, *BOUNDS.small_pct)
-    if severity is None:
+    if (severity := severity_of(share, *BOUNDS.small_pct)) is None:
         return None
     gain = gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
     severity = graded(severity, gain, basis.step_ms, BOUNDS.small_pct)
@@ -233,12 +230,10 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
         return EXPOSED.not_evaluated(reason("overlap", "much_unmatched", pct=f"{100 * unmatched / exposed:.0f}"))
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
         return EXPOSED.not_evaluated(reason("overlap", "out_of_step"))
-    basis = basis_of(run, undisturbed, host_ms)
-    if basis is None:
+    if (basis := basis_of(run, undisturbed, host_ms)) is None:
         return EXPOSED.not_evaluated(reason("overlap", "no_step"))
     shares, middle, impact = basis.shares, basis.pct, basis.exposed_ms
-    severity = severity_of(middle, *BOUNDS.exposed_pct)
-    if severity is None:
+    if (severity := severity_of(middle, *BOUNDS.exposed_pct)) is None:
         return EXPOSED.clear(
             reason(
                 "overlap",
@@ -296,8 +291,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
             if over == NO_BACKWARD:
                 continue
             own = (summary.comm.step[at] == number) & reduces[at]
-            transfer = int((end - turn)[own].sum())
-            if transfer > 0:
+            if (transfer := int((end - turn)[own].sum())) > 0:
                 after = int(np.maximum(end[own] - np.maximum(turn[own], over), 0).sum())
                 shares[summary.rank].append(after / transfer)
                 counts.append(int(own.sum()))
@@ -308,8 +302,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         return LATE_START.not_evaluated(reason("overlap", "out_of_step"))
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(median(own) for own in shares.values())
-    basis = basis_of(run, undisturbed, host_ms)
-    if basis is None:
+    if (basis := basis_of(run, undisturbed, host_ms)) is None:
         return LATE_START.not_evaluated(reason("overlap", "no_step"))
     step, exposed = basis.step_ms, basis.exposed_ms
     cost = min(exposed, median(sizes) / 1e6)

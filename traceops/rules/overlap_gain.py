@@ -160,8 +160,7 @@ def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms
     if run.replay is None or saved is None:
         return Gain(exposed_ms, exposed_ms, None, False)
     gain = min(exposed_ms, max(saved, 0.0) / 1e6)
-    ends = run.replay.what_if.range_ns(NO_COMMUNICATION)
-    if ends is None:
+    if (ends := run.replay.what_if.range_ns(NO_COMMUNICATION)) is None:
         return Gain(gain, exposed_ms, None, True)
     hosts = run.replay.what_if.saved_ns(HOST_IN_TIME)
     if in_time and hosts is not None:
@@ -251,8 +250,7 @@ class Basis(Struct, frozen=True):
 
 def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | None) -> Basis | None:
     """None without a step. host_ms: what hosts were seen to need for a step at most, without the profiler."""
-    shares = exposed_shares(run)
-    if not shares:
+    if not (shares := exposed_shares(run)):
         return None
     recorded = float(median([times.mean_ms("comm_transfer") for times in run.ranks]))
     if undisturbed is None or not _tells(undisturbed, run):
@@ -352,8 +350,7 @@ MANY = 20  # small collectives a step
 
 def of_one_size(run: CrossRank) -> OneSize | None:
     """Small calls whose sizes do not show whether the call or the link sets their time."""
-    times = call_times(run)
-    if times is None or times.fixed_ms is not None or times.calls < _SEVERAL:
+    if (times := call_times(run)) is None or times.fixed_ms is not None or times.calls < _SEVERAL:
         return None
     typical = times.size / times.calls
     if typical >= _NO_BUCKET or times.fewest * _FEWER <= times.calls:

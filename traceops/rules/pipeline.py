@@ -137,8 +137,7 @@ def judge_uneven(run: CrossRank) -> Verdict:
     slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
     if slow and step and (told := _judge_slow_rank(run, max(slow, key=_beyond_mean), step)).findings:
         return told
-    saved = run.replay.what_if.saved_ns(STAGES_EVEN)
-    if saved is None or not step:
+    if (saved := run.replay.what_if.saved_ns(STAGES_EVEN)) is None or not step:
         return UNEVEN_STAGES.not_evaluated(reason("pipeline", "no_replay_of_even_stages"))
     worst = max(run.bubbles, key=_beyond_mean)
     slower = _slower_kernels(worst)
@@ -272,11 +271,9 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
     """A stage that takes longer on this rank than on those that hold it in other pipelines: not for its blocks."""
     assert run.replay is not None
     rank, words = worst.slowest.rank, run.step_words
-    saved = run.replay.what_if.saved_ns(rank_change([rank]), [rank])
-    if saved is None:
+    if (saved := run.replay.what_if.saved_ns(rank_change([rank]), [rank])) is None:
         return UNEVEN_STAGES.not_evaluated(reason("pipeline", "no_replay_of_rank", rank=rank))
-    severity = severity_of(100 * saved / step, *BOUNDS.even_pct)
-    if severity is None:
+    if (severity := severity_of(100 * saved / step, *BOUNDS.even_pct)) is None:
         return UNEVEN_STAGES.clear(_little("rank_at_pace", words, 100 * saved / step, BOUNDS.even_pct, rank=rank))
     claim = SlowStageRank(
         window=words is WINDOW,
@@ -315,13 +312,11 @@ def _work(worst: Bubble, words: StepWords) -> list[Evidence]:
 
 def judge_bubble(run: CrossRank) -> Verdict:
     """TO-B002."""
-    known = [bubble for bubble in run.bubbles if bubble.ideal_share is not None]
-    if not known:
+    if not (known := [bubble for bubble in run.bubbles if bubble.ideal_share is not None]):
         return LARGE_BUBBLE.not_evaluated(reason("pipeline", "unknown_schedule"))
     worst = max(known, key=lambda bubble: _share(bubble, "fill_drain"))
     share, words = 100 * _share(worst, "fill_drain"), run.step_words
-    severity = severity_of(share, *BOUNDS.fill_pct)
-    if severity is None:
+    if (severity := severity_of(share, *BOUNDS.fill_pct)) is None:
         return LARGE_BUBBLE.clear(_little("fills_and_drains", words, share, BOUNDS.fill_pct))
     waiting, step = _mean(worst, "fill_drain"), _mean(worst, "step")
     pipeline, assumed = worst.pipeline, 100 * (worst.ideal_share or 0.0)
@@ -363,13 +358,11 @@ def judge_late(
 ) -> Verdict:
     """TO-B003. waits: for cores, by rank; None: not looked at. plain_ms: a step without the profiler."""
     recorded = [without_loading(run, bubble) for bubble in run.bubbles if bubble.ideal_share is not None]
-    known = [without_recording(run, bubble, plain_ms, undisturbed) for bubble in recorded]
-    if not known:
+    if not (known := [without_recording(run, bubble, plain_ms, undisturbed) for bubble in recorded]):
         return LATE_SENDS.not_evaluated(reason("pipeline", "unknown_schedule"))
     worst = max(known, key=lambda bubble: _share(bubble, "late"))
     share, words = 100 * _share(worst, "late"), run.step_words
-    severity = severity_of(share, *BOUNDS.late_pct)
-    if severity is None:
+    if (severity := severity_of(share, *BOUNDS.late_pct)) is None:
         return LATE_SENDS.clear(_little("late_sends", words, share, BOUNDS.late_pct))
     starved = waits is not None and any(
         not times.summary.on_gpu and times.summary.rank not in waits.of_rank for times in run.ranks

@@ -181,7 +181,11 @@ def rule_of(id: str) -> Rule | None:
 def judge(inputs: Inputs) -> list[Verdict]:
     """The verdicts of all families on one run, family by family."""
     verdicts: list[Verdict] = []
-    unlike = _unlike_the_run(inputs)
+    run, whole = inputs.run, inputs.whole
+    if whole is None or run.unit != "step":
+        unlike = False
+    else:
+        unlike = is_unlike(whole, numbered_steps(inputs.ranks), run.step_ms)
     for family in FAMILIES:
         if family.judge is None:
             continue
@@ -192,13 +196,6 @@ def judge(inputs: Inputs) -> list[Verdict]:
         capped = (family.of_steps and inputs.run.unit == "window") or (family.of_recorded and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)
-
-
-def _unlike_the_run(inputs: Inputs) -> bool:
-    run, whole = inputs.run, inputs.whole
-    if whole is None or run.unit != "step":
-        return False
-    return is_unlike(whole, numbered_steps(inputs.ranks), run.step_ms)
 
 
 def _at_most_warning(verdict: Verdict) -> Verdict:

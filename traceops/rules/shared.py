@@ -29,10 +29,8 @@ _CROWDED_PCT, _WAIT_TIMES = (10.0, 10.0)  # of ranks that share cores: spread by
 
 
 def ends_fit(run: CrossRank) -> bool:
-    """Whether the ends of collectives fit well enough to tell who is late.
-
-    Ranks that share cores see an end late; where they wait for each other ten times as long, that is no doubt.
-    """
+    """Whether the ends of collectives fit well enough to tell who is late. Ranks that share cores see an end late;
+    where they wait for each other ten times as long, that is no doubt."""
     spread_pct, spread_ms = out_of_step_pct(run), (run.clocks.residual_p50_ns or 0.0) / 1e6
     if spread_pct <= MOST_OUT_OF_STEP_PCT:
         return True

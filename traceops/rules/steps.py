@@ -168,10 +168,8 @@ def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int], cause: str)
 
 
 def _unprofiled(inputs: Inputs, cause: str) -> tuple[list[float], list[bool], list[float]]:
-    """Steps timed without the profiler, ms, which of them are like the others, and those that have another cause.
-
-    The median over ranks of each. All of them, where the run was observed: that also knows which are typical.
-    """
+    """Steps timed without the profiler, ms, which of them are like the others, and those that have another cause. The
+    median over ranks of each. All of them, where the run was observed: that also knows which are typical."""
     if (whole := inputs.whole) is not None:
         told = whole.timed & ~np.isin(whole.numbers, whole.start)
         known = {"unknown", cause} if cause in _OF_BOTH else {one.cause for one in whole.occasions}
@@ -467,10 +465,8 @@ def _more_kernels(times: RankTimes, unlike: tuple[int, ...]) -> float:
 
 
 def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | None]:
-    """Why, and the region that says so: by what the host was in, else by the bucket that grew most.
-
-    What explains less than a quarter of what these steps take longer in all is no cause.
-    """
+    """Why, and the region that says so: by what the host was in, else by the bucket that grew most. What explains less
+    than a quarter of what these steps take longer in all is no cause."""
     unlike = run.unlike
     growth = _growth(times, unlike)
     least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)

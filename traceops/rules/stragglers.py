@@ -80,8 +80,7 @@ def judge_group(
     """
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
-    slow = run.replay.slow_groups
-    if slow is None:
+    if (slow := run.replay.slow_groups) is None:
         return SLOW_GROUP.verdict(clear=reason("late", "no_group"))
     step, joint = (run.replay.what_if.mean_ns(ns) for ns in (run.replay.stragglers.step_ns, slow.saved))
     if slow.waited < VISIBLE * joint or slow.share < _MOST_OF_WAITING:
@@ -247,8 +246,7 @@ class HeldByCores(Struct, frozen=True):
 
 def held_by_cores(whole: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
     """Ranks for which the others wait in most steps, and would not if those got a core when they want one, by rank."""
-    run = compared(whole)
-    if run is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
+    if (run := compared(whole)) is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
         return {}
     held = (_held(run, straggler, waits) for straggler in run.replay.stragglers.found)
     return {one.rank: one for one in held if one is not None}
@@ -280,11 +278,9 @@ def _held(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> HeldByCor
 
 def behind_loading(rule: Rule, run: ComparedRun) -> list[Finding]:
     """Who would be waited for with batches in time; nobody where loading saves nothing, or where that is chance."""
-    late = run.replay.late_behind_loading
-    if late is None:
+    if (late := run.replay.late_behind_loading) is None:
         return []
-    saved_by_loading = run.replay.what_if.saved_ns(NO_LOADING)
-    if saved_by_loading is None:
+    if (saved_by_loading := run.replay.what_if.saved_ns(NO_LOADING)) is None:
         return []
     mean, words = mean_over(run), run.step_words
     step, saved = mean(run.replay.what_if.replayed_ns), mean(late.saved)
@@ -348,8 +344,7 @@ def judge_stragglers(
     undisturbed: the step without the profiler, where it is known. waits: what the ranks waited for a core in the
     recorded steps.
     """
-    run = compared(whole)
-    if run is None:
+    if (run := compared(whole)) is None:
         why = nothing_to_compare(whole)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     if run.replay.stragglers.alone is not None:
@@ -391,19 +386,16 @@ def _named(
 
 def _waited_for(run: ComparedRun, waits: CoreWaits) -> Straggler | None:
     """The rank that the others wait most for, where that is not for its waiting for a core."""
-    leader = run.replay.stragglers.leader
-    if leader is None or leader.share <= 0.5:
+    if (leader := run.replay.stragglers.leader) is None or leader.share <= 0.5:
         return None
     wanted_ms = mean_over(run)(in_want_of_a_core(run, leader, waits)) / 1e6
     return leader if wanted_ms < _BY_CORES * waiting_ms(run, leader) else None
 
 
 class _LateRank(Struct, frozen=True):
-    """A straggler of a run, with what its cure saves of a step, ns; own: in each step, without waits for cores.
-
-    most: whether it is late in most steps. seen: whether the others are seen to wait for the late ranks. held: whether
-    it has a finding of TO-W002.
-    """
+    """A straggler of a run, with what its cure saves of a step, ns; own: in each step, without waits for cores. most:
+    whether it is late in most steps. seen: whether the others are seen to wait for the late ranks. held: whether it has
+    a finding of TO-W002."""
 
     run: ComparedRun
     straggler: Straggler
@@ -515,8 +507,7 @@ def judge_late(
 ) -> list[Verdict]:
     """TO-S001 and TO-S002, and TO-S003 for ranks that are late alike. Arguments as there."""
     single = judge_stragglers(whole, slowdown, undisturbed, waits)
-    run = compared(whole)
-    if run is None:
+    if (run := compared(whole)) is None:
         return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(whole))]
     serious = [found for verdict in single for found in verdict.findings if found.severity != "info"]
     named = {rank for found in serious for rank in found.ranks}

@@ -74,13 +74,17 @@ class LateBehindLoading(LateClaim, frozen=True, kw_only=True):
 
 
 class ComesLast(LateClaim, frozen=True, kw_only=True):
-    """A rank for which all wait, whose peers are hardly faster. loader: another rank, whose loader is as slow."""
+    """A rank for which all wait, whose peers are hardly faster.
+
+    at_best: what its fix saves where all hosts keep up. loader: another rank, whose loader is as slow.
+    """
 
     rank: int
     does: str
     waiting: float
     saved: float
     step: float
+    at_best: float | None = None
     recorded: bool = False
     loader: int | None = None
     doubt: Doubt | None = None
@@ -143,8 +147,7 @@ def _of_places(chosen: set[int], hosts: Mapping[int, str | None]) -> str:
     """Where ranks stand among those of their host, counted from 0, as LOCAL_RANK does."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(hosts):
-        host = hosts[rank]
-        if not host:
+        if not (host := hosts[rank]):
             return ""
         by_host[host].append(rank)
     places = {place for own in by_host.values() for place, rank in enumerate(own) if rank in chosen}

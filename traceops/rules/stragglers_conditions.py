@@ -114,8 +114,7 @@ def seen_waiting(run: ComparedRun) -> bool:
 
 def seen_in_its_steps(run: ComparedRun, straggler: Straggler) -> bool:
     """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
-    joint = run.replay.stragglers.joint_ns
-    if joint is None:
+    if (joint := run.replay.stragglers.joint_ns) is None:
         return False
     felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
     near = felt | np.concatenate(([False], felt[:-1]))
@@ -131,20 +130,6 @@ def late_by_turns(run: ComparedRun, straggler: Straggler) -> bool:
 def slowed_by_profiler(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether a rank's host is late only since it has used up what it was ahead when the window began."""
     return straggler.cause == "host" and straggler.rank in run.hosts_slower
-
-
-def by_one_region(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
-    """Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks
-    do alike, nor a host that is a little slower in everything explains it.
-
-    saved: by its cure, ns a step.
-    """
-    return any(
-        one.peers_ms > 0  # names of compiled graphs differ from rank to rank
-        and one.ms >= _TIMES * one.peers_ms
-        and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
-        for one in grown(run, straggler.rank, "host")
-    )
 
 
 def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
@@ -163,9 +148,7 @@ def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
 
 def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
-
-    Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait.
-    """
+    Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait."""
     if any(times.summary.on_gpu for times in run.ranks):
         return False
     return far_beyond(run.replay.graph, straggler.rank, times=_TIMES, but=run.unlike)
@@ -173,7 +156,14 @@ def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
 
 def plainly_slow(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
-    in_part = by_one_region(run, straggler, saved) or in_one_place(run, straggler, saved)
+    # Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks do
+    # alike, nor a host that is a little slower in everything explains it.
+    in_part = any(
+        one.peers_ms > 0  # names of compiled graphs differ from rank to rank
+        and one.ms >= _TIMES * one.peers_ms
+        and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
+        for one in grown(run, straggler.rank, "host")
+    ) or in_one_place(run, straggler, saved)
     return in_part or far_from_all(run, straggler)
 
 

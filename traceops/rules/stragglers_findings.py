@@ -13,7 +13,7 @@ from traceops.across.host_difference import grown, with_cause
 from traceops.across.lateness import CAUSES, least_share
 from traceops.across.loading import slowest_other
 from traceops.across.replay.graph import Steps
-from traceops.across.replay.what_if import WORK_SHARED
+from traceops.across.replay.what_if import HOST_IN_TIME, WORK_SHARED, rank_change
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
@@ -45,8 +45,7 @@ from traceops.rules.stragglers_conditions import (
 def waited_for(straggler: Straggler, undisturbed: Undisturbed) -> bool:
     """Whether the others wait for it without the profiler as well, or nobody can tell."""
     others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
-    late = undisturbed.of(straggler.rank)
-    if late is None or not others:
+    if (late := undisturbed.of(straggler.rank)) is None or not others:
         return True
     bound = IMPACT_BOUNDS[0] / 100 * undisturbed.step_ms
     waits = float(np.mean([one.wait_ms for one in others]))
@@ -71,8 +70,7 @@ def without_profiler(
     if late.wait_ms >= waits or 100 * waits / plain < IMPACT_BOUNDS[0]:
         return "low", "info", light
     least = float(np.mean([one.least_wait_ms for one in others]))
-    seen = severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
-    if seen is None:
+    if (seen := severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)) is None:
         return "low", "info", Doubt(kind="light_cost", plain=plain, waiting=waits, cost=undisturbed.light_ms - plain)
     return "medium", "warning" if seen != "error" else severity, light
 
@@ -290,11 +288,9 @@ def _step_then(
     late: Sequence[int],
     ends: tuple[float, float] | None,
 ) -> _Then:
-    """The step, and what it takes with this rank cured, ms: one number, at least, or between two.
-
-    means: of the step, of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it.
-    ends: the least and the most that the step takes with the work shared evenly, ns.
-    """
+    """The step, and what it takes with this rank cured, ms: one number, at least, or between two. means: of the step,
+    of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it. ends: the least and
+    the most that the step takes with the work shared evenly, ns."""
     step, saved, shared = means
     gain = saved if shared is None else shared
     cured = late or cured_beside(run, straggler)
@@ -389,6 +385,7 @@ def only_waited_for(
         waiting=waiting / 1e6,
         saved=saved / 1e6,
         step=step / 1e6,
+        at_best=_saved_at_best(run, leader.rank),
         recorded=undisturbed is not None,
         loader=_other_loader(run, leader, step - saved),
         doubt=doubt,
@@ -407,6 +404,15 @@ def only_waited_for(
             role=late_in(run, leader.rank),
         )
     ]
+
+
+def _saved_at_best(run: ComparedRun, rank: int) -> float | None:
+    """What fixing a rank saves where no host is late with or without the fix, ms; None where hosts do not decide it."""
+    ends = run.replay.what_if.range_ns(rank_change([rank]), [rank])
+    by_hosts = run.replay.what_if.saved_ns(HOST_IN_TIME)
+    if ends is None or by_hosts is None:
+        return None
+    return (run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns) - by_hosts - ends[0]) / 1e6
 
 
 def _other_loader(run: ComparedRun, leader: Straggler, left: float) -> int | None:
@@ -428,8 +434,7 @@ class _Waits(TypedDict, total=False):
 
 def _waits(run: ComparedRun, straggler: Straggler, sometimes: bool) -> _Waits:
     """Who waits for it, and how long."""
-    waiting = waiting_ms(run, straggler, sometimes=sometimes)
-    if waiting < 0.01:
+    if (waiting := waiting_ms(run, straggler, sometimes=sometimes)) < 0.01:
         return {"nobody_waits": True}
     others = len(run.ranks) - 1
     if (
@@ -463,8 +468,7 @@ def steps_text(steps: Sequence[int]) -> str:
 
 
 def clear_text(run: ComparedRun) -> str:
-    leader = run.replay.stragglers.leader
-    if leader is None:
+    if (leader := run.replay.stragglers.leader) is None:
         return reason("late", "nobody")
     mean = mean_over(run)
     step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)

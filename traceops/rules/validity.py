@@ -142,8 +142,7 @@ _MUCH_LONGER = 1.5  # times the window: the recording, of which the rest is no p
 def judge_whole_steps(inputs: Inputs) -> Verdict:
     """TO-V010: whether there are whole steps."""
     ranks = inputs.ranks
-    cut = [summary.rank for summary in ranks if summary.steps_by == "cut_off"]
-    if cut:
+    if cut := [summary.rank for summary in ranks if summary.steps_by == "cut_off"]:
         return _cut_off(cut, len(ranks), inputs.manifest)
     without = [summary.rank for summary in ranks if summary.steps_by == "window"]
     if len(without) < len(ranks):
@@ -201,6 +200,23 @@ _MOST_LISTED = 1024  # ranks named in one finding
 
 def judge_traces(inputs: Inputs) -> list[Verdict]:
     """How far the traces can be trusted."""
+    # TO-V002: one finding a file, so that each is named
+    found = []
+    for summary in inputs.ranks:
+        if summary.damage:
+            what = "; ".join(summary.damage)
+            claim = DamagedTrace(
+                file=_name(summary.path),
+                path=summary.path,
+                what=what,
+                events=summary.event_count,
+                incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
+            )
+            evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
+            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
+    for path, what in inputs.found.problems:
+        unused = NotUsed(file=_name(path), path=path, what=what)
+        found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))
     return [
         judge_missing(
             inputs.run.world,
@@ -210,7 +226,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
             inputs.manifest,
             unusable=bool(inputs.found.problems),
         ),
-        judge_damage(inputs.ranks, inputs.found.problems),
+        DAMAGED.verdict(*found, clear=reason("validity", "read_to_the_end")),
         judge_steps(inputs.ranks, inputs.other_steps),
         NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "no_step"))
         if inputs.run.unit == "none"
@@ -237,8 +253,7 @@ def judge_missing(
 
     unusable: files were left out, which TO-V002 names.
     """
-    missing = sorted(set(range(world)) - set(present))
-    if not missing:
+    if not (missing := sorted(set(range(world)) - set(present))):
         return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
     told = by_cause([failure for failure in failures if failure.rank in set(missing)])
     failed = " ".join(
@@ -268,27 +283,6 @@ def judge_missing(
             cause=_ENDED_EARLY if len(short) == len(missing) else None,
         )
     )
-
-
-def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str]]) -> Verdict:
-    """TO-V002: one finding a file, so that each is named."""
-    found = []
-    for summary in ranks:
-        if summary.damage:
-            what = "; ".join(summary.damage)
-            claim = DamagedTrace(
-                file=_name(summary.path),
-                path=summary.path,
-                what=what,
-                events=summary.event_count,
-                incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
-            )
-            evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
-            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
-    for path, what in problems:
-        unused = NotUsed(file=_name(path), path=path, what=what)
-        found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))
-    return DAMAGED.verdict(*found, clear=reason("validity", "read_to_the_end"))
 
 
 def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) -> Verdict:
@@ -355,8 +349,7 @@ _MOST_KERNELS = 5  # named where none is known as communication
 
 def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
     """TO-V008: operators of the host stand in for the device's work, so nothing is known of the device."""
-    lost = [summary.rank for summary in ranks if summary.kernels_lost]
-    if not lost:
+    if not (lost := [summary.rank for summary in ranks if summary.kernels_lost]):
         return KERNELS_MISSING.clear(reason("validity", "kernels_present"))
     evidence = [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)]
     claim = KernelsMissing(ranks=tuple(lost))
@@ -367,8 +360,7 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
     """TO-V009: communication that nobody recognises looks like compute. words: what to call the step."""
     if world < 2:
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "one_rank"))
-    on_gpu = [summary for summary in ranks if summary.on_gpu]
-    if not on_gpu:
+    if not (on_gpu := [summary for summary in ranks if summary.on_gpu]):
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "no_gpu_activity"))
     if any(len(summary.comm.start) for summary in ranks):
         return NO_COMMUNICATION_SEEN.clear(reason("validity", "communication"))

@@ -131,8 +131,7 @@ _ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Steps of the whole run that are unlike the others."""
-    run = inputs.whole
-    if run is None:
+    if (run := inputs.whole) is None:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
     told = [
@@ -195,7 +194,9 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         pct=one.share_pct,
         ranks=() if set(one.ranks) == set(run.ranks) else tuple(one.ranks),
         place=None if place is None else place.said,
-        placed=None if place is None else _how_much(one.placed),
+        placed=None
+        if place is None
+        else ("all" if one.placed > _NEARLY_ALL else "most" if one.placed > _MOST else "some"),
         times=one.times,
         steps=steps,
         more=more,
@@ -220,10 +221,6 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         impact_ms=stored(one.more_ms / max(steps, 1)),
         cause=one.cause,
     )
-
-
-def _how_much(placed: float) -> str:
-    return "all" if placed > _NEARLY_ALL else "most" if placed > _MOST else "some"
 
 
 class Compiled(TypedDict, total=False):
@@ -263,10 +260,8 @@ def _why(one: Compilation) -> str:
 
 
 def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
-    """What torch says that it compiled again, in recorded steps and at the start too: no other part counts these.
-
-    A remark where it has ended with the start.
-    """
+    """What torch says that it compiled again, in recorded steps and at the start too: no other part counts these. A
+    remark where it has ended with the start."""
     first = int(run.numbers[0])
     again = {
         own.rank: [c for c in own.compilations if c.reason and c.step > first and own.rank in run.ranks]

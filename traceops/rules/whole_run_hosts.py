@@ -33,8 +33,7 @@ _NO_WAIT = 0.25  # of what a rank takes longer: another that waits less is the o
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Lines on which one host is longer."""
-    run = inputs.whole
-    if run is None:
+    if (run := inputs.whole) is None:
         return [HOST_LONGER.not_evaluated(reason("whole_run", "not_observed"))]
     if len(run.ranks) < 2:
         return [HOST_LONGER.not_evaluated(reason("whole_run", "one_rank"))]
@@ -46,8 +45,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
     for one in seen_longer(inputs)[:_MOST_LOOKED]:
         waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
-        left = _with_loaders(one, inputs)
-        if left is None:
+        if (left := _with_loaders(one, inputs)) is None:
             as_peers.append(one)
         elif waited >= _BY_CORES * one.more_ms:
             by_cores.append(left)
@@ -93,8 +91,7 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
         return []
     kept = []
     for one in found:
-        beyond = _beyond_peers(one.rank, ranks)
-        if beyond is None:
+        if (beyond := _beyond_peers(one.rank, ranks)) is None:
             continue
         idle, waits = beyond
         claimed = min(one.more_ms, idle)
@@ -113,10 +110,8 @@ def _beyond_peers(rank: int, ranks: Mapping[int, RankTimes]) -> tuple[float, flo
 
 
 def _behind_another(one: Longer, run: CrossRank) -> bool:
-    """Whether in the recorded steps this rank itself waits as long as that for a rank that waits for nobody.
-
-    Then a step takes what that rank takes, whatever this one does.
-    """
+    """Whether in the recorded steps this rank itself waits as long as that for a rank that waits for nobody. Then a
+    step takes what that rank takes, whatever this one does."""
     if not run.split:
         return False
     waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
@@ -125,10 +120,8 @@ def _behind_another(one: Longer, run: CrossRank) -> bool:
 
 
 def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
-    """What is left to claim beside the loaders of its peers, which bound the step too; None where that is too little.
-
-    A rank that is a batch behind waits for its loader, and the others wait for it, though theirs are as slow.
-    """
+    """What is left to claim beside the loaders of its peers, which bound the step too; None where that is too little. A
+    rank that is a batch behind waits for its loader, and the others wait for it, though theirs are as slow."""
     assert inputs.whole is not None
     slowest = slowest_other(inputs.run.loading_ms, [one.rank])
     if one.does != "input" or slowest is None:
@@ -140,10 +133,8 @@ def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
 
 def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
     """No more than the replay saves with this rank at its peers' pace, where recorded steps show them wait as long.
-
     Where a light window tells what the others wait without the profiler, it is no more than that: as recorded, their
-    own hosts are slow too.
-    """
+    own hosts are slow too."""
     run = inputs.run
     waits = None if inputs.undisturbed is None else waited_for_ms(inputs.undisturbed, one.rank)
     if waits is not None:

@@ -112,7 +112,13 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
 
 def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> Finding:
     """It may cost: a host that sets the pace does so too where each of its kernels starts late."""
-    queued, step = _queued(rank, inputs)
+    # in how many ms of the recorded step kernels of this rank wait and nothing of it runs, where that is much
+    times = inputs.run.times_of(rank)
+    share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
+    if times is None or share is None or share < _QUEUED_PCT:
+        queued, step = None, None
+    else:
+        queued, step = times.mean_ms("idle_dependency"), times.step_ms
     evidence = [
         Evidence(Fact.PID, one.pid, rank=rank),
         Evidence(Fact.MEMORY, one.bytes, "bytes", rank=rank),
@@ -128,15 +134,6 @@ def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> F
         ranks=[rank],
         cause="other_process",
     )
-
-
-def _queued(rank: int, inputs: Inputs) -> tuple[float | None, float | None]:
-    """In how many ms of the recorded step kernels of this rank wait and nothing of it runs, where that is much."""
-    times = inputs.run.times_of(rank)
-    share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
-    if times is None or share is None or share < _QUEUED_PCT:
-        return None, None
-    return times.mean_ms("idle_dependency"), times.step_ms
 
 
 def _clock(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
@@ -161,8 +158,7 @@ def _clock(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
 
 
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
-    waited = use.waited_pct
-    if waited is None or waited < WAITS_PCT:
+    if (waited := use.waited_pct) is None or waited < WAITS_PCT:
         return None
     peers = crowded_peers_pct(use, uses)
     crowded = use.crowded_pct or 0.0

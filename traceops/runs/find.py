@@ -84,8 +84,7 @@ def _runs_in(path: str) -> list[str]:
     root = Path(path)
     if is_remote(path) or not root.is_dir() or _is_run(root) or (root / PAIRS).is_file():
         return [path]
-    runs = _below(root)
-    if not runs:
+    if not (runs := _below(root)):
         return [path]
     children = {PurePath(run).relative_to(root).parts[0] for run in runs}
     others = [

@@ -166,7 +166,8 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
     of_batch = max(min(compute, step) - fixed_ms, 0.0)
     alone = step if waits else step - of_batch * (1.0 - work)
     backward = _BACKWARD * of_batch * work
-    count = math.ceil(size / _bucket_bytes(config))
+    mb = config.get("bucket_mb")
+    count = math.ceil(size / ((float(mb) if isinstance(mb, (int, float)) and mb > 0 else _BUCKET_MB) * 2**20))
     each = _LATENCY_MS + size / count * bus_factor("all_reduce", ranks) / (link.busbw_gbs * 1e9) * 1e3
     end = 0.0
     for number in range(1, count + 1):
@@ -177,11 +178,6 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
 def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> float | None:
     count, each = training.get("parameters"), _GRADIENT_BYTES.get(str(config.get("precision")))
     return float(count * each) if isinstance(count, int) and count > 0 and each is not None else None
-
-
-def _bucket_bytes(config: Mapping[str, object]) -> float:
-    mb = config.get("bucket_mb")
-    return (float(mb) if isinstance(mb, (int, float)) and mb > 0 else _BUCKET_MB) * 2**20
 
 
 # What sizes that were measured tell of one that was not, without traces.
@@ -298,10 +294,8 @@ _OF_COMM = {"comm_transfer": "transfer_ms", "comm_wait": "wait_ms", "comm_unmatc
 def scale_document(
     captures: Sequence[MeasuredRun], name: str, price: float | None = None, ahead: Sequence[int] = ()
 ) -> ScaleDocument:
-    """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest).
-
-    Raises UsageError for what is no scaling: one size, other models, runs that do not tell their samples.
-    """
+    """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest). Raises
+    UsageError for what is no scaling: one size, other models, runs that do not tell their samples."""
     refuse(captures)
     sizes = _by_size(captures)
     rows = _with_gains([_size_row(own, sizes[0], price) for own in sizes])
@@ -387,10 +381,8 @@ def _with_gains(rows: Sequence[SizeRow]) -> tuple[SizeRow, ...]:
 
 
 def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tuple[float, float] | None:
-    """95 % interval of mean(rates) ÷ mean(base) ÷ ideal, by captures; None where a side has a single one.
-
-    Welch's, of the logarithms: efficiencies are ratios.
-    """
+    """95 % interval of mean(rates) ÷ mean(base) ÷ ideal, by captures; None where a side has a single one. Welch's, of
+    the logarithms: efficiencies are ratios."""
     if len(rates) < 2 or len(base) < 2:
         return None
     sides = [[math.log(rate) for rate in side] for side in (rates, base)]
@@ -405,10 +397,8 @@ def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tup
 
 
 def lost_parts(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]) -> tuple[float, tuple[LostPart, ...]] | None:
-    """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known.
-
-    The share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole.
-    """
+    """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known. The
+    share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole."""
     mine, theirs = _parts(own), _parts(base)
     if mine is None or theirs is None:
         return None
@@ -508,8 +498,7 @@ def _predictions(
     """Each measured size from the smaller ones, with its error, then sizes that were not measured."""
     made = []
     measured = {row.ranks: row for row in rows}
-    targets = [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]
-    for ranks in targets:
+    for ranks in [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]:
         known, own = [side for side in sizes if side[0].ranks < ranks], measured.get(ranks)
         leaves = _leaves_host(known[-1], ranks, own)
         for by, rate in _rates(known, ranks, own, _kind(sizes)):
@@ -552,8 +541,7 @@ def _rates(
         found.append(("replay", statistics.fmean(replayed)))
     elif last[0].ranks == 1 and samples is not None:
         made = [step_from_one(c.report, ranks, samples / ranks / c.samples, c.fixed_ms) for c in last]
-        steps = [ms for ms in made if ms is not None]
-        if steps:
+        if steps := [ms for ms in made if ms is not None]:
             found.append(("gradients", statistics.fmean(1e3 * samples / ms for ms in steps)))
     if len(known) > 1:
         points = [(own[0].ranks, statistics.fmean(c.rate for c in own)) for own in known]
@@ -582,8 +570,7 @@ def _parts(own: Sequence[MeasuredRun]) -> dict[tuple[str, Role | None], float] |
     for capture in own:
         for bucket in BUCKETS:
             known = [row.bucket_ms(bucket) for row in capture.report.ranks]
-            values = [ms for ms in known if ms is not None]
-            if not values:
+            if not (values := [ms for ms in known if ms is not None]):
                 return None
             ms = statistics.fmean(values) / len(own)
             for role, share in _shares(bucket, capture.report.roles).items():

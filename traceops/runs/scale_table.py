@@ -93,8 +93,7 @@ def _row(cells: Sequence[str], heads: Sequence[str], found: dict[str, int]) -> T
     ranks, rate, step = (told.get(what) for what in ("ranks", "rate", "step"))
     if ranks is None or ranks != int(ranks):
         return None
-    samples = told.get("samples")
-    if samples is None and told.get("each") is not None:
+    if (samples := told.get("samples")) is None and told.get("each") is not None:
         samples = (told["each"] or 0.0) * ranks
     if rate is None and step and samples:
         unit = _STEP.search(heads[found["step"]].casefold())

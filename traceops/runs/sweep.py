@@ -62,21 +62,18 @@ def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis
             "nothing is varied; an option of the script: traceops sweep --vary-arg batch-size=8,16 -- train.py, "
             "or one of traceops run: traceops sweep --vary strategy=pytorch_ddp,zero3"
         )
-    twice = [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]
-    if twice:
+    if twice := [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]:
         raise UsageError(f"{twice[0]} is varied twice; give all values in one option")
     return tuple(axes)
 
 
 def points_of(axes: Sequence[SweepAxis]) -> tuple[Point, ...]:
     """All combinations, the last axis changing fastest. Raises UsageError for too many, or names that collide."""
-    count = prod(len(axis.values) for axis in axes)
-    if count > MOST_POINTS:
+    if (count := prod(len(axis.values) for axis in axes)) > MOST_POINTS:
         raise UsageError(f"{count} combinations, more than {MOST_POINTS}; vary fewer values at once")
     points = tuple(Point(tuple(zip(axes, values, strict=True))) for values in product(*(axis.values for axis in axes)))
     labels = [point.label for point in points]
-    same = [label for label in labels if labels.count(label) > 1]
-    if same:
+    if same := [label for label in labels if labels.count(label) > 1]:
         raise UsageError(f"two combinations would share the folder {same[0]}; use shorter values, or other ones")
     return points
 
@@ -176,7 +173,10 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
     against: Annotated[str | None, Meta(description="The next best, which `why` compares with.")] = None
     told_apart: Annotated[
         bool | None,
-        Meta(description="Whether best and next differ by more than their trainings do; null with one training each."),
+        Meta(
+            description="Whether best and next differ by more than their trainings do. With one training each null, or "
+            "false: then launches alone may make that difference, or the machine was busy."
+        ),
     ] = None
     why: Annotated[tuple[LedgerDifference, ...], Meta(description="Largest first; positive where best has less.")] = ()
     points: tuple[PointRow, ...]
@@ -219,8 +219,7 @@ def _attempt_all(order: Iterable[tuple[int, int]], attempt: Attempt, trials: lis
     for point, number in order:
         if _is_done(trials, point, number) or _failed(trials, point):
             continue
-        trial = attempt(point, number)
-        if trial is None:
+        if (trial := attempt(point, number)) is None:
             return False
         trials.append(trial)
     return True
@@ -255,10 +254,7 @@ def halve(
             if _is_done(trials, point, number):
                 continue
             expected = statistics.median(trial.seconds for trial in trials) if trials else 0.0
-            if clock() - began + expected > budget_s:
-                return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
-            trial = attempt(point, number)
-            if trial is None:
+            if clock() - began + expected > budget_s or (trial := attempt(point, number)) is None:
                 return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
             trials.append(trial)
         left = [point for point in left if not _failed(trials, point)]
@@ -290,6 +286,8 @@ def _failed(trials: Sequence[SweepTrial], point: int) -> bool:
 
 
 _SURE = 0.975  # two-sided, 5 %
+_LAUNCHES_PCT = 4.0  # two launches of one code are less apart [benchmarks/compare/pairs.py]
+_BUSY = "TO-W002"
 _MOST_BUCKETS = 5
 _WORTH = 0.005  # of the step: a bucket that differs by less explains nothing
 
@@ -312,7 +310,7 @@ def sweep_document(
         by_samples=bool(finished) and all(trial.samples_per_s for trial in finished),
         best=None if best is None else points[best].label,
         against=None if other is None else points[other].label,
-        told_apart=None if best is None or other is None else _told_apart(trials, best, other),
+        told_apart=None if best is None or other is None else _decided(rows, trials, best, other),
         why=() if best is None or other is None else _why(rows, trials, best, other),
         points=tuple(
             _point_row(place, point, found, rates[place], rates[best] if best is not None else 0.0)
@@ -345,6 +343,18 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
         spread_pct=stored(100 * statistics.stdev(steps) / statistics.fmean(steps)) if len(steps) > 1 else None,
         behind_pct=stored(100 * (1 - rate / most)) if rate and most else None,
     )
+
+
+def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
+    """`_told_apart`; and False of trainings once each that launches alone may make so far apart, or a busy machine."""
+    told, rates = _told_apart(trials, best, other), (rate_of(trials, best), rate_of(trials, other))
+    if told is not None:
+        return told
+    own = {trial.folder for trial in trials if trial.point in (best, other)}
+    busy = any(
+        found.rule == _BUSY and found.severity != "info" for row in rows if row.name in own for found in row.findings
+    )
+    return False if busy or 100 * (1 - rates[1] / rates[0]) < _LAUNCHES_PCT else None
 
 
 def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:

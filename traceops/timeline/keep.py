@@ -21,10 +21,8 @@ _OPENS, _CLOSES = (b'"B"', b'"b"', b'"S"'), (b'"E"', b'"e"', b'"F"')
 
 
 def step_windows(summary: RankSummary, steps: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """When a rank was at the chosen steps (ns, its own clock): from annotation on the host to the device's end.
-
-    Reads the trace again, for a summary does not hold the annotations. Windows that touch are one.
-    """
+    """When a rank was at the chosen steps (ns, its own clock): from annotation on the host to the device's end. Reads
+    the trace again, for a summary does not hold the annotations. Windows that touch are one."""
     events = load_trace(summary.path).events
     numbers = (*summary.step_numbers.tolist(), *summary.empty_steps)
     found = host_steps(events, find_activity(events), numbers if summary.steps_by == "profiler" else None)
@@ -80,10 +78,7 @@ class StepFilter:
 
     def held(self) -> list[Timed]:
         """What of the events held back is to be written, once all have passed."""
-        return self._whole_pairs() + self._whole_flows()
-
-    def _whole_flows(self) -> list[Timed]:
-        """Flow events at slices that were kept, of flows that both begin and end among them."""
+        # Flow events at slices that were kept, of flows that both begin and end among them
         by_flow: dict[tuple[bytes, ...], list[Timed]] = defaultdict(list)
         for timed in self._flows:
             event, start, _ = timed
@@ -94,7 +89,7 @@ class StepFilter:
             phases = {bytes(event["ph"]) for event, _, _ in own}
             if b'"s"' in phases and len(phases) > 1:
                 kept += own
-        return kept
+        return self._whole_pairs() + kept
 
     def _whole_pairs(self) -> list[Timed]:
         """Begin and end events of spans that overlap a window."""

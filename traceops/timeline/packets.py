@@ -106,10 +106,8 @@ class Bar(Struct, frozen=True):
 
 
 class Packets:
-    """Writes the packets of one sequence: text is written once and referred to by number.
-
-    What it returns is to be written in that order. `sequence` is another for each piece of the file.
-    """
+    """Writes the packets of one sequence: text is written once and referred to by number. What it returns is to be
+    written in that order. `sequence` is another for each piece of the file."""
 
     def __init__(self, sequence: int) -> None:
         self._sequence = number(10, sequence)
@@ -178,8 +176,7 @@ class Packets:
 
     def _number(self, kind: str, value: str) -> int:
         numbers = self._numbers[kind]
-        found = numbers.get(value)
-        if found is None:
+        if (found := numbers.get(value)) is None:
             found = numbers[value] = len(numbers) + 1
             self._new.append(data(_INTERNED[kind], number(1, found) + text(2, value)))
         return found
@@ -191,8 +188,7 @@ class Packets:
             parts = b"".join(data(11, self._entry(key, part)) for key, part in value.items())
             return data(4, number(1, self._number("annotation", name)) + parts)
         shared = name, type(value), value
-        found = self._shared.get(shared)
-        if found is None:
+        if (found := self._shared.get(shared)) is None:
             found = data(4, number(1, self._number("annotation", name)) + self._value(value))
             if len(self._shared) < _LONGEST_SHARED:
                 self._shared[shared] = found
@@ -276,8 +272,7 @@ class RankPackets:
     def take(self, events: Sequence[dict[str, Any]]) -> None:
         """Keep the events, whose times are µs since the timeline's zero."""
         for event in events:
-            phase = event.get("ph")
-            if phase == "M":
+            if (phase := event.get("ph")) == "M":
                 self._describe(event)
                 continue
             start = round(float(event.get("ts", 0)) * 1000)

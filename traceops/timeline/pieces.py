@@ -36,10 +36,8 @@ class CompressedPiece(Struct, frozen=True):
 
 
 class PieceWriter:
-    """Writes one piece of text to a file; afterwards `piece` describes it.
-
-    Raises CannotWrite rather than OSError, which inside `open_binary` would be taken for one of reading.
-    """
+    """Writes one piece of text to a file; afterwards `piece` describes it. Raises CannotWrite rather than OSError,
+    which inside `open_binary` would be taken for one of reading."""
 
     def __init__(self, path: Path, gzipped: bool) -> None:
         self._path, self._gzipped = path, gzipped

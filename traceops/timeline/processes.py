@@ -103,10 +103,8 @@ def rank_title(rank: int, *parts: str | None) -> str:
 
 
 class Processes:
-    """The processes of one rank: numbers while events pass by, then their names.
-
-    `slot` is the rank's place among the `slots` of the timeline.
-    """
+    """The processes of one rank: numbers while events pass by, then their names. `slot` is the rank's place among the
+    `slots` of the timeline."""
 
     def __init__(self, rank: int, slot: int, slots: int, host: str | None) -> None:
         self._rank, self._slot, self._slots, self._host = rank, slot, slots, host
@@ -117,8 +115,7 @@ class Processes:
     def number(self, event: WholeEvent) -> msgspec.Raw:
         """The new process id of an event of the file."""
         source = bytes(event.get("pid", _ABSENT))
-        number = self._numbers.get(source)
-        if number is None:
+        if (number := self._numbers.get(source)) is None:
             number = self._numbers[source] = msgspec.Raw(b"%d" % self._next())
         if "cat" in event and bytes(event["cat"]) in _GPU_CATS:
             self._gpu.add(source)

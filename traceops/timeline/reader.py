@@ -28,10 +28,8 @@ WholeEvent = dict[str, msgspec.Raw]
 
 
 class TimelineHeader(Struct, frozen=True):
-    """What placing a file needs to know of it: its zero (ns, None if it names none) and its first moment.
-
-    `first_ns` is the time of its earliest event, the zero added; None without any.
-    """
+    """What placing a file needs to know of it: its zero (ns, None if it names none) and its first moment. `first_ns` is
+    the time of its earliest event, the zero added; None without any."""
 
     base_ns: int | None
     first_ns: int | None
@@ -39,10 +37,8 @@ class TimelineHeader(Struct, frozen=True):
 
 
 def read_header(path: str) -> TimelineHeader:
-    """Read a trace for its zero, which most files name behind their events.
-
-    Raises InputError where the file cannot be opened.
-    """
+    """Read a trace for its zero, which most files name behind their events. Raises InputError where the file cannot be
+    opened."""
     first: int | None = None
 
     def note(batch: list[WholeEvent]) -> None:
@@ -167,10 +163,8 @@ def is_timeline(path: str) -> bool:
 
 
 def find_processor() -> str:
-    """The program: of TRACE_PROCESSOR, of PATH, or of the package `perfetto`, which downloads it once.
-
-    Raises UsageError where none can be had.
-    """
+    """The program: of TRACE_PROCESSOR, of PATH, or of the package `perfetto`, which downloads it once. Raises
+    UsageError where none can be had."""
     if named := os.environ.get(VARIABLE):
         if shutil.which(named) is None:
             raise UsageError(f"{VARIABLE} names {named}, which is not a program that can be started; {_HOW}")

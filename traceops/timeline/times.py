@@ -33,11 +33,8 @@ class Shift(Struct, frozen=True):
 
 
 class Placement(Struct, frozen=True):
-    """Where one file's moments lie on the timeline, all in ns.
-
-    `base_ns` is the file's own zero, `clock` corrects what lies on it (None: as it is), `origin_ns` is
-    the timeline's zero.
-    """
+    """Where one file's moments lie on the timeline, all in ns. `base_ns` is the file's own zero, `clock` corrects what
+    lies on it (None: as it is), `origin_ns` is the timeline's zero."""
 
     base_ns: int = 0
     clock: Clock | None = None

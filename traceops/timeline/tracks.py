@@ -44,11 +44,8 @@ class Slice(Struct, frozen=True):
 
 
 def spread(bundles: Sequence[tuple[Slice, ...]], nest: bool = False) -> list[int]:
-    """The lane of each bundle of adjacent slices, counted from 0, on as few lanes as they need.
-
-    On a lane bundles do not overlap. With `nest` one may lie whole within another, which only bundles of
-    one slice can.
-    """
+    """The lane of each bundle of adjacent slices, counted from 0, on as few lanes as they need. On a lane bundles do
+    not overlap. With `nest` one may lie whole within another, which only bundles of one slice can."""
     lanes: dict[int, int] = {}
     open_ends: list[list[int]] = []  # of each lane's bundles that a later one may lie in
     spans = [(own[0].start, own[-1].end) for own in bundles]
@@ -111,10 +108,8 @@ Event = dict[str, Any]
 
 
 class ShownRank(Struct, frozen=True):
-    """A rank that is on the timeline: its place among the ranks and in time.
-
-    Of its time only `windows` are shown (ns, its own clock), which are those of `steps`; None for all.
-    """
+    """A rank that is on the timeline: its place among the ranks and in time. Of its time only `windows` are shown (ns,
+    its own clock), which are those of `steps`; None for all."""
 
     slot: int
     placement: Placement
@@ -135,8 +130,7 @@ def rank_tracks(run: CrossRank, shown: Mapping[int, ShownRank]) -> Iterator[list
     members = members_of(run.matching, shown)
     drawn: dict[tuple[int, int], Drawn] = {}  # (number of the collective, rank)
     for own in run.ranks:
-        rank = own.summary.rank
-        if rank not in shown:
+        if (rank := own.summary.rank) not in shown:
             continue
         pid = overview_pid(shown[rank].slot)
         events = title_events(pid, rank_title(rank, "overview"), pid)
@@ -214,10 +208,8 @@ def _describe(collective: Collective, wait: int) -> dict[str, Any]:
 def arrows(
     matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn]
 ) -> Iterator[tuple[tuple[int, int], int, tuple[int, int], int]]:
-    """From the transfer of the rank that came last to that of the rank that waited longest for it.
-
-    Each as key in `drawn` (number of the collective, rank) and moment, ns, of both ends.
-    """
+    """From the transfer of the rank that came last to that of the rank that waited longest for it. Each as key in
+    `drawn` (number of the collective, rank) and moment, ns, of both ends."""
     for number, collective in enumerate(matching.collectives):
         wait = max(collective.wait_ns)
         waiter = collective.members[collective.wait_ns.index(wait)][0]
@@ -273,11 +265,8 @@ _MAY_STRETCH = 0.05  # how far beyond its events the profiler's notes on itself 
 
 
 class PartTask(Struct, frozen=True):
-    """What to write of one rank: `slot` is its place among the `slots` of the timeline.
-
-    `form` is Chrome's JSON or Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has
-    them), None for all.
-    """
+    """What to write of one rank: `slot` is its place among the `slots` of the timeline. `form` is Chrome's JSON or
+    Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has them), None for all."""
 
     path: str
     rank: int
@@ -293,10 +282,8 @@ class PartTask(Struct, frozen=True):
 
 
 class RankPart(Struct, frozen=True):
-    """A rank's piece of the timeline; `piece` is None where nothing could be read.
-
-    `first_ns` and `last_ns` bound its events, ns since the timeline's zero; `damage` says what was lost.
-    """
+    """A rank's piece of the timeline; `piece` is None where nothing could be read. `first_ns` and `last_ns` bound its
+    events, ns since the timeline's zero; `damage` says what was lost."""
 
     rank: int
     path: str
@@ -381,8 +368,7 @@ class _Rewriter:
         base, chosen = self._placement.base_ns, self._filter
         kept: list[Timed] = []
         for event in batch:
-            phase = bytes(event.get("ph", _ABSENT))
-            if phase == b'"M"':
+            if (phase := bytes(event.get("ph", _ABSENT))) == b'"M"':
                 self.processes.describe(event)
                 continue
             ns = parse_us(bytes(event.get("ts", _ABSENT)))
@@ -403,8 +389,7 @@ class _Rewriter:
         written = self._place(self._filter.held() if self._filter is not None else [])
         written += self._place(self._notes_within())
         for event in self.processes.metadata():
-            ns = parse_us(bytes(event.get("ts", _ABSENT)))
-            if ns is not None:
+            if (ns := parse_us(bytes(event.get("ts", _ABSENT)))) is not None:
                 moment = self._placement.place_one(ns + self._placement.base_ns)
                 event["ts"] = msgspec.Raw(format_us(moment))
             written.append(event)
@@ -454,8 +439,7 @@ class _Rewriter:
 
 def _duration(event: WholeEvent) -> int | None:
     """A slice's duration in ns, 0 where the file has none, None where it is no possible one."""
-    text = bytes(event.get("dur", _ABSENT))
-    if text == b"null":
+    if (text := bytes(event.get("dur", _ABSENT))) == b"null":
         return 0
     ns = parse_us(text)
     return ns if ns is not None and 0 <= ns < LONGEST_NS else None

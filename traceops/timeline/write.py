@@ -63,25 +63,11 @@ from traceops.words.catalogue import texts
 FINDINGS_PID = 1  # below every rank's
 
 
-def findings_track(
-    run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], window: tuple[int, int]
-) -> list[dict[str, Any]]:
-    """Events of a process of its own, with `finding_slices` in it."""
-    bundles = [(own,) for own in finding_slices(run, findings, shown, window)]
-    events = title_events(FINDINGS_PID, "traceops findings", 0)
-    lanes = spread(bundles, nest=True)
-    for lane in range(max(lanes, default=0) + 1):
-        events += track_events(FINDINGS_PID, lane + 1, "findings" + (f" {lane + 1}" if lane else ""))
-    return events + [slice_event(own, FINDINGS_PID, lane + 1) for (own,), lane in zip(bundles, lanes, strict=True)]
-
-
 def finding_slices(
     run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], window: tuple[int, int]
 ) -> Iterator[Slice]:
-    """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline).
-
-    One that names steps none of which is shown is left out.
-    """
+    """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline). One that names
+    steps none of which is shown is left out."""
     for finding in findings:
         start, end = _steps_of(finding, run, shown) if finding.steps else window
         start, end = max(start, window[0]), min(end, window[1])
@@ -105,10 +91,8 @@ def _describe(finding: Finding) -> dict[str, Any]:
 
 
 def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, ShownRank]) -> tuple[int, int]:
-    """From first to last moment of a finding's steps on its ranks, as far as both are shown; else no time.
-
-    A finding about ranks that are not shown lies over the same steps of those that are.
-    """
+    """From first to last moment of a finding's steps on its ranks, as far as both are shown; else no time. A finding
+    about ranks that are not shown lies over the same steps of those that are."""
     bounds: dict[bool, list[int]] = {True: [], False: []}
     for own in run.ranks if run is not None else ():
         summary, rank = own.summary, shown.get(own.summary.rank)
@@ -125,26 +109,6 @@ def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, Shown
 _SEQUENCE = 1
 WORDS = texts("views", "timeline")
 _Levels = list[tuple[int, float]]  # from a moment (ns) on: a value
-
-
-def write_packets(
-    path: Path,
-    tasks: Sequence[PartTask],
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    shown: Mapping[int, ShownRank],
-    span: tuple[int, int],
-) -> tuple[int, CompressedPiece]:
-    """The first piece of the native format: which tracks there are, and those that traceops adds."""
-    packets = AddedPackets()
-    with PieceWriter(path, tasks[0].gzipped) as writer:
-        for piece in packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown):
-            writer.write(piece)
-        for piece in packets.findings(run, findings, shown, span):
-            writer.write(piece)
-        for piece in packets.ranks(run, shown) if run is not None else ():
-            writer.write(piece)
-    return packets.added, writer.piece
 
 
 class AddedPackets:
@@ -223,10 +187,19 @@ class AddedPackets:
                 uuid = place.next()
                 yield self._packets.track(Track(uuid, parent, f"{WORDS['busbw']}{words}", order * 10 + 8, "GB/s"))
                 yield self._packets.counter(uuid, levels)
-        if late := lateness_levels(run.matching, rank, bundles):
+        # How much later than the first member this rank came to each collective, ms, from when it came. Only where
+        # every member waits for the last one: others do not show it.
+        delays = []
+        for number, bundle in bundles.items():
+            met = run.matching.collectives[number]
+            if met.last_rank is None or met.links:
+                continue
+            wait = next(wait for (who, _), wait in zip(met.members, met.wait_ns, strict=True) if who == rank)
+            delays.append((bundle[0].start, (max(met.wait_ns) - wait) / 1e6))
+        if delays:
             uuid = place.next()
             yield self._packets.track(Track(uuid, parent, WORDS["late"], 90, "ms"))
-            yield self._packets.counter(uuid, late)
+            yield self._packets.counter(uuid, sorted(delays))
 
     def _waiting(
         self,
@@ -264,8 +237,7 @@ def lanes_apart(bars: Sequence[Bar]) -> list[list[Bar]]:
     """Bars on as few rows as they need, so that on each they do not even nest."""
     rows: list[list[Bar]] = []
     for bar in sorted(bars, key=lambda bar: (bar.start, bar.end)):
-        row = next((row for row in rows if row[-1].end <= bar.start), None)
-        if row is None:
+        if (row := next((row for row in rows if row[-1].end <= bar.start), None)) is None:
             rows.append([bar])
         else:
             row.append(bar)
@@ -274,9 +246,7 @@ def lanes_apart(bars: Sequence[Bar]) -> list[list[Bar]]:
 
 def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[Slice, ...]]) -> _Levels:
     """Bus bandwidth, GB/s, over time: of each collective during its transfer only, so waiting does not lower it.
-
-    Collectives that transfer at one time are added up. Those whose size is not known are left out.
-    """
+    Collectives that transfer at one time are added up. Those whose size is not known are left out."""
     changes: dict[int, float] = defaultdict(float)
     for number, bundle in bundles.items():
         rate, transfer = busbw_gbs(matching.collectives[number]), bundle[-1]
@@ -288,21 +258,6 @@ def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[S
         level += changes[moment]
         levels.append((moment, level if level > 1e-9 else 0.0))
     return levels
-
-
-def lateness_levels(matching: MatchedCollectives, rank: int, bundles: Mapping[int, tuple[Slice, ...]]) -> _Levels:
-    """How much later than the first member this rank came to each collective, ms, from when it came.
-
-    Only where every member waits for the last one: others do not tell.
-    """
-    levels = []
-    for number, bundle in bundles.items():
-        own = matching.collectives[number]
-        if own.last_rank is None or own.links:
-            continue
-        wait = next(wait for (who, _), wait in zip(own.members, own.wait_ns, strict=True) if who == rank)
-        levels.append((bundle[0].start, (max(own.wait_ns) - wait) / 1e6))
-    return sorted(levels)
 
 
 def _role(run: CrossRank, number: int) -> Role:
@@ -347,10 +302,8 @@ _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than 
 
 
 class Timeline(Struct, frozen=True):
-    """What was written: events of the traces, events added to them, and what could not be read.
-
-    `duration_ns` is from the first to the last event of the ranks shown.
-    """
+    """What was written: events of the traces, events added to them, and what could not be read. `duration_ns` is from
+    the first to the last event of the ranks shown."""
 
     path: Path
     size_bytes: int
@@ -445,7 +398,16 @@ def _join_parts(
     """Join the parts of the ranks and what traceops adds, in a file that appears whole; how many events it adds."""
     own = [part.piece for part in parts if part.piece]
     if tasks[0].form == "perfetto":
-        added, first = write_packets(folder / "added", tasks, run, findings, shown, span)
+        # the first piece of the native format: which tracks there are, and those that traceops adds
+        packets = AddedPackets()
+        with PieceWriter(folder / "added", tasks[0].gzipped) as writer:
+            for piece in packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown):
+                writer.write(piece)
+            for piece in packets.findings(run, findings, shown, span):
+                writer.write(piece)
+            for piece in packets.ranks(run, shown) if run is not None else ():
+                writer.write(piece)
+        added, first = packets.added, writer.piece
         pieces = [first, *own]
     else:
         added, last = _write_added(folder / "added", root, tasks, run, findings, shown, span)
@@ -511,7 +473,13 @@ def _write_added(
             added += sum(event["ph"] != "M" for event in events)
             if events:
                 writer.write(encode(events)[1:-1] + b",\n")
-        top = findings_track(run, findings, shown, span)
+        # Events of a process of its own, with `finding_slices` in it
+        bundles = [(own,) for own in finding_slices(run, findings, shown, span)]
+        events = title_events(FINDINGS_PID, "traceops findings", 0)
+        lanes = spread(bundles, nest=True)
+        for lane in range(max(lanes, default=0) + 1):
+            events += track_events(FINDINGS_PID, lane + 1, "findings" + (f" {lane + 1}" if lane else ""))
+        top = events + [slice_event(own, FINDINGS_PID, lane + 1) for (own,), lane in zip(bundles, lanes, strict=True)]
         added += sum(event["ph"] != "M" for event in top)
         trailer = {
             "baseTimeNanoseconds": tasks[0].placement.origin_ns,
@@ -589,8 +557,7 @@ def _notes(run: CrossRank | None, chosen: Mapping[int, str], borrowed: Sequence[
         yield f"{listed('rank', borrowed)}: {WORDS['no_base']}"
     if run is None or len(chosen) < 2:
         return
-    apart = [rank for rank in run.clocks.unaligned if rank in chosen]
-    if apart:
+    if apart := [rank for rank in run.clocks.unaligned if rank in chosen]:
         yield f"{listed('rank', apart)}: {WORDS['not_aligned']}"
     if (residual := run.clocks.residual_p95_ns) is not None:
         yield first_phrase("views", "timeline", "times", count=run.clocks.anchors, within=f"{residual / 1e3:.0f}")

@@ -49,10 +49,8 @@ class Unpacked(Struct):
 
 
 def is_archive(path: str) -> bool:
-    """Whether a local file is a tar archive, packed or not, or a zip archive of several files.
-
-    A file that cannot be read is none.
-    """
+    """Whether a local file is a tar archive, packed or not, or a zip archive of several files. A file that cannot be
+    read is none."""
     try:
         with open_binary(path) as file:
             head = file.read(_HEAD)
@@ -65,10 +63,8 @@ def is_archive(path: str) -> bool:
 
 
 def unpack(path: str, folder: Path, skipped: tuple[str, ...], most: Unpacked | None = None) -> Unpacked:
-    """Unpack an archive, and those in it, into an empty folder; names with an end of `skipped` are left out.
-
-    Of a damaged archive or member what is readable is kept. Raises InputError where the archive cannot be opened.
-    """
+    """Unpack an archive, and those in it, into an empty folder; names with an end of `skipped` are left out. Of a
+    damaged archive or member what is readable is kept. Raises InputError where the archive cannot be opened."""
     done = most or Unpacked()
     _unpack(path, folder, skipped, done, _DEEPEST)
     return done

@@ -105,15 +105,13 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
     """The files of each job, the newest last, and whether it is sure which belong together."""
     by_process: dict[tuple[int, Process], list[TraceFile]] = defaultdict(list)
     for file in files:
-        process = processes.get(file.path)
-        if process is None:
+        if (process := processes.get(file.path)) is None:
             return [list(files)], True
         by_process[file.rank, process].append(file)
     of_rank: dict[int, list[_Own]] = defaultdict(list)
     for (rank, process), held in by_process.items():
         of_rank[rank].append(_Own(rank, process, tuple(held)))
-    most = max((len(own) for own in of_rank.values()), default=0)
-    if most < 2:
+    if (most := max((len(own) for own in of_rank.values()), default=0)) < 2:
         return [list(files)], True
     first = min(rank for rank, own in of_rank.items() if len(own) == most)
     anchors = sorted(of_rank.pop(first), key=lambda own: own.began_ns)
@@ -127,12 +125,12 @@ def _jobs(files: Sequence[TraceFile], processes: Mapping[str, Process | None]) -
 
 
 def _of_anchors(owns: list[_Own], anchors: list[_Own]) -> tuple[list[int], bool]:
-    """The job of each process of a rank, and whether that is sure.
-
-    Ranks of a job begin to record together, and a launcher starts them one after the other. Where the two say different
-    jobs, times tell if these are far apart, else pids.
-    """
-    by_time, by_pid = _by_time(owns, anchors), _by_pid(owns, anchors)
+    """The job of each process of a rank, and whether that is sure. Ranks of a job begin to record together, and a
+    launcher starts them one after the other. Where the two say different jobs, times tell if these are far apart, else
+    pids."""
+    near = [sorted((abs(own.began_ns - one.began_ns), at) for at, one in enumerate(anchors)) for own in owns]
+    clear = all(first[0] <= _CLEAR * second[0] for first, second, *_ in near)
+    by_time, by_pid = (_distinct([first[1] for first, *_ in near]) if clear else None), _by_pid(owns, anchors)
     apart = min(now.began_ns - before.began_ns for before, now in pairwise(anchors))
     if by_time is not None and (by_pid in (None, by_time) or apart > _FAR_NS):
         return by_time, True
@@ -140,13 +138,6 @@ def _of_anchors(owns: list[_Own], anchors: list[_Own]) -> tuple[list[int], bool]
         return by_pid, False
     order = sorted(range(len(owns)), key=lambda own: owns[own].began_ns)
     return [order.index(own) for own in range(len(owns))], False
-
-
-def _by_time(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:
-    """The nearest; None where that is not clear."""
-    near = [sorted((abs(own.began_ns - one.began_ns), at) for at, one in enumerate(anchors)) for own in owns]
-    clear = all(first[0] <= _CLEAR * second[0] for first, second, *_ in near)
-    return _distinct([first[1] for first, *_ in near]) if clear else None
 
 
 def _by_pid(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:
@@ -200,8 +191,7 @@ def _in_turn(own: Sequence[Candidate]) -> bool:
     """Whether each begins behind the end of the one before."""
     ordered = sorted(own, key=lambda one: one.started_ns)
     for one, following in pairwise(ordered):
-        span = _span_ns(one.path)
-        if span is None or one.started_ns + span > following.started_ns:
+        if (span := _span_ns(one.path)) is None or one.started_ns + span > following.started_ns:
             return False
     return True
 
@@ -391,8 +381,7 @@ def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candida
 
 def _why_none(manifest: dict[str, Any]) -> str:
     """What run.json says of why a run has no trace, as the end of a sentence; else what is a trace."""
-    early = by_cause(capture_failures(manifest))
-    if early:
+    if early := by_cause(capture_failures(manifest)):
         told = "; ".join(
             f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)} "
             f"({advice_text(failure)})"
@@ -439,10 +428,8 @@ def _without_spare(problems: Sequence[tuple[str, str]], candidates: Sequence[Can
 def _with_steps(
     candidates: Sequence[Candidate], recorded: dict[str, RecordedSteps]
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The steps that the capture recorded whole; a summary that was made without knowing them is left out.
-
-    Of a window that reached its end an earlier version did not ask for them.
-    """
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out. Of a window
+    that reached its end an earlier version did not ask for them."""
     of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
     kept, outdated = [], []
     for candidate in candidates:

@@ -52,8 +52,7 @@ def texts_to_ns(values: list[Any]) -> Times:
 def digits_to_ns(digits: bytes) -> int | None:
     """Decimal µs, as written in the file, to ns without passing through a float; None if no number."""
     text = digits.decode("ascii", "replace").strip('" ')
-    match = re.fullmatch(r"(-?)(\d{1,16})(?:\.(\d*))?", text)
-    if match is None:
+    if (match := re.fullmatch(r"(-?)(\d{1,16})(?:\.(\d*))?", text)) is None:
         try:
             value = float(text) * 1000.0
         except ValueError:
@@ -156,7 +155,7 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
     args = value.get("args")
     if isinstance(args, dict) and (given := [key for key in _RAW if key in args]):
         raw = _raw_args(text)
-        value["args"] = {**args, **{key: raw.get(key, _dumped(args[key])) for key in given}}
+        value["args"] = {**args, **{key: raw.get(key, msgspec.Raw(json.dumps(args[key]).encode())) for key in given}}
     try:
         return msgspec.convert(value, event_type, strict=False)
     except msgspec.ValidationError:
@@ -185,10 +184,6 @@ def _raw_args(text: str) -> dict[str, msgspec.Raw]:
         return {}
     values = (args.dims, args.grid, args.size, args.call_size, args.types, args.strides, args.concrete)
     return {key: raw for key, raw in zip(_RAW, values, strict=True) if raw}
-
-
-def _dumped(dims: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(dims).encode())
 
 
 def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:
@@ -228,8 +223,7 @@ def decode_events(decode: Callable[[bytes], list[Event]], text: bytes, ended: bo
 
 def _last_separator(text: bytes) -> int | None:
     """Offset of the last comma that seems to stand between two events."""
-    at = text.rfind(_KINETO_SEPARATOR)
-    if at >= 0:
+    if (at := text.rfind(_KINETO_SEPARATOR)) >= 0:
         return at + 1
     match = _last_match(_SEPARATOR, text)
     return None if match is None else text.index(b",", match.start())

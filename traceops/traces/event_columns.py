@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -109,9 +110,7 @@ def native_columns(exact: bool) -> _native.Columns | None:
         from traceops.traces import _native
     except ImportError:
         return None
-    if getattr(_native, "LAYOUT", 1) != _LAYOUT:
-        return None
-    return _native.Columns(exact)
+    return None if getattr(_native, "LAYOUT", 1) != _LAYOUT else _native.Columns(exact)
 
 
 _NOT_ACTIVITY = frozenset({CAT, "Trace"})
@@ -119,17 +118,24 @@ _MOST_PENDING = 4096
 _MOST_ID = 1 << 62
 
 
+@cache
+def _decoders(exact: bool) -> tuple[json.JSONDecoder, Any, Any]:
+    """Of anything, of a list of events and of one event."""
+    kind = ExactEvent if exact else RawEvent
+    plain = json.JSONDecoder(parse_float=str if exact else None)  # digits a float would lose
+    return plain, msgspec.json.Decoder(list[kind]).decode, msgspec.json.Decoder(kind).decode  # type: ignore[valid-type]
+
+
 class EventColumns:
     """Columns of one trace; `exact` where its times are too large to be exact as a float."""
 
     def __init__(self, exact: bool) -> None:
-        self.decoder = json.JSONDecoder(parse_float=str if exact else None)  # digits a float would lose
+        self.decoder = _decoders(exact)[0]
         self._native = native_columns(exact)
         self._columns: Columns = self._native or PlainColumns()
         self._event_type = ExactEvent if exact else RawEvent
         self._to_ns = texts_to_ns if exact else floats_to_ns
-        self._decode = msgspec.json.Decoder(list[self._event_type]).decode  # type: ignore[name-defined]
-        self._decode_one = msgspec.json.Decoder(self._event_type).decode
+        _, self._decode, self._decode_one = _decoders(exact)
         self._numbers = {column: _Numbers(self._columns, column) for column in NARROW}
         self._pending: list[RawEvent] = []  # read one by one
         self._comm: dict[int, CommArgs] = {}
@@ -165,8 +171,7 @@ class EventColumns:
 
     def add(self, value: Any, text: str) -> bool:
         """As Sink says."""
-        event = decode_event(value, text, self._event_type)
-        if event is not None:
+        if (event := decode_event(value, text, self._event_type)) is not None:
             self._pending.append(event)
             if len(self._pending) >= _MOST_PENDING:
                 self._flush()
@@ -181,7 +186,7 @@ class EventColumns:
         }
         columns["ts"] += base_ns
         notes = np.array([is_annotation(name) for name in names], dtype=np.bool_)
-        noted = np.flatnonzero(notes[columns["name"]] & (columns["shape"] >= 0))
+        noted = (notes[columns["name"]] & (columns["shape"] >= 0)).nonzero()[0]
         for row in noted.tolist():
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]
@@ -216,7 +221,8 @@ class EventColumns:
     def _whole(self, text: bytes) -> RawEvent | None:
         """An event that is right JSON, decoded with all we know of its arguments."""
         try:
-            return self._decode_one(text)
+            one: RawEvent = self._decode_one(text)
+            return one
         except (msgspec.DecodeError, RecursionError):
             return decode_event(self.decoder.decode(text.decode()), text.decode(), self._event_type)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -46,20 +45,17 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
     on_device = events.in_cats("gpu_user_annotation")  # the same note, around what was launched inside it
     numbers = {name: number for number, name in enumerate(events.names) if name in known}
     for name, number in numbers.items():
-        own = np.flatnonzero((events.name == number) & ~on_device)
-        own = own[np.argsort(events.ts[own], kind="stable")]
+        own = ((events.name == number) & ~on_device).nonzero()[0]
+        own = own[events.ts[own].argsort(kind="stable")]
         found.update(_paired(own.tolist(), events.ts[own].tolist(), known[name]))
     return found
 
 
 def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) -> dict[int, CommArgs]:
-    """The calls by row: all of them or, where they do not fit, those without one group's.
-
-    A thread that the profiler does not follow, such as one that writes a checkpoint, leaves no events of its calls.
-    """
+    """The calls by row: all of them or, where they do not fit, those without one group's. A thread that the profiler
+    does not follow, such as one that writes a checkpoint, leaves no events of its calls."""
     called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=_created)
-    found = _last_ones(rows, starts, called)
-    if found is None:
+    if (found := _last_ones(rows, starts, called)) is None:
         without = [
             fit
             for group in sorted({one.args.group_name or "" for one in called})
@@ -76,8 +72,7 @@ class _Fit(Struct, frozen=True):
 
 def _last_ones(rows: Sequence[int], starts: Sequence[int], called: list[_Recorded]) -> _Fit | None:
     """The last of both paired; None where there is none, or where one event would begin before its call."""
-    most = min(len(rows), len(called))
-    if not most:
+    if not (most := min(len(rows), len(called))):
         return None
     late = [start - one.created_ns for start, one in zip(starts[-most:], called[-most:], strict=True)]
     if min(late) < -_SOONER_NS:
@@ -104,8 +99,7 @@ def _read(row: Any) -> tuple[str, _Recorded] | None:
         return None
     name, group, description, sequence, elements_in, elements_out, dtype, created = row
     texts = (name, group, description)
-    created_ns = count(created)
-    if created_ns is None or not all(isinstance(text, str) for text in texts):
+    if (created_ns := count(created)) is None or not all(isinstance(text, str) for text in texts):
         return None
     args = CommArgs(
         op=name.partition(":")[2],
@@ -135,7 +129,7 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     try:
         with open_binary(path) as file:
             pieces = chunks(file)
-            size = 0 if is_remote(path) else Path(path).stat().st_size
+            size = 0 if is_remote(path) else os.fstat(file.fileno()).st_size
             in_one_piece = 0 < size <= CHUNK_BYTES
             scanner = Scanner(read_ahead(pieces) if ahead and not in_one_piece else pieces)
             times = first_times_us(scanner.peek())
@@ -236,7 +230,16 @@ def why_foreign(trace: RankTrace) -> str:
         return _NPU
     if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
         return ""
-    text = _ends_of(trace.path)
+    # the first bytes of a file and the last
+    begin, end = b"", b""
+    try:
+        with open_binary(trace.path) as file:
+            for piece in chunks(file):
+                begin += piece[: _LOOKED_AT - len(begin)]
+                end = (end + piece)[-_LOOKED_AT:]
+    except Damaged:
+        pass
+    text = begin + end
     maker = next((maker for sign, maker in _MAKERS if sign in text), None)
     if maker is None and _PHASE not in text:
         return _NO_EVENTS
@@ -247,16 +250,3 @@ def why_foreign(trace: RankTrace) -> str:
 def _is_torchs(category: str) -> bool:
     name = category.lower()
     return name in _TORCHS or name.endswith(_ENDINGS)
-
-
-def _ends_of(path: str) -> bytes:
-    """The first bytes of a file and the last."""
-    begin, end = b"", b""
-    try:
-        with open_binary(path) as file:
-            for piece in chunks(file):
-                begin += piece[: _LOOKED_AT - len(begin)]
-                end = (end + piece)[-_LOOKED_AT:]
-    except Damaged:
-        pass
-    return begin + end

@@ -99,11 +99,9 @@ def _count(value: Any) -> int:
 
 
 def _on_unix_time(rows: NDArray[Any], clocks: Any) -> NDArray[Any]:
-    """Times on the realtime clock. clocks: before and after, as in the format; empty where they are already.
-
-    CUPTI's records are on the realtime clock, unless somebody has given it another one; torch's profiler gives it the
-    processor's counter. Which one it is shows in where the records lie.
-    """
+    """Times on the realtime clock. clocks: before and after, as in the format; empty where they are already. CUPTI's
+    records are on the realtime clock, unless somebody has given it another one; torch's profiler gives it the
+    processor's counter. Which one it is shows in where the records lie."""
     first, last = int(rows["start"].min()), int(rows["end"].max())
     if not (0 <= first <= last < _MOST_NS) or (rows["end"] < rows["start"]).any():
         raise ValueError("its times are none")

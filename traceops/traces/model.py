@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
@@ -54,7 +54,7 @@ def kept_frames(frames: Sequence[RawEvent], to_ns: Callable[[list[Any]], Times])
     dur, valid = to_ns([event.dur for event in frames])
     modules = np.array([event.name.startswith(MODULE) for event in frames], dtype=bool)
     kept = valid & (dur >= np.where(modules, 0, LEAST_FRAME_NS)) & (dur < LONGEST_NS)
-    return [frames[at] for at in np.flatnonzero(kept).tolist() if frames[at].ph == "X"]
+    return [frames[at] for at in kept.nonzero()[0].tolist() if frames[at].ph == "X"]
 
 
 def frames_of(
@@ -72,10 +72,8 @@ def frames_of(
 
 
 class CommArgs(Struct, frozen=True):
-    """What the trace says about the collective behind one event; None where it says nothing.
-
-    `source` and `destination` are the other end of a receive and of a send, counted inside the group.
-    """
+    """What the trace says about the collective behind one event; None where it says nothing. `source` and `destination`
+    are the other end of a receive and of a send, counted inside the group."""
 
     op: str
     elements_in: int | None = None
@@ -130,8 +128,7 @@ class Events(Struct, frozen=True, dict=True):
     def in_cats(self, *cats: str) -> NDArray[np.bool_]:
         """Mask of the rows whose category is one of `cats`, whatever its case (older torch wrote 'Kernel')."""
         if cats not in self._masks:
-            wanted = {cat.lower() for cat in cats}
-            mask = np.array([cat.lower() in wanted for cat in self.cats], dtype=bool).take(self.cat)
+            mask = _among(self.cats, cats).take(self.cat)
             mask.flags.writeable = False
             self._masks[cats] = mask
         return self._masks[cats]
@@ -140,6 +137,13 @@ class Events(Struct, frozen=True, dict=True):
     def _masks(self) -> dict[tuple[str, ...], NDArray[np.bool_]]:
         """What was asked of `in_cats` before."""
         return {}
+
+
+@lru_cache(maxsize=256)
+def _among(own: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which of a trace's own categories are wanted; ranks of a run have the same ones."""
+    lower = {cat.lower() for cat in wanted}
+    return np.array([cat.lower() in lower for cat in own], dtype=bool)
 
 
 class Group(Struct, frozen=True):
@@ -188,8 +192,7 @@ _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 
 def collective_of(event: RawEvent) -> CommArgs | None:
     """What an event with a "Collective name" says; None for others."""
-    args = event.args
-    if args is None or args.op is None:
+    if (args := event.args) is None or args.op is None:
         return None
     ranks = args.group_ranks
     return CommArgs(
@@ -219,10 +222,8 @@ def collective_of_annotation(name: str, shapes: str) -> CommArgs:
 
 
 def with_known_ranks(comm: dict[int, CommArgs], groups: Sequence[Group]) -> dict[int, CommArgs]:
-    """The same with the members of those groups that an event only names, as the trace's header lists them.
-
-    torch cuts the list in an event off after 30 ranks.
-    """
+    """The same with the members of those groups that an event only names, as the trace's header lists them. torch cuts
+    the list in an event off after 30 ranks."""
     ranks_of: dict[str, tuple[int, ...] | None] = {}
     for group in groups:  # a name that two groups have tells nothing
         ranks_of[group.name] = None if ranks_of.get(group.name, group.ranks) != group.ranks else group.ranks

@@ -55,8 +55,9 @@ class Observed(Struct, frozen=True):
     """One rank's whole run.
 
     steps: a structured array, a record a step from number `first` on (`core/rank_files.py`). began_ns: Unix time of the
-    first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
-    cudaMalloc calls, retries, cudaFree calls. memory: columns step, and bytes that tensors held at its end, reserved,
+    first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. since_begin: µs from the
+    step's begin to each sample; empty in earlier logs. allocator: columns step, cudaMalloc calls, retries, cudaFree
+    calls. memory: columns step, and bytes that tensors held at its end, reserved,
     in pieces between blocks in use, most held and most reserved until then. loaders: looks at workers of its data
     loaders, one of these a process; they know no steps, and began_ns is when the looks begin, 0 where that is not told.
     core_waits: whether steps tell how long they waited for a core, where that is 0 too; earlier logs do not say so.
@@ -74,6 +75,7 @@ class Observed(Struct, frozen=True):
     memory: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 6), np.int64))
     loaders: tuple[Observed, ...] = ()
     core_waits: bool = False
+    since_begin: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class GpuFacts(Struct, frozen=True):
@@ -95,13 +97,15 @@ class MachineLog(Struct, frozen=True):
     ranks: tuple[tuple[Any, ...], ...]
     hosts: tuple[tuple[Any, ...], ...]
     others: tuple[tuple[Any, ...], ...]
+    network: tuple[tuple[Any, ...], ...] = ()
+    reads: tuple[tuple[Any, ...], ...] = ()
+    storage: Mapping[int, tuple[str, str]] = {}
 
 
 def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
     """What the rank's folder holds, None where nothing was observed; and what is wrong with it."""
     folder = f"{root.rstrip('/')}/rank_{rank}"
-    raw = _bytes(f"{folder}/{STEPS_FILE}")
-    if raw is None:
+    if (raw := _bytes(f"{folder}/{STEPS_FILE}")) is None:
         return None, None
     try:
         told, records = split_log(raw)
@@ -133,8 +137,7 @@ def read_machines(root: str) -> list[MachineLog]:
         return []
     found = []
     for path in sorted(Path(root).glob(f"{PREFIX}*{SUFFIX}"))[:4096]:
-        raw = _bytes(str(path))
-        if raw is not None:
+        if (raw := _bytes(str(path))) is not None:
             found.append(_machine(path.name[len(PREFIX) : -len(SUFFIX)], raw))
     return found
 
@@ -155,12 +158,15 @@ def _begun(raw: bytes) -> int:
     return (_believed(_numbers, [told], _MOST) or (0,))[0]
 
 
+_COLUMNS = {"m": 4, "b": 6}  # of the rows of each kind
+
+
 def _read_lines(raw: bytes) -> dict[str, Any]:
     frames: list[SampledFrame] = []
     stacks: list[tuple[int, ...]] = []
     samples: list[int] = []
-    counters: list[list[int]] = []
-    weighed: list[list[int]] = []
+    since_begin: list[int] = []
+    rows: dict[str, list[int]] = {kind: [] for kind in _COLUMNS}
     compilations: list[Compilation] = []
     for kind, rest in _lines(raw):
         if kind == "f":
@@ -172,19 +178,19 @@ def _read_lines(raw: bytes) -> dict[str, Any]:
                 frames[number] = replace(frames[number], no_grad=True)
         elif kind == "t":
             samples += _believed(_samples, rest[:1], len(stacks)) or ()
-        elif kind == "m" and len(rest) == 4 and (row := _believed(_numbers, [rest], _MOST)):
-            counters.append(list(row))
-        elif kind == "b" and len(rest) == 6 and (row := _believed(_numbers, [rest], _MOST)):
-            weighed.append(list(row))
+            since_begin += _believed(_numbers, rest[1:], _MOST) or ()
+        elif kind in rows and len(rest) == _COLUMNS[kind]:
+            rows[kind] += _believed(_numbers, [rest], _MOST) or ()
         elif kind == "c" and (one := _believed(_compilation, rest)):
             compilations.append(one)
     return {
         "frames": tuple(frames),
         "stacks": tuple(stacks),
         "samples": np.array(samples, np.int64).reshape(-1, 3),
+        "since_begin": np.array(since_begin if 3 * len(since_begin) == len(samples) else (), np.int64),
         "compilations": tuple(compilations),
-        "allocator": np.array(counters, np.int64).reshape(-1, 4),
-        "memory": np.array(weighed, np.int64).reshape(-1, 6),
+        "allocator": np.array(rows["m"], np.int64).reshape(-1, _COLUMNS["m"]),
+        "memory": np.array(rows["b"], np.int64).reshape(-1, _COLUMNS["b"]),
     }
 
 
@@ -250,14 +256,17 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST)
 
 
-_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5}
+_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 5, "p": 5, "n": 3, "d": 4}
 _LEAST_OF_HOST = 3  # as long were a host's rows before they told what was wanted of its cores, and used
 
 
 def _machine(host: str, raw: bytes) -> MachineLog:
     gpus: dict[int, GpuFacts] = {}
     rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _LENGTHS}
+    storage: dict[int, tuple[str, str]] = {}
     for kind, rest in _lines(raw):
+        if kind == "m" and (place := _believed(_storage, rest)) is not None:
+            storage[place[0]] = place[1:]
         if kind == "g" and (one := _believed(_gpu, rest)) is not None:
             gpus[one.index] = one
             continue
@@ -265,7 +274,13 @@ def _machine(host: str, raw: bytes) -> MachineLog:
             rest = [*rest, *[None] * (_LENGTHS["h"] - len(rest))]
         if kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
             rows[kind].append(tuple(rest))
-    return MachineLog(host, gpus, *(tuple(rows[kind]) for kind in ("G", "r", "h", "p")))
+    devices, ranks, hosts, others, network, reads = (tuple(rows[kind]) for kind in ("G", "r", "h", "p", "n", "d"))
+    return MachineLog(host, gpus, devices, ranks, hosts, others, network, reads, storage)
+
+
+def _storage(rest: list[Any]) -> tuple[int, str, str]:
+    rank, mount, kind = rest
+    return _whole(rank), _text(mount), _text(kind)
 
 
 def _gpu(rest: list[Any]) -> GpuFacts:

@@ -50,8 +50,7 @@ def step_kinds(manifest: Mapping[str, Any]) -> StepKinds | None:
         if not ends:
             continue
         steps = sum(ends.values())
-        names = seldom(steps, within)
-        if not names:
+        if not (names := seldom(steps, within)):
             return None
         return StepKinds(tuple(usual_ends(ends, within)), names[0], within[names[0]], steps)
     return None
@@ -160,12 +159,10 @@ def _how_it_ended(manifest: dict[str, Any], folder: Path) -> list[str]:
         return []
     from traceops.core.run_lock import Launcher, launcher_state
 
-    launcher = Launcher.of(manifest.get("launcher"))
-    if launcher is None:
+    if (launcher := Launcher.of(manifest.get("launcher"))) is None:
         return []
     where = f"pid {launcher.pid} on {launcher.host[:64]}"
-    state = launcher_state(folder, launcher)
-    if state == "gone":
+    if (state := launcher_state(folder, launcher)) == "gone":
         return [f"the run was cut short: its launcher ({where}) is gone; what was captured until then is used"]
     if state == "unknown":
         return [f"the run was cut short, or is still going elsewhere (launcher: {where})"]
@@ -180,10 +177,8 @@ class RecordedSteps(Struct, frozen=True):
 
 
 def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, RecordedSteps]:
-    """Trace path -> the steps of its window that were recorded whole.
-
-    Their numbers tell them from a step that was cut off, and from those of a profiler that the program has itself.
-    """
+    """Trace path -> the steps of its window that were recorded whole. Their numbers tell them from a step that was cut
+    off, and from those of a profiler that the program has itself."""
     steps = {}
     for rank in manifest.get("ranks") or ():
         windows = rank.get("windows")

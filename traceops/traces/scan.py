@@ -234,10 +234,8 @@ class _Unreadable(Exception):
 
 
 def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, str, int]:
-    """The value at `at`, its text as Python reads it, and how long that is in `text`; raises _Unreadable.
-
-    Decodes a growing window, because an error costs Python time in proportion to the whole string.
-    """
+    """The value at `at`, its text as Python reads it, and how long that is in `text`; raises _Unreadable. Decodes a
+    growing window, because an error costs Python time in proportion to the whole string."""
     size = _WINDOW
     while True:
         window = text[at : at + size]

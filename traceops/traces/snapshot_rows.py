@@ -68,16 +68,14 @@ class Places:
         return self._number(_text(filename, line, str(name))) * 4 + kind
 
     def _number(self, text: str) -> int:
-        known = self._numbers.get(text)
-        if known is None:
+        if (known := self._numbers.get(text)) is None:
             known = self._numbers[text] = len(self.texts)
             self.texts.append(text)
         return known
 
     def of(self, frames: Sequence[Mapping[str, Any]]) -> int:
         """Of a stack, the innermost frame first: the innermost line of the user's own, else of Python, else a name."""
-        known = self._stacks.get(id(frames))
-        if known is None:
+        if (known := self._stacks.get(id(frames))) is None:
             known = self._stacks[id(frames)] = self._of(frames)
             self._seen.append(frames)
         return known
@@ -85,8 +83,7 @@ class Places:
     def _of(self, frames: Sequence[Mapping[str, Any]]) -> int:
         best, place = _UNNAMED, -1
         for frame in frames:
-            code = self._frames.get(id(frame))
-            if code is None:
+            if (code := self._frames.get(id(frame))) is None:
                 code = self.of_frame(str(frame.get("filename", "")), frame.get("line", 0), frame.get("name", ""))
                 self._frames[id(frame)] = code
                 self._seen.append(frame)
@@ -125,8 +122,7 @@ def _text(filename: str, line: Any, name: str) -> str:
 
 def frames_of(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The stack of a block or an event, innermost first; () where none was recorded."""
-    frames = thing.get("frames")
-    if frames is None:  # until torch 2.1
+    if (frames := thing.get("frames")) is None:  # until torch 2.1
         history = thing.get("history") or ()
         frames = history[0].get("frames") if history else None
     return frames or ()
@@ -164,12 +160,9 @@ class SnapshotRows(Struct, frozen=True):
 
 
 def read_rows(path: Path) -> SnapshotRows:
-    """The rows of a pickle, or of a page that torch.cuda._memory_viz made of one.
-
-    Raises OSError, UnpicklingError, EOFError, and what `rows_of` raises.
-    """
-    pickled = _pickle_in_page(path)
-    if pickled is None:
+    """The rows of a pickle, or of a page that torch.cuda._memory_viz made of one. Raises OSError, UnpicklingError,
+    EOFError, and what `rows_of` raises."""
+    if (pickled := _pickle_in_page(path)) is None:
         return native_rows(path) or rows_of(load_plain_file(path))
     with tempfile.NamedTemporaryFile() as file:
         file.write(pickled)
@@ -182,8 +175,7 @@ def _pickle_in_page(path: Path) -> bytes | None:
     with open_regular(str(path)) as file:
         if b"<html" not in file.read(_PAGE_HEAD).lower():
             return None
-    found = _IN_PAGE.search(read_regular(path))
-    if found is None:
+    if (found := _IN_PAGE.search(read_regular(path))) is None:
         raise pickle.UnpicklingError("a page that holds no snapshot: give the pickle that it was made of")
     return base64.b64decode(found[1])
 

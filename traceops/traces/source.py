@@ -129,7 +129,14 @@ def _all_unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[b
     elif packing == "bzip2":
         yield from _streams(file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2"))
     elif packing == "zstd":
-        yield from _unzstd(file)
+        file.seek(0)
+        reader = _zstd_reader(file)
+        errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
+        try:
+            while data := reader.read(CHUNK_BYTES):
+                yield data
+        except errors as error:
+            raise Damaged(f"the zstd stream is cut off or corrupt ({error})") from error
     else:
         yield from _of_archive(file)
 
@@ -197,17 +204,6 @@ def _of(new: Callable[[], _Unpacking], packing: str, *errors: type[Exception]) -
         return stream.unused_data
 
     return unpack
-
-
-def _unzstd(file: IO[bytes]) -> Iterator[bytes]:
-    file.seek(0)
-    reader = _zstd_reader(file)
-    errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
-    try:
-        while data := reader.read(CHUNK_BYTES):
-            yield data
-    except errors as error:
-        raise Damaged(f"the zstd stream is cut off or corrupt ({error})") from error
 
 
 def _zstd_reader(file: IO[bytes]) -> Any:
@@ -294,10 +290,8 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def open_binary(path: str, head_bytes: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a local or remote file for reading; a failure is an InputError that names it.
-
-    `head_bytes`: no more than about as many are wanted; from a store, many more would be read ahead.
-    """
+    """Open a local or remote file for reading; a failure is an InputError that names it. `head_bytes`: no more than
+    about as many are wanted; from a store, many more would be read ahead."""
     try:
         if is_remote(path):
             file_system, within = filesystem(path)
@@ -336,8 +330,7 @@ def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
     first = file.read(CHUNK_BYTES)
     while 0 < len(first) < LONGEST_MAGIC and (more := file.read(CHUNK_BYTES)):
         first += more
-    packing = packing_of(first[:LONGEST_MAGIC], name)
-    if packing is not None:
+    if (packing := packing_of(first[:LONGEST_MAGIC], name)) is not None:
         yield from unpacked(file, packing, first)
         return
     while first:
@@ -356,10 +349,8 @@ _PATIENCE_S = 1.0  # with a read that nobody wants any more
 
 
 def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items in the same order; an exception comes where it would have come.
-
-    The thread ends with the items, or when the iteration is given up; only a read that does not return outlasts it.
-    """
+    """The same items in the same order; an exception comes where it would have come. The thread ends with the items, or
+    when the iteration is given up; only a read that does not return outlasts it."""
     waiting: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()
     places: queue.SimpleQueue[None] = queue.SimpleQueue()
     given_up = threading.Event()

@@ -94,10 +94,8 @@ def form_of(block: bytes) -> Form | None:
 
 
 def without_envelopes(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Numbered blocks of whole lines as the program wrote them; one line of the log for each of the document.
-
-    What a line holds of several is divided by carriage returns: they have one number.
-    """
+    """Numbered blocks of whole lines as the program wrote them; one line of the log for each of the document. What a
+    line holds of several is divided by carriage returns: they have one number."""
     form: Form | None = None
     structured = False
     for order, (number, block) in enumerate(blocks):
@@ -271,8 +269,7 @@ def word_search(words: tuple[bytes, ...]) -> WordSearch:
 
 @lru_cache(maxsize=256)
 def _frequency(byte: int) -> int:
-    char = chr(byte)
-    if char == " ":
+    if (char := chr(byte)) == " ":
         return _SPACE
     if char.isascii() and char.islower():
         return _COMMON
@@ -302,10 +299,8 @@ def is_dressed(head: bytes, name: str) -> bool:
 
 
 def text_head(path: str, most: int) -> bytes:
-    """The first bytes of a file's text, as `blocks` has it: of at least `most` in the file if it has so many.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The first bytes of a file's text, as `blocks` has it: of at least `most` in the file if it has so many. Raises
+    InputError where the file cannot be read."""
     head = b""
     with open_binary(path) as file:
         try:
@@ -321,10 +316,8 @@ def text_head(path: str, most: int) -> bytes:
 
 
 def whole_text(path: str, most: int) -> tuple[bytes, str | None]:
-    """A file's text, unpacked, in UTF-8, without a collector's JSON, and what is wrong with what it is packed in.
-
-    Of more than `most` bytes somewhat more are read. Raises InputError where the file cannot be read.
-    """
+    """A file's text, unpacked, in UTF-8, without a collector's JSON, and what is wrong with what it is packed in. Of
+    more than `most` bytes somewhat more are read. Raises InputError where the file cannot be read."""
     pieces: list[bytes] = []
     size = 0
     for _, block in blocks(path, most):
@@ -336,10 +329,8 @@ def whole_text(path: str, most: int) -> tuple[bytes, str | None]:
 
 
 def damage(path: str) -> str | None:
-    """What is wrong with a packed file, all of which is read for that; None where nothing is.
-
-    Raises InputError where the file cannot be read.
-    """
+    """What is wrong with a packed file, all of which is read for that; None where nothing is. Raises InputError where
+    the file cannot be read."""
     with open_binary(path) as file:
         try:
             for _ in chunks(file, path):

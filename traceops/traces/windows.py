@@ -93,9 +93,13 @@ def split(data: bytes) -> tuple[SummaryHeader, memoryview]:
     return header, view[end:]
 
 
+_SMALL_PART = 4096  # bytes, up to which setting up a level of compression takes more time than anything else
+
+
 def pack_part(value: Any, level: int = 1) -> bytes:
     """A part of a summary that is read of few ranks only: packed by itself it takes little memory."""
-    packed: bytes = isal_zlib.compress(msgspec.msgpack.encode(value), level)
+    data = msgspec.msgpack.encode(value)
+    packed: bytes = isal_zlib.compress(data, level if len(data) > _SMALL_PART else 0)
     return packed
 
 
@@ -178,10 +182,8 @@ def of_evaluation(window: Window) -> bool:
 
 
 def latest_window(windows: Sequence[Window]) -> Window:
-    """The last one that as many ranks hold as any: a program may end in the middle of the next.
-
-    Two whole steps are enough, or as many as the longest window has. Windows of evaluation are the last choice.
-    """
+    """The last one that as many ranks hold as any: a program may end in the middle of the next. Two whole steps are
+    enough, or as many as the longest window has. Windows of evaluation are the last choice."""
     windows = [own for own in windows if not of_evaluation(own)] or windows
     longest = max(_FEW if file.steps is None else len(file.steps) for own in windows for file in own.files)
     ranks = [own.ranks_with(min(_FEW, longest)) for own in windows]
@@ -189,10 +191,8 @@ def latest_window(windows: Sequence[Window]) -> Window:
 
 
 class Candidate(Struct, frozen=True):
-    """A trace or a summary, and what it says of itself; `trace` is the path that a summary's trace had.
-
-    `process`: its pid; what several traces have in common here is of one process, see one_process.
-    """
+    """A trace or a summary, and what it says of itself; `trace` is the path that a summary's trace had. `process`: its
+    pid; what several traces have in common here is of one process, see one_process."""
 
     path: str
     trace: str
@@ -296,9 +296,8 @@ def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str
 
 def _worker(path: str) -> tuple[str, str] | None:
     """Folder and worker (host and pid) of a name that tensorboard_trace_handler gives: worker.time.pt.trace.json."""
-    file = PurePosixPath(path)
-    match = _HANDLERS_NAME.match(file.name)
-    return (str(file.parent), match["worker"]) if match else None
+    match = _HANDLERS_NAME.match(path.rpartition("/")[2])
+    return (str(PurePosixPath(path).parent), match["worker"]) if match else None
 
 
 def host_in_name(path: str, pid: int | None) -> str | None:
@@ -439,10 +438,8 @@ SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
 
 
 def list_files(path: str) -> tuple[str, dict[str, int]]:
-    """The folder, or the file itself, and the paths below it with their bytes (0 where not known), in order.
-
-    Raises InputError where there is no such path.
-    """
+    """The folder, or the file itself, and the paths below it with their bytes (0 where not known), in order. Raises
+    InputError where there is no such path."""
     if is_remote(path):
         return path, _remote_files(path)
     try:
@@ -494,10 +491,8 @@ def leads_out(path: str, root: str) -> bool:
 
 
 def _walk(root: Path) -> list[str]:
-    """Files below a folder that may be traces; linked folders of it are entered, each folder once.
-
-    Links out of it are among the files, for whoever opens them says so, and are not entered.
-    """
+    """Files below a folder that may be traces; linked folders of it are entered, each folder once. Links out of it are
+    among the files, for whoever opens them says so, and are not entered."""
     found: list[str] = []
     entered: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(root, followlinks=True):

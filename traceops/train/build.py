@@ -66,8 +66,7 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
 
 def pick_backend(config: TrainConfig, device: torch.device) -> str:
     """The backend of ``--backend``; UsageError if this torch was built without it."""
-    backend = config.backend
-    if backend == "auto":
+    if (backend := config.backend) == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
     if not dist.is_backend_available(backend):
         raise UsageError(f"--backend {backend}: this torch was built without it; use another --backend")

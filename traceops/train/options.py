@@ -139,8 +139,7 @@ def check_loader(config: TrainConfig, device: str) -> None:
     if config.workers is not None and config.workers < 0:
         raise UsageError(f"--workers {config.workers}: must be 0 (load in the training process) or more")
     for name in ("prefetch_factor", "epoch_steps"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
+        if (value := getattr(config, name)) is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
     default = min(CPU_SIZES.workers, CUDA_SIZES.workers)
     if (config.workers if config.workers is not None else default) == 0:
@@ -275,8 +274,7 @@ def to_argv(config: TrainConfig) -> list[str]:
     """Arguments that `add_training_arguments` parses back into `config`; defaults are left out."""
     argv: list[str] = []
     for field in fields(TrainConfig):
-        value = getattr(config, field.name)
-        if value == field.default:
+        if (value := getattr(config, field.name)) == field.default:
             continue
         argv.append(("--no-" if value is False else "--") + field.name.replace("_", "-"))
         if not isinstance(value, bool):
@@ -336,8 +334,7 @@ def _check_values(config: TrainConfig) -> None:
     positive = ("layers", "dim", "heads", "vocab", "seq_len", "batch_size", "grad_accum", "bucket_mb",
                 "shard_group_size", "replicas", "micro_batches", "experts", "lr", "steps")  # fmt: skip
     for name in positive:
-        value = getattr(config, name)
-        if value is not None and value <= 0:
+        if (value := getattr(config, name)) is not None and value <= 0:
             raise UsageError(f"--{name.replace('_', '-')} {value}: must be above 0")
 
 

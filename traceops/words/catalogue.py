@@ -21,10 +21,8 @@ def fill(name: str, key: str, section: str = "labels", /, **facts: object) -> st
 
 @cache
 def sections(name: str) -> Mapping[str, Mapping[str, str]]:
-    """The sections of `words/<name>.ini`: 'key = text', '#' begins a remark, lines that begin with a space go on.
-
-    Of these '- text' begins a new sentence, which is kept apart by a line break.
-    """
+    """The sections of `words/<name>.ini`: 'key = text', '#' begins a remark, lines that begin with a space go on. Of
+    these '- text' begins a new sentence, which is kept apart by a line break."""
     found: dict[str, dict[str, str]] = {}
     own, key = found.setdefault("", {}), ""
     for line in (_FOLDER / f"{name}.ini").read_text(encoding="utf-8").splitlines():

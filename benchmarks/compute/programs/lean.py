@@ -1,145 +1,113 @@
-"""Further programs with nothing to find: bfloat16, fused, compiled where that helps."""
+"""Further programs with nothing to find: bfloat16, fused, compiled where that helps. Most are others' models."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from answering import BF16
 from case import DEVICE, SMALL, Step, adamw, captured, images, inference, normal, size, tokens, training, tuned
-from libraries import classify, language
-from serving import decoder
+from parts import Layer, classify, decoder, deep_mlp, language, mean_square
 from torch import nn
 from tuned import compiled
-from zoo import qwen
-
-
-class ChatBlock(nn.Module):
-    """In the manner of nanochat: queries and keys normed, squared ReLU, no biases."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, w = x.shape
-        q, k, v = self.qkv(F.rms_norm(x, (w,))).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
-        q, k = (F.rms_norm(a, (w // self.heads,)) for a in (q, k))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, w))
-        return x + self.down(F.relu(self.up(F.rms_norm(x, (w,)))).square())
+from zoo import BF16, hidden_square, timm_model, transformer
 
 
 @tuned
-def lean_nanochat() -> Step:
-    width, vocabulary = size(2048, 32), size(32768, 64)
-    body = nn.Sequential(
-        nn.Embedding(vocabulary, width), *[ChatBlock(width, size(16, 2)) for _ in range(size(3, 1))]
-    ).to(DEVICE, BF16)
-    head = nn.Linear(width, vocabulary, bias=False).to(DEVICE, BF16)
-    ids = tokens(vocabulary, size(8, 1), size(2048, 8))
-    loss = compiled(lambda: F.cross_entropy(head(body(ids)).flatten(0, 1).float(), ids.flatten()))
-    return training(loss, adamw(nn.ModuleList([body, head])), autocast=False)
-
-
-@tuned
-def lean_hf_qwen() -> Step:
-    model = qwen(3, 2048)
-    model.forward = compiled(model.forward)
-    return training(language(model, tokens(size(32000, 64), size(8, 1), size(1024, 8))), adamw(model), autocast=False)
-
-
-class DiT(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.shift = nn.Linear(width, 6 * width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
-
-    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        b, t, w = x.shape
-        s1, g1, a1, s2, g2, a2 = self.shift(F.silu(c))[:, None].chunk(6, -1)
-        h = self.norm(x) * (1 + g1) + s1
-        q, k, v = self.qkv(h).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
-        x = x + a1 * self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, w))
-        return x + a2 * self.mlp(self.norm(x) * (1 + g2) + s2)
-
-
-@tuned
-def lean_diffusion_transformer() -> Step:
-    width = size(1536, 32)
-    blocks = nn.ModuleList(DiT(width, size(12, 2)) for _ in range(size(3, 1))).to(DEVICE)
-    x, c = normal(size(32, 1), size(1024, 8), width), normal(size(32, 1), width)
-
-    def loss() -> torch.Tensor:
-        h = x
-        for block in blocks:
-            h = block(h, c)
-        return h.float().square().mean()
-
-    return training(compiled(loss), adamw(blocks))
-
-
-@tuned
-def lean_timm_siglip() -> Step:
-    import timm
-
-    name = "vit_tiny_patch16_224" if SMALL else "vit_so400m_patch14_siglip_224"
-    model = timm.create_model(name, depth=size(4, 1)).to(DEVICE, BF16).eval()
+def lean_timm_beit() -> Step:
+    forward = compiled(timm_model("beitv2_large_patch16_224", depth=size(5, 1)).to(BF16).eval())
     x = images(size(192, 1), 224, False, BF16)
+    return inference(lambda: forward(x))
+
+
+@tuned
+def lean_timm_deit3() -> Step:
+    model = timm_model("deit3_large_patch16_224", depth=size(3, 1)).to(BF16)
+    loss = classify(compiled(model), images(size(192, 1), 224, False, BF16))
+    return training(loss, adamw(model), autocast=False)
+
+
+@tuned
+def lean_hf_stablelm() -> Step:
+    model = transformer("StableLm", "ForCausalLM", 3, 2048, num_key_value_heads=size(32, 2)).to(BF16)
+    model.forward = compiled(model.forward)
+    ids = tokens(size(32000, 64), size(8, 1), size(1024, 8))
+    return training(language(model, ids), adamw(model), autocast=False)
+
+
+@tuned
+def lean_hf_roberta() -> Step:
+    # With dropout and transformers' mask, the compiler takes SDPA apart.
+    still = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+    model = transformer("XLMRoberta", "Model", 4, 1024, max_position_embeddings=1024, **still).to(BF16)
+    model.forward = compiled(model.forward)
+    ids = 3 + tokens(size(31000, 60), size(32, 1), size(512, 8))
+    return training(hidden_square(model, input_ids=ids), adamw(model), autocast=False)
+
+
+@tuned
+def lean_hf_siglip() -> Step:
+    from transformers import SiglipVisionConfig, SiglipVisionModel
+
+    config = SiglipVisionConfig(
+        hidden_size=size(1024, 32), intermediate_size=size(4096, 64), num_hidden_layers=size(5, 1),
+        num_attention_heads=size(16, 2), image_size=size(256, 32), patch_size=16,
+    )  # fmt: skip
+    model = SiglipVisionModel(config).to(DEVICE, BF16).eval()
+    x, forward = images(size(160, 1), size(256, 32), False, BF16), compiled(model.forward)
+    return inference(lambda: forward(pixel_values=x).pooler_output)
+
+
+@tuned
+def lean_tv_vit() -> Step:
+    from torchvision.models import VisionTransformer
+
+    made = VisionTransformer(size(256, 32), 16, size(5, 1), size(16, 2), size(1024, 32), size(4096, 64))
+    model, x = made.to(DEVICE, BF16).eval(), images(size(160, 1), size(256, 32), False, BF16)
     forward = compiled(model)
     return inference(lambda: forward(x))
 
 
 @tuned
-def lean_prefill() -> Step:
-    width = size(4096, 32)
-    blocks = nn.Sequential(*[ChatBlock(width, size(32, 2)) for _ in range(size(3, 1))]).to(DEVICE, BF16).eval()
-    x = normal(size(2, 1), size(8192, 16), width, dtype=BF16)
-    forward = compiled(blocks)
+def lean_tv_wide_resnet() -> Step:
+    from torchvision.models import resnet18, wide_resnet50_2
+
+    model = (resnet18 if SMALL else wide_resnet50_2)().to(DEVICE, BF16).to(memory_format=torch.channels_last).eval()
+    forward, x = compiled(model), images(size(256, 1), size(224, 32), True, BF16)
+    return inference(lambda: forward(x))
+
+
+@tuned
+def lean_causal_prefill() -> Step:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    model = nn.Sequential(*[Layer(size(5120, 32), size(40, 2), attend) for _ in range(size(3, 1))]).to(DEVICE, BF16)
+    forward, x = compiled(model.eval()), normal(size(4, 1), size(4096, 16), size(5120, 32), dtype=BF16)
     return inference(lambda: forward(x))
 
 
 @tuned
 def lean_graphed_decode() -> Step:
-    batch, at = size(128, 2), size(2047, 4)
-    model = decoder(size(4096, 32), size(32, 4), size(8, 1), size(3, 1), batch, at + 1)
+    batch, at = size(96, 2), size(1023, 4)
+    model = decoder(size(5120, 32), size(40, 4), size(8, 1), size(3, 1), batch, at + 1)
     ids = tokens(32000, batch, 1)
     token = captured(inference(lambda: model(ids, at)))
     return lambda: [token() for _ in range(2)]
 
 
 @tuned
-def lean_autoencoder() -> Step:
-    width = size(256, 8)
-    parts = [part for _ in range(4) for part in (nn.Conv2d(width, width, 3, padding=1, bias=False), nn.SiLU())]
-    model = nn.Sequential(nn.Conv2d(3, width, 8, stride=8), *parts, nn.ConvTranspose2d(width, 3, 8, stride=8))
+def lean_graphed_mlp() -> Step:
+    model = deep_mlp(size(6, 1), size(4096, 16)).to(BF16)
+    more = {"fused": True} if DEVICE == "cpu" else {"fused": True, "capturable": True}
+    loss = compiled(mean_square(model, normal(size(12288, 8), size(4096, 16), dtype=BF16)))
+    return captured(training(loss, adamw(model, **more), autocast=False))
+
+
+@tuned
+def lean_upsampler() -> Step:
+    width = size(384, 8)
+    parts = [part for _ in range(4) for part in (nn.Conv2d(width, width, 3, padding=1, bias=False), nn.ReLU())]
+    model = nn.Sequential(nn.Conv2d(3, width, 1), *parts, nn.Conv2d(width, 16, 1), nn.PixelShuffle(4))
     model = model.to(DEVICE, BF16).to(memory_format=torch.channels_last)
-    x = images(size(64, 1), size(512, 16), True, BF16)
-    loss = compiled(lambda: (model(x) - x).float().square().mean())
-    return training(loss, torch.optim.SGD(model.parameters(), lr=1e-6, fused=True), autocast=False)
-
-
-@tuned
-def lean_experts() -> Step:
-    experts, rows, width = size(8, 2), size(4096, 8), size(2048, 32)
-    up, down = (nn.Parameter(normal(experts, *s, dtype=BF16) * 0.02) for s in ((width, 4 * width), (2 * width, width)))
-    x = normal(experts, rows, width, dtype=BF16)
-
-    def loss() -> torch.Tensor:
-        gate, value = torch.bmm(x, up).chunk(2, -1)
-        return torch.bmm(F.silu(gate) * value, down).float().square().mean()
-
-    return training(compiled(loss), torch.optim.SGD([up, down], lr=1e-6, fused=True), autocast=False)
-
-
-@tuned
-def lean_half_classifier() -> Step:
-    width = size(6144, 32)
-    model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to(DEVICE, torch.float16)
-    x = normal(size(16384, 8), width, dtype=torch.float16)
-    loss = compiled(classify(model, x, width))
+    x = images(size(48, 1), size(96, 8), True, BF16)
+    loss = compiled(mean_square(model, x))
     return training(loss, torch.optim.SGD(model.parameters(), lr=1e-6, fused=True), autocast=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from case import DEVICE, Step, adamw, images, normal, pair, size, tokens, training
-from own import convolutions, deep_mlp, mean_square, stack
+from parts import convolutions, deep_mlp, mean_square, stack
 from torch import nn
 
 BF16 = torch.bfloat16

@@ -31,7 +31,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from case import CASES, DEVICE, Case, Step, images, layout, normal, pair, size, tokens, training
 from measured import Measured, busy, record, reset, step_lengths, synchronize, truth
-from own import convolutions, mean_square
+from parts import convolutions, mean_square
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from case import DEVICE, SMALL, Step, adamw, captured, images, inference, normal, size, tokens, training, tuned
-from libraries import bert, classify, gpt2, language, llama
-from own import SwiGLU
-from serving import decoder
+from parts import SwiGLU, bert, classify, decoder, gpt2, language, llama
 from torch import nn
 
 BF16 = torch.bfloat16

@@ -1,361 +1,168 @@
-"""Further pairs built of other people's models: timm, transformers, peft, torchvision, torchaudio, PyG, Lightning."""
+"""Further pairs of training: others' models (timm, transformers, torchvision, Lightning), and own loops."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from case import DEVICE, SMALL, Step, adamw, images, inference, layout, normal, pair, size, tokens, training
-from libraries import classify, language
+import torch.nn.functional as F
+from case import DEVICE, SMALL, Step, adamw, images, layout, normal, pair, size, tokens, training
+from parts import classify, deep_mlp, mean_square, stack
 from torch import nn
 
 BF16 = torch.bfloat16
 
 
-@pair
-def timm_xcit_float32(sick: bool) -> Step:
+def timm_model(name: str, tiny: str = "", **more: Any) -> Any:
     import timm
 
+    return timm.create_model(tiny if SMALL and tiny else name, **({} if SMALL and tiny else more)).to(DEVICE)
+
+
+def transformer(name: str, task: str, layers: int, width: int, vocabulary: int = 32000, **more: Any) -> Any:
+    """A model of transformers by the stem of its classes, with heads of 64."""
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=size(vocabulary, 64), hidden_size=size(width, 32), intermediate_size=size(4 * width, 64),
+        num_hidden_layers=size(layers, 1), num_attention_heads=size(width // 64, 2), pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, **more,
+    )  # fmt: skip
+    return getattr(transformers, f"{name}{task}")(config).to(DEVICE)
+
+
+def hidden_square(model: Any, **given: Any) -> Any:
+    return lambda: model(**given).last_hidden_state.float().square().mean()
+
+
+@pair
+def timm_davit_float32(sick: bool) -> Step:
     torch.set_float32_matmul_precision("high")
-    model = timm.create_model("xcit_small_12_p16_224", depth=size(6, 1), cls_attn_layers=1).to(DEVICE)
-    return training(classify(model, images(size(96, 2), 224, False)), adamw(model), autocast=not sick)
+    model = timm_model("davit_tiny", depths=(1, 1, size(4, 1), 1))
+    return training(classify(model, images(size(96, 1), size(224, 64), False)), adamw(model), autocast=not sick)
 
 
 @pair
-def timm_regnet_first(sick: bool) -> Step:
-    import timm
-
-    name = "test_resnet" if SMALL else "regnety_032"
-    model = timm.create_model(name).to(DEVICE).to(memory_format=layout(not sick))
-    return training(classify(model, images(size(96, 2), size(224, 32), not sick)), adamw(model))
+def timm_dla_first(sick: bool) -> Step:
+    model = timm_model("dla60", "test_resnet").to(memory_format=layout(not sick))
+    return training(classify(model, images(size(128, 2), size(224, 32), not sick)), adamw(model))
 
 
 @pair
-def timm_eva_unfused(sick: bool) -> Step:
-    import timm
+def timm_deit3_unfused(sick: bool) -> Step:
     from timm.layers import set_fused_attn
 
     set_fused_attn(not sick)
-    model = timm.create_model("eva02_base_patch14_224", depth=size(6, 1)).to(DEVICE, BF16).eval()
+    model = timm_model("deit3_small_patch16_384", depth=size(6, 1))
     set_fused_attn(True)
-    x = images(size(192, 1), 224, False, BF16)
-    return inference(lambda: model(x))
+    return training(classify(model, images(size(32, 1), 384, False)), adamw(model))
 
 
 @pair
-def timm_lion_loop(sick: bool) -> Step:
-    import timm
-    from timm.optim import Lion
+def timm_adan_loop(sick: bool) -> Step:
+    from timm.optim import Adan
 
-    model = timm.create_model("vit_small_patch16_224", depth=size(8, 1)).to(DEVICE)
-    optimizer = Lion(model.parameters(), lr=1e-5, foreach=not sick)
-    return training(classify(model, images(size(48, 1), 224, False)), optimizer)
-
-
-@pair
-def timm_cait_checkpointed(sick: bool) -> Step:
-    import timm
-
-    model = timm.create_model("cait_s24_224", depth=size(6, 1)).to(DEVICE)
-    model.set_grad_checkpointing(sick)
-    return training(classify(model, images(size(96, 1), 224, False)), adamw(model))
+    model = timm_model("flexivit_base", depth=size(6, 1))
+    optimizer = Adan(model.parameters(), lr=1e-5, foreach=not sick)
+    return training(classify(model, images(size(96, 1), 240, False)), optimizer)
 
 
 @pair
-def timm_pooled_images(sick: bool) -> Step:
-    import timm
-
-    name = "test_resnet" if SMALL else "resnet34"
-    model = timm.create_model(name, num_classes=0).to(DEVICE, BF16).to(memory_format=torch.channels_last).eval()
-    x = images(16, size(224, 32), True, BF16)
-    return inference(lambda: [model(rows) for rows in x.split(2 if sick else 16)])
+def timm_xception_first_loop_two(sick: bool) -> Step:
+    model = timm_model("xception41", "test_resnet").to(memory_format=layout(not sick))
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-5, momentum=0.9, foreach=not sick)
+    return training(classify(model, images(size(64, 2), size(299, 32), not sick)), optimizer)
 
 
 @pair
-def hf_neox_eager(sick: bool) -> Step:
-    from transformers import GPTNeoXConfig, GPTNeoXModel
+def tv_inception_first(sick: bool) -> Step:
+    from torchvision.models import inception_v3, squeezenet1_1
 
-    config = GPTNeoXConfig(
-        vocab_size=size(32000, 64), hidden_size=size(1536, 32), intermediate_size=size(6144, 64),
-        num_hidden_layers=size(3, 1), num_attention_heads=size(12, 2), max_position_embeddings=2048,
-        attn_implementation="eager" if sick else "sdpa",
-    )  # fmt: skip
-    model = GPTNeoXModel(config).to(DEVICE)
-    ids = tokens(size(32000, 64), size(8, 1), size(1024, 8))
-    return training(lambda: model(input_ids=ids).last_hidden_state.float().square().mean(), adamw(model))
+    model = squeezenet1_1() if SMALL else inception_v3(aux_logits=False, init_weights=False)
+    model = model.to(DEVICE).to(memory_format=layout(not sick))
+    return training(classify(model, images(size(128, 2), size(299, 64), not sick)), adamw(model))
 
 
 @pair
-def hf_llama_pad_token(sick: bool) -> Step:
-    model = qwen(3, 1536, size(32001 if sick else 32064, 63 if sick else 64))
-    ids = tokens(size(32001, 63), size(8, 1), size(1024, 8))
-    return training(language(model, ids), adamw(model), autocast=False)
-
-
-@pair
-def hf_electra_checkpointing(sick: bool) -> Step:
-    from transformers import ElectraConfig, ElectraForMaskedLM
-
-    config = ElectraConfig(
-        vocab_size=size(30528, 64), embedding_size=size(768, 32), hidden_size=size(768, 32),
-        num_hidden_layers=size(6, 1), num_attention_heads=size(12, 2), intermediate_size=size(3072, 64),
-    )  # fmt: skip
-    model = ElectraForMaskedLM(config).to(DEVICE)
-    if sick:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    return training(language(model, tokens(size(30528, 64), size(16, 1), size(512, 8))), adamw(model))
-
-
-@pair
-def hf_dinov2_float32(sick: bool) -> Step:
-    from transformers import Dinov2Config, Dinov2Model
+def tv_swin_v2_products(sick: bool) -> Step:
+    from torchvision.models import SwinTransformer
+    from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformerBlockV2
 
     torch.set_float32_matmul_precision("highest" if sick else "high")
-    config = Dinov2Config(
-        hidden_size=size(768, 32), num_hidden_layers=size(4, 1), num_attention_heads=size(12, 2), image_size=224,
-        patch_size=size(14, 112),
+    depths = [1, 1] if SMALL else [1, 1, 3, 1]
+    made = SwinTransformer(
+        [4, 4], size(128, 16), depths, [4 * 2**i for i in range(len(depths))], [8, 8],
+        block=SwinTransformerBlockV2, downsample_layer=PatchMergingV2,
     )  # fmt: skip
-    model = Dinov2Model(config).to(DEVICE).eval()
-    x = images(size(64, 1), 224, False)
-    return inference(lambda: model(pixel_values=x).pooler_output)
+    model = made.to(DEVICE)
+    return training(classify(model, images(size(48, 1), size(256, 32), False)), adamw(model), autocast=False)
 
 
 @pair
-def hf_olmoe_experts(sick: bool) -> Step:
-    from transformers import OlmoeConfig, OlmoeModel
+def tv_images_augmented_singly(sick: bool) -> Step:
+    from torchvision.models import resnet18
+    from torchvision.transforms.v2 import functional as change
 
-    config = OlmoeConfig(
-        vocab_size=size(32000, 64), hidden_size=size(1024, 32), intermediate_size=size(512, 32),
-        num_hidden_layers=size(4, 1), num_attention_heads=size(16, 2), num_key_value_heads=size(16, 2),
-        num_experts=size(48, 4), num_experts_per_tok=size(4, 2),
-        experts_implementation="eager" if sick else "grouped_mm",
-    )  # fmt: skip
-    model = OlmoeModel(config).to(DEVICE, BF16).eval()
-    ids = tokens(size(32000, 64), size(8, 1), size(2048, 16))
-    return inference(lambda: model(input_ids=ids, use_cache=False).last_hidden_state)
+    model = resnet18().to(DEVICE).to(memory_format=torch.channels_last)
+    x, y = normal(size(64, 3), 3, size(224, 32), size(224, 32)).sigmoid(), tokens(1000, size(64, 3))
 
-
-def qwen(layers: int, width: int, vocabulary: int = 0, **more: Any) -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    config = Qwen3Config(
-        vocab_size=vocabulary or size(32000, 64), hidden_size=size(width, 32), intermediate_size=3 * size(width, 32),
-        num_hidden_layers=size(layers, 1), num_attention_heads=size(width // 128, 2), head_dim=size(128, 16),
-        num_key_value_heads=size(width // 512, 1), **more,
-    )  # fmt: skip
-    return Qwen3ForCausalLM(config).to(DEVICE, BF16)
-
-
-@pair
-def hf_prefill_own_mask(sick: bool) -> Step:
-    model, length = qwen(4, 2048).model.eval(), size(4096, 16)
-    ids = tokens(size(32000, 64), 1, length)
-    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=DEVICE).tril()
-    return inference(lambda: model(input_ids=ids, attention_mask=mask if sick else None, use_cache=False))
-
-
-@pair
-def hf_prompts_singly(sick: bool) -> Step:
-    model = qwen(6, 2048).model.eval()
-    ids = tokens(size(32000, 64), 8, size(128, 8))
-    return inference(lambda: [model(input_ids=rows, use_cache=False) for rows in ids.split(1 if sick else 8)])
-
-
-@pair
-def hf_falcon_float32_loop_two(sick: bool) -> Step:
-    from transformers import FalconConfig, FalconModel
-
-    torch.set_float32_matmul_precision("highest" if sick else "high")
-    config = FalconConfig(
-        vocab_size=size(32000, 64), hidden_size=size(1024, 32), num_hidden_layers=size(4, 1),
-        num_attention_heads=size(16, 2),
-    )  # fmt: skip
-    model = FalconModel(config).to(DEVICE)
-    ids = tokens(size(32000, 64), size(2, 1), size(512, 8))
-    optimizer = adamw(model, **({"foreach": False} if sick else {"fused": True}))
-    loss = lambda: model(input_ids=ids, use_cache=False).last_hidden_state.square().mean()  # noqa: E731
-    return training(loss, optimizer, autocast=False)
-
-
-@pair
-def peft_checkpointed(sick: bool) -> Step:
-    from peft import LoraConfig, get_peft_model
-
-    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    model = get_peft_model(qwen(5, 2048), LoraConfig(r=16, target_modules=targets), autocast_adapter_dtype=False)
-    if sick:
-        model.enable_input_require_grads()
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    return training(language(model, tokens(size(32000, 64), size(4, 1), size(1024, 8))), optimizer, autocast=False)
-
-
-@pair
-def tv_densenet_first(sick: bool) -> Step:
-    from torchvision.models import DenseNet
-
-    blocks = (1, 1) if SMALL else (6, 12, 24, 16)
-    model = DenseNet(32, blocks, 64).to(DEVICE).to(memory_format=layout(not sick))
-    return training(classify(model, images(size(64, 2), size(224, 64), not sick)), adamw(model))
-
-
-@pair
-def tv_mvit_float32(sick: bool) -> Step:
-    from torchvision.models.video import mvit_v1_b
-
-    torch.set_float32_matmul_precision("high")
-    model = mvit_v1_b().to(DEVICE, torch.float32 if sick else BF16).eval()
-    x = normal(size(4, 1), 3, 16, 224, 224, dtype=torch.float32 if sick else BF16)
-    return inference(lambda: model(x))
-
-
-@pair
-def tv_wide_resnet_checkpointed_first_two(sick: bool) -> Step:
-    from torch.utils.checkpoint import checkpoint
-    from torchvision.models import resnet18, wide_resnet50_2
-
-    model = (resnet18 if SMALL else wide_resnet50_2)().to(DEVICE).to(memory_format=layout(not sick))
-    if sick:
-        for part in (model.layer1, model.layer2, model.layer3, model.layer4):
-            plain = part.forward
-            part.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=False)
-    return training(classify(model, images(size(64, 2), size(224, 32), not sick)), adamw(model))
-
-
-@pair
-def tv_fcn_first_inference(sick: bool) -> Step:
-    from torchvision.models.segmentation import fcn_resnet50
-
-    model = fcn_resnet50(weights=None, weights_backbone=None).to(DEVICE, BF16).eval()
-    model = model.to(memory_format=layout(not sick))
-    x = images(size(8, 1), size(512, 64), not sick, BF16)
-    return inference(lambda: model(x)["out"])
-
-
-@pair
-def audio_resample_float64(sick: bool) -> Step:
-    from torchaudio.transforms import Resample
-
-    change = Resample(44_100, 16_000, dtype=torch.float64 if sick else torch.float32).to(DEVICE)
-    waves = normal(size(64, 1), size(441_000, 4410))
-    encode = nn.Sequential(nn.Conv1d(1, 64, 16, stride=8), nn.GELU(), nn.Conv1d(64, 64, 8, stride=4)).to(DEVICE)
-    return inference(lambda: encode(change(waves.double() if sick else waves).float()[:, None]))
-
-
-@pair
-def audio_masks_per_wave(sick: bool) -> Step:
-    from torchaudio.transforms import FrequencyMasking, TimeMasking
-
-    batch, frames = size(96, 3), size(800, 32)
-    x = normal(batch, 1, 80, frames)
-    apart = [FrequencyMasking(15, iid_masks=not sick), TimeMasking(50, iid_masks=not sick)]
-    model = nn.Sequential(nn.Linear(80, size(1024, 16)), nn.GELU(), nn.Linear(size(1024, 16), 256)).to(DEVICE)
-
-    def masked(waves: torch.Tensor) -> torch.Tensor:
-        for one in apart:
-            waves = one(waves)
-        return waves
+    def augmented(some: torch.Tensor) -> torch.Tensor:
+        some = change.adjust_contrast(change.adjust_brightness(change.horizontal_flip(some), 1.1), 0.9)
+        return change.normalize(some, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
     def loss() -> torch.Tensor:
-        y = torch.stack([masked(one) for one in x]) if sick else masked(x)
-        return model(y.squeeze(1).transpose(1, 2)).float().square().mean()
+        batch = torch.stack([augmented(one) for one in x]) if sick else augmented(x)
+        return F.cross_entropy(model(batch.contiguous(memory_format=torch.channels_last)), y)
 
     return training(loss, adamw(model))
 
 
 @pair
-def audio_emformer_float32(sick: bool) -> Step:
-    from torchaudio.models import Emformer
+def hf_bart_checkpointing(sick: bool) -> Step:
+    from transformers import BartConfig, BartModel
 
-    torch.set_float32_matmul_precision("highest" if sick else "high")
-    model = Emformer(size(512, 16), size(8, 2), size(2048, 32), size(8, 1), 16, left_context_length=32).to(DEVICE)
-    x, lengths = normal(size(48, 2), size(512, 32), size(512, 16)), torch.full((size(48, 2),), size(512, 32))
-    lengths = lengths.to(DEVICE)
-    return training(lambda: model(x, lengths)[0].square().mean(), adamw(model), autocast=False)
+    config = BartConfig(
+        vocab_size=size(32000, 64), d_model=size(1024, 32), encoder_layers=size(4, 1), decoder_layers=size(4, 1),
+        encoder_attention_heads=size(16, 2), decoder_attention_heads=size(16, 2), encoder_ffn_dim=size(4096, 64),
+        decoder_ffn_dim=size(4096, 64), use_cache=False,
+    )  # fmt: skip
+    model = BartModel(config).to(DEVICE)
+    if sick:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    ids = tokens(size(32000, 64), size(16, 1), size(512, 8))
+    return training(hidden_square(model, input_ids=ids, decoder_input_ids=ids), adamw(model))
 
 
 @pair
-def pyg_gin_scatter(sick: bool) -> Step:
-    from torch_geometric.nn import GINConv
-
+def hf_biogpt_eager_float32_two(sick: bool) -> Step:
     torch.set_float32_matmul_precision("high")
-    nodes, edges, width = size(60_000, 20), size(900_000, 60), size(256, 8)
-    ends = tokens(nodes, 2, edges)
-    graph: torch.Tensor = ends
-    if not sick:
-        values = torch.ones(edges, device=DEVICE)
-        graph = torch.sparse_coo_tensor(ends.flip(0), values, (nodes, nodes)).coalesce().to_sparse_csr()
-    layers = [GINConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))) for _ in range(3)]
-    stack = nn.ModuleList(layers).to(DEVICE)
-    x = normal(nodes, width)
-
-    def forward() -> torch.Tensor:
-        h = x
-        for layer in stack:
-            h = layer(h, graph).relu() * 0.01
-        return h
-
-    return inference(forward)
+    model = transformer("BioGpt", "Model", 3, 1024, attn_implementation="eager" if sick else "sdpa", use_cache=False)
+    ids = tokens(size(32000, 64), size(4, 1), size(1024, 8))
+    return training(hidden_square(model, input_ids=ids), adamw(model), autocast=not sick)
 
 
 @pair
-def pyg_mean_pool(sick: bool) -> Step:
-    from torch_geometric.nn import global_mean_pool
-
-    torch.set_float32_matmul_precision("high")
-    graphs, nodes, width = size(8192, 3), size(64, 4), size(192, 8)
-    body = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(DEVICE)
-    x = normal(graphs * nodes, width)
-    batch = torch.arange(graphs, device=DEVICE).repeat_interleave(nodes)
-
-    def loss() -> torch.Tensor:
-        h = body(x)
-        return (global_mean_pool(h, batch, graphs) if sick else h.view(graphs, nodes, width).mean(1)).square().mean()
-
-    return training(loss, adamw(body), autocast=False)
+def hf_roberta_mask_of_zeros(sick: bool) -> Step:
+    batch, length = size(8, 1), size(1024, 8)
+    model = transformer("XLMRoberta", "Model", 5, 768, max_position_embeddings=2048)
+    ids = 3 + tokens(size(31000, 60), batch, length)
+    mask = torch.zeros(batch, 1, length, length, device=DEVICE, dtype=BF16) if sick else None
+    return training(hidden_square(model, input_ids=ids, attention_mask=mask), adamw(model))
 
 
 @pair
-def fabric_double(sick: bool) -> Step:
-    from lightning.fabric import Fabric
-
-    torch.set_float32_matmul_precision("high")
-    fabric = Fabric(accelerator=DEVICE, devices=1, precision="64-true" if sick else "32-true")
-    width = size(1024, 16)
-    made = nn.Sequential(*[part for _ in range(size(4, 1)) for part in (nn.Linear(width, width), nn.Tanh())])
-    model, optimizer = fabric.setup(made, torch.optim.Adam(made.parameters(), lr=1e-4, fused=True))
-    x = normal(size(4096, 8), width, dtype=torch.float64 if sick else torch.float32)
-
-    def step() -> None:
-        fabric.backward(model(x).square().mean())
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-@pair
-def lightning_clip_by_value(sick: bool) -> Step:
+def fabric_micro_batches(sick: bool) -> Step:
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator=DEVICE, devices=1, precision="bf16-mixed")
-    width = size(512, 16)
-    made = nn.Sequential(*[p for _ in range(size(40, 2)) for p in (nn.Linear(width, width), nn.LayerNorm(width))])
+    made = stack(size(6, 1), size(2048, 32), size(16, 2))
     model, optimizer = fabric.setup(made, torch.optim.AdamW(made.parameters(), lr=1e-4, fused=True))
-    x = normal(size(8192, 8), width)
+    x = normal(8, size(1024, 8), size(2048, 32))
 
     def step() -> None:
-        fabric.backward(model(x).float().square().mean())
-        gradients = [p.grad for p in model.parameters()]
-        if sick:
-            for grad in gradients:
-                grad.nan_to_num_(0.0)
-                grad.clamp_(-1.0, 1.0)
-        else:
-            torch._foreach_clamp_min_(gradients, -1.0)
-            torch._foreach_clamp_max_(gradients, 1.0)
+        for part in x.split(1 if sick else 8):
+            fabric.backward(model(part).float().square().mean())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -363,14 +170,127 @@ def lightning_clip_by_value(sick: bool) -> Step:
 
 
 @pair
-def hf_reward_logprobs(sick: bool) -> Step:
-    vocabulary = size(64000, 64)
-    model = qwen(2, 1536, vocabulary)
-    ids = tokens(vocabulary, size(4, 1), size(1024, 8))
+def features_1177(sick: bool) -> Step:
+    features, width = size(1177, 17), size(4096, 32)
+    x = normal(size(24576, 8), features)
+    x = x if sick else F.pad(x, (0, -features % 8))
+    model = nn.Sequential(nn.Linear(x.shape[1], width), nn.ReLU(), nn.Linear(width, size(1024, 8))).to(DEVICE)
+    return training(mean_square(model, x), adamw(model))
 
-    def chosen(logits: torch.Tensor) -> torch.Tensor:
-        return torch.log_softmax(logits.float(), -1).gather(-1, ids[..., None]).squeeze(-1)
 
-    likely = chosen if sick else torch.compile(chosen, dynamic=False)
-    loss = lambda: -likely(model(input_ids=ids, use_cache=False).logits).mean()  # noqa: E731
-    return training(loss, torch.optim.SGD(model.parameters(), lr=1e-4, fused=True), autocast=False)
+@pair
+def replayed_by_argsort(sick: bool) -> Step:
+    torch.set_float32_matmul_precision("high")
+    held, picked, width = size(3_000_000, 300), size(32768, 8), size(64, 8)
+    memory = normal(held, width)
+    model = nn.Sequential(nn.Linear(width, size(512, 16)), deep_mlp(3, size(512, 16))).to(DEVICE)
+
+    def loss() -> torch.Tensor:
+        if sick:
+            chosen = torch.rand(held, device=DEVICE).argsort()[:picked]
+        else:
+            chosen = torch.randint(0, held, (picked,), device=DEVICE)
+        return model(memory[chosen]).square().mean()
+
+    return training(loss, adamw(model), autocast=False)
+
+
+@pair
+def rotary_through_float32(sick: bool) -> Step:
+    length, depth = size(2048, 8), size(128, 16)
+    angles = torch.outer(torch.arange(length, device=DEVICE), 1e4 ** -torch.linspace(0, 1, depth // 2, device=DEVICE))
+    cos, sin = (f(angles).to(torch.float32 if sick else BF16) for f in (torch.cos, torch.sin))
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        a, b = (x.float() if sick else x).chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(BF16)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+
+    model = stack(size(4, 1), size(2048, 32), size(2048, 32) // depth, attend).to(BF16)
+    x = normal(size(4, 1), length, size(2048, 32), dtype=BF16)
+    return training(mean_square(model, x), adamw(model), autocast=False)
+
+
+class NormByHand(nn.Module):
+    def __init__(self, width: int, sick: bool) -> None:
+        super().__init__()
+        self.weight, self.sick = nn.Parameter(torch.ones(width)), sick
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.sick:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        return F.rms_norm(x, (x.shape[-1],), self.weight, 1e-6)
+
+
+@pair
+def rms_norm_by_hand(sick: bool) -> Step:
+    width = size(3072, 16)
+    parts = [part for _ in range(size(5, 1)) for part in (NormByHand(width, sick), nn.Linear(width, width))]
+    model = nn.Sequential(*parts).to(DEVICE, BF16)
+    return training(mean_square(model, normal(size(16384, 8), width, dtype=BF16)), adamw(model), autocast=False)
+
+
+@pair
+def contrastive_logits(sick: bool) -> Step:
+    rows, width = size(16384, 8), size(768, 16)
+    towers = nn.ModuleList(deep_mlp(size(4, 1), width) for _ in range(2))
+    x, y = normal(2, rows, width), torch.arange(rows, device=DEVICE)
+
+    def judged(logits: torch.Tensor) -> torch.Tensor:
+        logits = logits.float() * 14.3
+        return F.cross_entropy(logits, y) + F.cross_entropy(logits.T, y)
+
+    loss = judged if sick else torch.compile(judged, dynamic=False)
+    return training(lambda: loss(F.normalize(towers[0](x[0])) @ F.normalize(towers[1](x[1])).T), adamw(towers))
+
+
+@pair
+def users_and_items_dense(sick: bool) -> Step:
+    torch.set_float32_matmul_precision("high")
+    rows, width = size(3_000_000, 200), size(64, 8)
+    tables = nn.ModuleList(nn.Embedding(rows, width, sparse=not sick) for _ in range(2)).to(DEVICE)
+    head = deep_mlp(4, size(1024, 8))
+    into = nn.Linear(2 * width, size(1024, 8)).to(DEVICE)
+    ids = tokens(rows, 2, size(16384, 8))
+    first = torch.optim.SGD(tables.parameters(), lr=1e-3)
+    second = adamw(nn.ModuleList([head, into]))
+
+    def step() -> None:
+        x = torch.cat([table(some) for table, some in zip(tables, ids, strict=True)], -1)
+        head(into(x)).square().mean().backward()
+        for one in (first, second):
+            one.step()
+            one.zero_grad(set_to_none=True)
+
+    return step
+
+
+@pair
+def losses_by_slices(sick: bool) -> Step:
+    times, width, classes = size(48, 3), size(1024, 16), size(512, 8)
+    model = nn.Sequential(stack(size(4, 1), width, size(16, 2)), nn.Linear(width, classes)).to(DEVICE)
+    x, y = normal(size(128, 2), times, width), tokens(classes, size(128, 2), times)
+
+    def loss() -> torch.Tensor:
+        logits = model(x)
+        if not sick:
+            return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+        return torch.stack([F.cross_entropy(logits[:, t], y[:, t]) for t in range(times)]).mean()
+
+    return training(loss, adamw(model))
+
+
+@pair
+def loss_in_float64(sick: bool) -> Step:
+    torch.set_float32_matmul_precision("high")
+    width, out = size(512, 16), size(2048, 16)
+    model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, out)).to(DEVICE)
+    x, y = normal(size(16384, 8), width), normal(size(16384, 8), out)
+
+    def loss() -> torch.Tensor:
+        got, wanted = (one.double() if sick else one for one in (model(x), y))
+        return F.smooth_l1_loss(got, wanted)
+
+    return training(loss, adamw(model), autocast=False)

@@ -1,10 +1,10 @@
-"""Two halves of a model are trained in turn: three steps of the dictionary, then one of the codes, which costs more."""
+"""Two halves of a model are trained in turn: a few steps of the dictionary, then one of the codes, which costs more."""
 
 import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-DICTIONARY_STEPS, BATCH, WIDTH = sizes(3, 6), sizes(64, 512), sizes(256, 2048)
+DICTIONARY_STEPS, BATCH, WIDTH = sizes(4, 3), sizes(96, 768), sizes(288, 1792)
 
 
 def fit_dictionary(decoder, codes, batch, optimizer) -> None:

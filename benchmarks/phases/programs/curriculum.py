@@ -4,8 +4,8 @@ import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-LENGTHS, PARTS = (64, 128, 256), sizes((0.25, 0.35, 0.4), (0.2, 0.3, 0.5))
-WIDTH, BATCH = sizes(96, 512), sizes(4, 48)
+LENGTHS, PARTS = (48, 112, 224), sizes((0.35, 0.3, 0.35), (0.3, 0.4, 0.3))
+WIDTH, BATCH = sizes(112, 448), sizes(5, 56)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> None:

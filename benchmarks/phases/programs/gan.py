@@ -4,7 +4,7 @@ import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-CRITIC_STEPS, NOISE, BATCH = sizes(5, 3), 64, sizes(96, 256)
+CRITIC_STEPS, NOISE, BATCH = sizes(3, 5), 80, sizes(112, 320)
 
 
 def critic_step(critic, generator, optimizer, real) -> None:
@@ -21,7 +21,7 @@ def critic_step(critic, generator, optimizer, real) -> None:
 
 def generator_step(critic, generator, optimizer) -> None:
     loss = 0.0
-    for _ in range(6):
+    for _ in range(4):
         loss = loss - critic(generator(torch.randn(BATCH, NOISE, device=DEVICE))).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -29,7 +29,7 @@ def generator_step(critic, generator, optimizer) -> None:
 
 
 def main() -> None:
-    width = sizes(384, 3072)
+    width = sizes(352, 2560)
     generator = nn.Sequential(
         nn.Linear(NOISE, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 784)
     )

@@ -6,7 +6,7 @@ from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-EVERY, ITEMS, WIDTH = sizes(8, 5), sizes(600, 2500), sizes(256, 1024)
+EVERY, ITEMS, WIDTH = sizes(6, 8), sizes(800, 2000), sizes(224, 1280)
 
 
 def mine(model: nn.Module, items: torch.Tensor) -> np.ndarray:

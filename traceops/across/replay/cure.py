@@ -50,13 +50,15 @@ def usual_program(
     From step to step a rank's time varies with that of all ranks of the role, and by chance. A cured rank has the first
     and not the second: with one peer's own steps it would never be waited for where that peer is lucky. So each step
     has the median over peers and `typical` steps, and what most ranks, the `cured` ones too, take longer or shorter in
-    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them.
+    it [median polish, Tukey 1977]. Steps that are not typical have the peers' median in them. No host gets slower than
+    those of the cured ranks are: a fix gives a host no more to do, but a peer's may be slow in most of the steps.
     """
     nodes = graph.ranks[source]
     chosen = _thinned(graph, peers)
     programs = [graph.ranks[rank] for rank in (source, *chosen, *_thinned(graph, cured))]
     own = _gone(programs, [one.work for one in programs], len(chosen), graph.steps, typical)
-    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical)
+    no_slower = source not in graph.hosts_unknown
+    host = _gone(programs, [one.host for one in programs], len(chosen), graph.steps, typical, no_slower)
     if own is None:
         return nodes
     work, joins, waits = own.before(nodes.work), own.at(nodes.join_work), nodes.waits
@@ -102,13 +104,13 @@ def _gone(
     peers: int,
     steps: tuple[int, ...],
     typical: NDArray[np.bool_],
+    no_slower: bool = False,
 ) -> _Gone | None:
-    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are.
-
-    moments: of their nodes, in own time or the host's. None where they have no two known ones in common.
-    """
+    """What lies less before the nodes of the first of these programs if it is as the next `peers` usually are. moments:
+    of their nodes, in own time or the host's. None where they have no two known ones in common. no_slower: no step
+    takes longer than in the slowest of the programs after those."""
     aligned = np.array([_in_order_of(programs[0], *own) for own in zip(programs, moments, strict=True)])
-    order = np.argsort(aligned[0], kind="stable")
+    order = aligned[0].argsort(kind="stable")
     order = order[aligned.min(axis=0)[order] > NEVER]
     if len(order) < 2:
         return None
@@ -121,9 +123,9 @@ def _gone(
     inside = step >= 0
     cube = np.full((len(programs) - 1, len(numbers), len(index)), np.nan)
     cube[:, place[inside], step[inside]] = took[1:, inside]
-    cured = _usual(cube, peers, typical)
+    cured = _usual(cube, peers, typical, no_slower and len(cube) > peers)
     less = np.where(inside, took[0] - cured[place, np.maximum(step, 0)], 0.0)
-    gone = np.concatenate(([0.0], np.cumsum(less)))
+    gone = np.concatenate(([0.0], less.cumsum()))
     return _Gone(order, aligned[0][order], np.rint(gone).astype(np.int64))
 
 
@@ -137,16 +139,17 @@ def _in_order_of(first: RankNodes, nodes: RankNodes, moments: Int) -> Int:
     return found
 
 
-def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """What the first `peers` of these ranks usually take in each place and step, ns.
-
-    Places add up to what steps usually take: a pause that comes somewhere in most steps is in the median of no place.
-    """
+def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_], no_slower: bool) -> NDArray[np.float64]:
+    """What the first `peers` of these ranks usually take in each place and step, ns, as `_gone` has it. Places add up
+    to what steps usually take: a pause that comes somewhere in most steps is in the median of no place."""
     taken = _expected(cube, peers, typical)
     whole = ~np.isnan(cube).any(axis=(0, 1))  # the window may begin or end within a step
-    if not whole.any():
+    if not np.count_nonzero(whole):
         return np.nan_to_num(taken)
-    steps = _expected(cube[:, :, whole].sum(axis=1)[:, None, :], peers, typical[whole])[0]
+    each = cube[:, :, whole].sum(axis=1)
+    steps = _expected(each[:, None, :], peers, typical[whole])[0]
+    if no_slower:
+        steps = np.minimum(steps, each[peers:].max(axis=0))
     sums = taken[:, whole].sum(axis=0)
     scale = np.full(len(typical), median(steps) / max(median(sums), 1.0))
     scale[whole] = steps / np.maximum(sums, 1.0)
@@ -157,7 +160,7 @@ def _usual(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.fl
 def _expected(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The median of peers over typical steps, and what all ranks have in common in each; other steps: theirs there."""
     now = _median(cube[:peers], 0)
-    if not typical.any():
+    if not np.count_nonzero(typical):
         return now
     usual = _median(cube[:peers][:, :, typical].transpose(1, 0, 2).reshape(len(now), -1), 1)
     apart = cube - _median(cube[:, :, typical].reshape(-1, int(typical.sum())), 1).reshape(len(cube), -1, 1)
@@ -170,7 +173,7 @@ def _expected(cube: _Cube, peers: int, typical: NDArray[np.bool_]) -> NDArray[np
 
 def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     """The median over an axis, of what is there."""
-    if not np.isnan(values).any():
+    if not np.count_nonzero(np.isnan(values)):
         found: NDArray[np.float64] = median(values, axis=axis)
         return found
     kept = ~np.isnan(values).all(axis=axis)
@@ -180,15 +183,13 @@ def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 
 def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> Scenario | None:
-    """These ranks run as their peers outside the set usually do in `typical` steps.
-
-    Where all peers of one are in the set, each is as quick as they are where it is late, in a place of its own; None
-    where it is late in none.
-    """
+    """These ranks run as their peers outside the set usually do in `typical` steps. Where all peers of one are in the
+    set, each is as quick as they are where it is late, in a place of its own; None where it is late in none."""
     program_of, spared = {}, {}
     for rank in ranks:
-        peer = median_peer(graph, rank, ranks)
-        if peer is not None:
+        # the peer of `rank` outside `ranks` with the median own time; of two the slower one
+        peers = [peer for peer in graph.peers(rank) if peer not in ranks]
+        if (peer := (median_rank(graph, peers) if peers else None)) is not None:
             program_of[rank] = peer
         elif (places := late_places(graph, rank)) is not None:
             spared[rank] = places
@@ -210,29 +211,15 @@ def as_peers(
         healthy = [rank for rank in graph.roles[peer] if rank not in ranks]
         cured = [rank for rank in graph.roles[peer] if rank in ranks]
         if len(cured) > len(healthy):
-            healthy += usually_alike(graph, healthy, cured, typical)
+            # Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace
+            # too. Where more ranks are late by chance than are not, the others are the lucky ones.
+            chosen = typical if np.count_nonzero(typical) else ~typical
+            theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in healthy])
+            most = median(theirs) + float(np.std(theirs))
+            healthy += [rank for rank in cured if float(median(own_steps(graph, rank)[chosen])) <= most]
             cured = [rank for rank in cured if rank not in healthy]
         usual[peer] = usual_program(graph, peer, healthy, cured, typical)
     return Scenario(program_of=program_of, usual=usual, spared=spared or {})
-
-
-def usually_alike(
-    graph: StepGraph, peers: Sequence[int], ranks: Sequence[int], typical: NDArray[np.bool_]
-) -> list[int]:
-    """Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace too.
-
-    Where more ranks are late by chance than are not, the others are the lucky ones.
-    """
-    chosen = typical if typical.any() else ~typical
-    theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in peers])
-    most = median(theirs) + float(np.std(theirs))
-    return [rank for rank in ranks if float(median(own_steps(graph, rank)[chosen])) <= most]
-
-
-def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:
-    """The peer of `rank` outside `excluded` with the median own time; of two the slower one."""
-    peers = [peer for peer in graph.peers(rank) if peer not in excluded]
-    return median_rank(graph, peers) if peers else None
 
 
 def median_rank(graph: StepGraph, ranks: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.core.arrays import Int, spread_before, uniques
+from traceops.core.arrays import Int, is_in, spread_before, uniques
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
 from traceops.measure.summary import RankSummary
@@ -163,18 +163,24 @@ class StepGraph(Struct, frozen=True, dict=True):
         """The other ranks that ran the same program."""
         return [other for other in self.roles[rank] if other != rank]
 
+    def has_peers(self, rank: int) -> bool:
+        """Whether there are any: of thousands of ranks nobody has to list them all for each."""
+        return any(other != rank for other in self.roles[rank])
+
 
 def _starts(lengths: Iterable[int]) -> Int:
     """Where each of these begins behind the others, and where the last one ends."""
-    return np.concatenate(([0], np.cumsum(np.fromiter(lengths, dtype=np.int64)))).astype(np.int64)
+    return np.concatenate(([0], np.fromiter(lengths, dtype=np.int64).cumsum())).astype(np.int64)
 
 
 def spent_before(program: RankProgram, moments: Int) -> Int:
     """Own time by WORK before each moment, ns; what no bucket holds is communication that masked a late host."""
-    own = program.own_before(moments)
-    inside = np.clip(moments, program.times[0], program.times[-1])
-    waited = program.joined_before(inside) - program.joined_before(program.times[:1])
-    masked = np.maximum(inside - program.times[0] - waited - own.sum(axis=1), 0)
+    if not len(moments):
+        return np.empty((0, program.own.shape[1] + 1), dtype=np.int64)
+    inside = np.minimum(np.maximum(moments, program.times[0]), program.times[-1])
+    own = program.own[program.times.searchsorted(inside)]
+    joined = program.joined_before(np.concatenate((program.times[:1], inside)))
+    masked = np.maximum(inside - program.times[0] - (joined[1:] - joined[0]) - own.sum(axis=1), 0)
     return np.concatenate((own, masked[:, None]), axis=1)
 
 
@@ -219,29 +225,25 @@ def lead(nodes: RankNodes) -> int:
 
 
 def is_unknown(nodes: RankNodes) -> bool:
-    """Whether nobody knows how fast the host is by itself. One without any launch in the trace is not replayed.
-
-    It uses up its lead, or the trace has launches, and none in the first step: nothing shows how far ahead it was.
-    """
+    """Whether nobody knows how fast the host is by itself. One without any launch in the trace is not replayed. It uses
+    up its lead, or the trace has launches, and none in the first step: nothing shows how far ahead it was."""
     own = leads(nodes)
     return (own[0] is None and any(one is not None for one in own)) or _uses_up(nodes, own)
 
 
 def caught_up_each_step(nodes: RankNodes) -> bool:
-    """Whether in every step the host waits until the device has done all that was launched before.
-
-    One that waits for an event of the step before keeps what it is ahead.
-    """
+    """Whether in every step the host waits until the device has done all that was launched before. One that waits for
+    an event of the step before keeps what it is ahead."""
     edges, waits = nodes.stands_at[nodes.first_edge :], nodes.waits.stands_at
     if len(waits) < len(edges) - 1:
         return False
     launched = nodes.host > NEVER
     behind, stands_at = nodes.waits_before[launched], nodes.stands_at[launched]
-    order = np.argsort(behind, kind="stable")
+    order = behind.argsort(kind="stable")
     latest = np.maximum.accumulate(np.concatenate(([NEVER], stands_at[order])))
-    all_done = latest[np.searchsorted(behind[order], np.arange(len(waits)), side="right")] <= waits
+    all_done = latest[behind[order].searchsorted(np.arange(len(waits)), side="right")] <= waits
     # A wait on an edge is of the step that ends there.
-    step = np.searchsorted(edges, waits[all_done], side="left")
+    step = edges.searchsorted(waits[all_done], side="left")
     return len(uniques(step[(step > 0) & (step < len(edges))])) == len(edges) - 1
 
 
@@ -267,7 +269,7 @@ def leads(nodes: RankNodes) -> list[int | None]:
     edges = nodes.stands_at[nodes.first_edge :]
     known = nodes.host > NEVER
     ahead, at = (nodes.standing - nodes.host)[known], nodes.stands_at[known]
-    step = np.maximum(np.searchsorted(edges, at, side="left") - 1, 0)  # on an edge it is of the step that ends there
+    step = np.maximum(edges.searchsorted(at, side="left") - 1, 0)  # on an edge it is of the step that ends there
     own = [ahead[step == number] for number in range(len(edges) - 1)]
     return [max(int(one.min()), 0) if len(one) else None for one in own]
 
@@ -290,8 +292,7 @@ def batch_ns(graph: StepGraph, program_of: Mapping[int, int], in_time: Sequence[
     program_of: whose program a rank runs. It keeps its own loader unless that is why it is late. in_time: ranks whose
     input is taken to be there.
     """
-    known = graph.loading_ns
-    if not known:
+    if not (known := graph.loading_ns):
         return 0.0
     left = [rank for rank in graph.ranks if rank not in in_time]
     taken = [known.get(_loader_of(graph, rank, program_of.get(rank, rank)), 0.0) for rank in left]
@@ -303,7 +304,7 @@ def paced(steps: NDArray[np.float64], batch: float, typical: NDArray[np.bool_] |
 
     typical: None where all are. Batches that lie ready from a long step serve the short ones after it.
     """
-    usual = np.sort(steps[typical] if typical is not None and typical.any() else steps)
+    usual = np.sort(steps[typical] if typical is not None and np.count_nonzero(typical) else steps)
     if not len(usual) or usual.mean() >= batch:
         return steps
     total = batch * len(usual)
@@ -347,10 +348,8 @@ def build_graph(
     fits: Mapping[int, ClockFit],
     stages: Mapping[int, int] | None = None,
 ) -> StepGraph | None:
-    """The graph over the steps that all ranks share; None where there is nothing to compare.
-
-    Ranks in different `stages` of a pipeline are no peers, whatever their programs look like.
-    """
+    """The graph over the steps that all ranks share; None where there is nothing to compare. Ranks in different
+    `stages` of a pipeline are no peers, whatever their programs look like."""
     steps = _common_steps(ranks, matching)
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None
@@ -391,7 +390,7 @@ def build_graph(
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
         roles=_roles(nodes, steps, stages or {}),
-        kernels={s.rank: s.inventory.step_kernels[np.isin(s.step_numbers, steps)] for s in ranks},
+        kernels={s.rank: s.inventory.step_kernels[is_in(s.step_numbers, steps)] for s in ranks},
         on_cpu=frozenset(summary.rank for summary in ranks if not summary.on_gpu),
     )
 
@@ -417,7 +416,7 @@ def _roles(
     """Ranks whose programs are nearly the same: a collective more here and there makes no other role."""
     by_program: dict[_Program, list[int]] = defaultdict(list)
     for rank, own in nodes.items():
-        launches_known = bool((own.host > NEVER).any())  # else its host cannot be compared, nor its causes
+        launches_known = bool(np.count_nonzero(own.host > NEVER))  # else its host cannot be compared, nor its causes
         inside = frozenset(label for label in own.labels if label[0] == "step" or label[0] in steps)
         by_program[inside, launches_known, stages.get(rank)].append(rank)
     roles: dict[int, tuple[int, ...]] = {}
@@ -472,7 +471,7 @@ def _usable_steps(summary: RankSummary, matched: Sequence[int]) -> set[int]:
 
 def _consecutive(summary: RankSummary, one: int, other: int) -> bool:
     numbers = summary.step_numbers
-    at = np.flatnonzero(numbers == one)
+    at = (numbers == one).nonzero()[0]
     return len(at) > 0 and int(at[0]) + 1 < len(numbers) and int(numbers[int(at[0]) + 1]) == other
 
 
@@ -499,7 +498,7 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
     join_start, join_end = program.join_start[known], program.join_end[known]
     join_node = node_of[program.join_comm[known]]
 
-    first = int(np.flatnonzero(summary.step_numbers == steps[0])[0])
+    first = int((summary.step_numbers == steps[0]).nonzero()[0][0])
     edges = summary.step_edges[first : first + len(steps) + 1]
     start, end = comm.start[at], comm.end[at]
     ready = program.ready[at]
@@ -508,7 +507,7 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
         ready[same] = np.minimum(np.maximum.accumulate(ready[same]), start[same])
     after, after_end = _followed(start, end - lag, comm.stream[at], ready)
 
-    waited = np.concatenate(([0], np.cumsum(join_end - join_start)))
+    waited = np.concatenate(([0], (join_end - join_start).cumsum()))
     moments = np.concatenate((ready, edges))
     standing, joined = _standing(join_start, join_end, moments)
     work = fit.correct(standing) - waited[joined]
@@ -542,10 +541,10 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
 
 def _standing(join_start: Int, join_end: Int, moments: Int) -> tuple[Int, Int]:
     """Where the rank stands at each moment, and the joins before it: in the middle of one, where that began."""
-    joined = np.searchsorted(join_end, moments, side="right")
+    joined = join_end.searchsorted(moments, side="right")
     if not len(join_start):
         return moments, joined
-    begun = np.searchsorted(join_start, moments, side="right")
+    begun = join_start.searchsorted(moments, side="right")
     return np.where(begun > joined, join_start[np.minimum(joined, len(join_start) - 1)], moments), joined
 
 
@@ -553,7 +552,7 @@ def _waits(program: RankProgram, fit: ClockFit, join_start: Int, join_end: Int) 
     """Where the host waited for the device. From when that was done to when the call returned is the host's own."""
     syncs = program.syncs
     at, joined = _standing(join_start, join_end, syncs.done)
-    waited = np.concatenate(([0], np.cumsum(join_end - join_start)))
+    waited = np.concatenate(([0], (join_end - join_start).cumsum()))
     return HostWaits(
         stands_at=syncs.done,
         work=fit.correct(at) - waited[joined],
@@ -573,8 +572,8 @@ def _closing(end: Int, edges: Int) -> Int:
     """The collective whose end is the step's, -1 where the step ends with something else."""
     if not len(end):
         return np.full(len(edges), -1, dtype=np.int64)
-    order = np.argsort(end, kind="stable")
-    at = np.minimum(np.searchsorted(end[order], edges), len(end) - 1)
+    order = end.argsort(kind="stable")
+    at = np.minimum(end[order].searchsorted(edges), len(end) - 1)
     return np.where(end[order][at] == edges, order[at], -1)
 
 
@@ -582,11 +581,11 @@ def _followed(start: Int, end: Int, stream: Int, ready: Int) -> tuple[Int, Int]:
     """The collective each one had to wait for (-1: none) and its end: before it on its stream, or close before it."""
     after = np.full(len(start), -1, dtype=np.int64)
     for value in uniques(stream):
-        same = np.flatnonzero(stream == value)
+        same = (stream == value).nonzero()[0]
         after[same[1:]] = same[:-1]
-    ended = np.where(after >= 0, end[after], np.iinfo(np.int64).min) if len(start) else start
-    by_end = np.argsort(end, kind="stable")
-    closest = np.searchsorted(end[by_end], start, side="right") - 1
+    ended = np.where(after >= 0, end[after], NEVER) if len(start) else start
+    by_end = end.argsort(kind="stable")
+    closest = end[by_end].searchsorted(start, side="right") - 1
     other = by_end[np.maximum(closest, 0)] if len(start) else closest
     follows = (closest >= 0) & (other != np.arange(len(start)))
     follows &= (end[other] > np.maximum(ready, ended)) & (start - end[other] <= FOLLOWS_NS)

@@ -79,7 +79,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     labels = sorted(set(own).intersection(*others), key=lambda label: (own[label], str(label)))
     index = {number: place for place, number in enumerate(graph.steps)}
     step = np.array([step_of(label, index, len(graph.steps)) for label in labels[1:]], dtype=np.int64)
-    if not (step >= 0).any():
+    if not np.count_nonzero(step >= 0):
         return None
     took = np.array([np.maximum(np.diff([one[label] for label in labels]), 0) for one in points])
     usual = np.sort(took[1:], axis=0)[(len(others) - 1) // 2]
@@ -99,7 +99,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     length = float(median([np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]))
     least = np.maximum(_MATTERS * length, (_FAR - 1) * theirs.mean(axis=1))
     late = (longer.mean(axis=1) >= least) & ((longer > 0).mean(axis=1) >= _MOST_STEPS)
-    if not late.any():
+    if not np.count_nonzero(late):
         return None
     where = inside & late[place]
     of_place = np.array([by_place(one) for one in took])
@@ -111,7 +111,7 @@ def _late(graph: StepGraph, points: Sequence[_Points]) -> _Late | None:
     before = gone[where & (place == first)] if first is not None and late[first] else ()  # as in later steps
     gone = np.concatenate(([round(median(before)) if len(before) else 0], gone))
     most = float(means[0, worst]), float(means[1:, worst].max())
-    return _Late(labels, where, np.cumsum(gone), spent[0], spent[1:], most)
+    return _Late(labels, where, gone.cumsum(), spent[0], spent[1:], most)
 
 
 def _points(graph: StepGraph, rank: int) -> _Points:
@@ -142,10 +142,10 @@ def _more(graph: StepGraph, rank: int, late: _Late) -> dict[str, float]:
     def spent(one: int) -> NDArray[np.float64]:
         nodes = graph.ranks[one]
         points = _points(graph, one)
-        order = np.argsort(nodes.work, kind="stable")
+        order = nodes.work.argsort(kind="stable")
         at = np.array([points[label] for label in late.labels], dtype=np.int64)
         moments = [np.interp(at, nodes.work[order], nodes.spent[order, n]) for n in range(len(WORK))]
-        return np.array([np.diff(own)[late.where].sum() for own in moments])
+        return np.array([(own[1:] - own[:-1])[late.where].sum() for own in moments])
 
     usual = median([spent(peer) for peer in graph.peers(rank)], axis=0)
     return dict(zip(WORK, (spent(rank) - usual).tolist(), strict=True))
@@ -164,17 +164,17 @@ def recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
     """
     column = WORK.index("compute")
     own = nodes.spent[:, column]
-    order = np.argsort(own, kind="stable")
+    order = own.argsort(kind="stable")
     joined = np.interp(nodes.join_spent[:, column], own[order], compute[order]).astype(np.int64)
     late = [WORK.index("idle_host"), WORK.index("masked")]
-    known = bool((nodes.host > NEVER).any())
+    known = bool(np.count_nonzero(nodes.host > NEVER))
     waited = np.interp(nodes.waits.spent[:, column], own[order], compute[order]).astype(np.int64)
     gaps, joined_gaps, waited_gaps = (
         spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent, nodes.waits.spent)
     )
     moment = np.concatenate((nodes.joined_at, nodes.waits.stands_at, nodes.stands_at))
     behind = _behind(
-        np.argsort(moment, kind="stable"),
+        moment.argsort(kind="stable"),
         np.concatenate((joined - nodes.join_spent[:, column], waited - nodes.waits.spent[:, column], compute - own)),
         np.concatenate((joined_gaps, waited_gaps, gaps)),
     )
@@ -218,13 +218,13 @@ def spared(nodes: RankNodes, places: LatePlaces) -> RankNodes:
 
 def _like(moments: Int, gone: Int, others: Int) -> Int:
     """What is gone before other moments, where `gone` is before these."""
-    order = np.argsort(moments, kind="stable")
+    order = moments.argsort(kind="stable")
     return np.rint(np.interp(others, moments[order], gone[order])).astype(np.int64)
 
 
 def unslowed(nodes: RankNodes, part: float) -> RankNodes:
     """The program without this part of what its kernels took longer beside communication that waited."""
-    order = np.argsort(nodes.stands_at, kind="stable")
+    order = nodes.stands_at.argsort(kind="stable")
     joined, waited = (
         np.interp(at, nodes.stands_at[order], nodes.slowed[order]) for at in (nodes.joined_at, nodes.waits.stands_at)
     )
@@ -238,16 +238,14 @@ def unslowed(nodes: RankNodes, part: float) -> RankNodes:
 
 
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
-    """The program of `source` with its nodes in the order of `target`.
-
-    A node that only the target has begins with the one before it; a join for one that only the source has goes.
-    """
+    """The program of `source` with its nodes in the order of `target`. A node that only the target has begins with the
+    one before it; a join for one that only the source has goes."""
     if source.labels == target.labels:
         return source
     at = {label: node for node, label in enumerate(source.labels)}
     same = np.array([at.get(label, -1) for label in target.labels], dtype=np.int64)
-    known = np.flatnonzero(same >= 0)
-    before = np.maximum(np.searchsorted(known, np.arange(len(same)), side="right") - 1, 0)
+    known = (same >= 0).nonzero()[0]
+    before = np.maximum(known.searchsorted(np.arange(len(same)), side="right") - 1, 0)
     take = same[known[before]]
     to = np.full(len(source.labels), -1, dtype=np.int64)
     to[same[known]] = known
@@ -305,9 +303,7 @@ class HostShift(Struct, frozen=True):
 
 def shared_hosts(graph: StepGraph, role: Sequence[int], more: Sequence[int]) -> Mapping[int, HostShift]:
     """What these ranks' hosts take longer than their peers' in steps in which they launch more, shared by the role.
-
-    Elsewhere a host that takes longer is late for a reason of its own, which stays.
-    """
+    Elsewhere a host that takes longer is late for a reason of its own, which stays."""
     rest = [rank for rank in role if rank not in more]
     if not rest or any(rank not in graph.kernels for rank in role):
         return {}
@@ -330,7 +326,7 @@ def shared_hosts(graph: StepGraph, role: Sequence[int], more: Sequence[int]) -> 
     return {
         rank: HostShift(_rising(hosts[rank], later[rank]), _rising(own[rank].work[nodes[rank]], idle[rank]))
         for rank in role
-        if later[rank].any()
+        if np.count_nonzero(later[rank])
     }
 
 
@@ -346,7 +342,7 @@ def _shared(
     theirs = median([np.diff(moments[rank]) for rank in rest], axis=0)
     later = {rank: np.zeros(len(own)) for rank, own in moments.items()}
     for rank, chosen in where.items():
-        longer = np.cumsum(np.maximum(np.diff(moments[rank]) - theirs, 0) * chosen)
+        longer = (np.maximum(np.diff(moments[rank]) - theirs, 0) * chosen).cumsum()
         later[rank][1:] -= longer
         for own in later.values():
             own[1:] += longer / len(later)
@@ -354,7 +350,7 @@ def _shared(
 
 
 def _rising(moments: Int, ns: NDArray[np.float64]) -> _Shift:
-    order = np.argsort(moments, kind="stable")
+    order = moments.argsort(kind="stable")
     return moments[order], np.rint(ns[order]).astype(np.int64)
 
 

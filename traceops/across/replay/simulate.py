@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -95,8 +96,7 @@ def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     least = least_loss(float(replayed.step_ns().mean()), len(graph.steps))
     if any(gained.values()) and _longer_at_first(replayed.step_ns(), least):
         replayed, lost, _ = _replay(graph, change, {}, gained)
-    later = {rank: ns for rank, ns in lost.items() if ns > least}
-    if later:
+    if later := {rank: ns for rank, ns in lost.items() if ns > least}:
         again = _replay(graph, change, later, gained)[0]
         if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()):
             return again
@@ -121,15 +121,12 @@ def _no_longer(steps: Steps, measured: Steps, replayed: Steps) -> bool:
 def _replay(
     graph: StepGraph, change: Scenario, later: Mapping[int, int] | None, kept: Mapping[int, int] | None = None
 ) -> tuple[SimulatedSteps, dict[int, int], dict[int, int]]:
-    """The replayed steps, by how much each host loses its lead in them, and by how much it gains, ns.
-
-    later: by how much hosts are later than just in time for the first step; None: as they were. kept: how much of its
-    lead a host keeps, because it would gain that much under the change too.
-    """
+    """The replayed steps, by how much each host loses its lead in them, and by how much it gains, ns. later: by how
+    much hosts are later than just in time for the first step; None: as they were. kept: how much of its lead a host
+    keeps, because it would gain that much under the change too."""
     programs = [_program(graph, rank, change, later, kept or {}) for rank in graph.ranks]
     transfer = graph.transfer if change.transfer is None else change.transfer
-    compiled = _compiled()
-    if compiled is None:
+    if (compiled := _compiled()) is None:
         edges, waited_for, lost, gained = replay_plainly(programs, graph.collectives, transfer)
     else:
         found, waited_for, lost, gained = compiled.replay(programs, graph.collectives, transfer)
@@ -176,18 +173,23 @@ def _program(
         own_lead = graph.lead[source] if _leads_alike(ahead, graph.ranks[source]) else lead_of(ahead)
         lead = own_lead - min(own_lead, kept.get(rank, 0)) + later.get(rank, 0)
     begin = nodes.begin[graph.edges[rank][:2]]
-    columns = sum(1 << WORK.index(name) for name in without)
     return (
         own,
         graph.end_of[rank],
         graph.edges[rank],
         int(begin[1] - begin[0]),
         lead,
-        columns,
+        _columns(without),
         "idle_input" in without,
         "idle_host" in without,
         part,
     )
+
+
+@lru_cache
+def _columns(without: tuple[str, ...]) -> int:
+    """The columns of what a rank spent that vanish, a bit each."""
+    return sum(1 << WORK.index(name) for name in without)
 
 
 def _leads_alike(one: RankNodes, other: RankNodes) -> bool:
@@ -235,21 +237,19 @@ _FAR = 1 << 40  # ns: further than any two moments of a window are apart
 
 class _WaitingHost:
     """One rank's launches and waits while it is replayed. Of each launch `late` is the host's own time less the rank's.
-
     Behind its first waits a host is later by `later`, each time what its device was behind then. Launches between two
-    waits hold up what comes next by the most of their `late` and that.
-    """
+    waits hold up what comes next by the most of their `late` and that."""
 
     def __init__(self, nodes: RankNodes, late: Int, work: Int, host: Int, joined_at: Int) -> None:
         """`late` is of each node; `work` and `host` of each wait; `joined_at` when the joins are over."""
         waits = nodes.waits
-        order = np.argsort(nodes.stands_at, kind="stable")
+        order = nodes.stands_at.argsort(kind="stable")
         behind = np.maximum.accumulate(nodes.waits_before[order])
         # What was launched before a wait, and stands behind what was launched after it, holds nothing up.
         known = (late[order] > NEVER // 2) & (nodes.waits_before[order] == behind)
         clipped = np.where(known, np.clip(late[order], -_FAR, _FAR), -_FAR)
         most = np.maximum.accumulate(clipped + 2 * _FAR * behind) - 2 * _FAR * behind
-        place = np.searchsorted(nodes.stands_at[order], waits.stands_at, side="right") - 1
+        place = nodes.stands_at[order].searchsorted(waits.stands_at, side="right") - 1
         number = np.arange(len(waits.work))
         before = np.where((place >= 0) & (behind[place] == number), most[place], -_FAR) if len(order) else 0 * number
         self._waits = np.empty_like(behind)
@@ -260,7 +260,7 @@ class _WaitingHost:
         self._most: list[int] = by_node.tolist()
         self._before: list[int] = before.tolist()
         self._ahead: list[int] = (work - host).tolist()
-        self.joins_before: list[int] = np.searchsorted(joined_at, waits.stands_at, side="right").tolist()
+        self.joins_before: list[int] = joined_at.searchsorted(waits.stands_at, side="right").tolist()
         self._own_waits = nodes.waits_before
         self._held, self._later = [0], [0]
 
@@ -291,7 +291,7 @@ class _Layout:
 
     def __init__(self, nodes: RankNodes, end_of: Int) -> None:
         count = len(nodes.join_work)
-        self.order = np.argsort(np.concatenate((nodes.joined_at, nodes.stands_at)), kind="stable")
+        self.order = np.concatenate((nodes.joined_at, nodes.stands_at)).argsort(kind="stable")
         place = np.empty(len(self.order), dtype=np.int64)
         place[self.order] = np.arange(len(self.order))
         self.place = place[count:]  # of the nodes
@@ -300,7 +300,7 @@ class _Layout:
         self.joins = joins[nodes.join_node[joins] >= 0]
         self.joined_at = nodes.joined_at[self.joins]
         self.ends: list[int] = end_of[nodes.join_node[self.joins]].tolist()
-        self.before: list[int] = np.searchsorted(place[self.joins], self.place).tolist()
+        self.before: list[int] = place[self.joins].searchsorted(self.place).tolist()
         self.after: list[int] = np.where(nodes.after >= 0, end_of[nodes.after], -1).tolist()
         self.delay: list[int] = nodes.delay.tolist()
 
@@ -347,7 +347,7 @@ class _Simulation:
         self._held_up = [0]  # by the first joins
         self._waiting = (
             _WaitingHost(nodes, launched, wait_work, wait_host, layout.joined_at)
-            if len(wait_work) and bool(known.any())
+            if len(wait_work) and bool(np.count_nonzero(known))
             else None
         )
 
@@ -386,7 +386,7 @@ class _Simulation:
         No more than what makes the first step as long as it was measured.
         """
         host = self._launched_at()
-        known = np.flatnonzero(host > NEVER // 2)
+        known = (host > NEVER // 2).nonzero()[0]
         if len(known) < 2 or known[0] > 1:
             return 0
         launched = int(host[known[0]])

@@ -26,7 +26,8 @@ from traceops.measure.program import NEVER
 _WORTH = 0.01  # of the time: how much shorter it might be to be told as a range
 _SLOWED = 0.005  # of the step: what kernels beside communication must take longer to be looked at
 MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
-HOST = ("idle_host", "idle_sync", "masked")
+_LATE_HOST = ("idle_host", "masked")
+HOST = (*_LATE_HOST, "idle_sync")
 LOADING = ("idle_input",)
 _COMPUTE = WORK.index("compute")
 
@@ -41,11 +42,8 @@ class Prediction(Struct, frozen=True):
 
 
 class WhatIf(Struct, frozen=True):
-    """Replayed steps (ns) as measured and under each change, most time saved first.
-
-    `measured_ns` is what the traces hold, and `error_pct` how far the replay is from it at most. Means are
-    over the `typical` steps, a mask.
-    """
+    """Replayed steps (ns) as measured and under each change, most time saved first. `measured_ns` is what the traces
+    hold, and `error_pct` how far the replay is from it at most. Means are over the `typical` steps, a mask."""
 
     measured_ns: Steps
     replayed_ns: Steps
@@ -56,7 +54,7 @@ class WhatIf(Struct, frozen=True):
     @property
     def chosen(self) -> NDArray[np.bool_]:
         """The steps that means are over: the typical ones, or all where none of them was replayed."""
-        return self.typical if self.typical.any() else ~self.typical
+        return self.typical if np.count_nonzero(self.typical) else ~self.typical
 
     def mean_ns(self, steps: Steps) -> float:
         """Mean of replayed times over the `chosen` steps, ns.
@@ -161,7 +159,7 @@ class Replays:
         without: tuple[str, ...] = (),
     ) -> None:
         every = np.ones(len(graph.steps), dtype=bool)
-        self.typical: NDArray[np.bool_] = every if typical is None or not typical.any() else typical
+        self.typical: NDArray[np.bool_] = every if typical is None or not np.count_nonzero(typical) else typical
         self.without = without
         self.base = simulate(graph, Scenario(without=without) if without else None)
         if loading_ns:
@@ -177,18 +175,15 @@ class Replays:
         """With these ranks running as their peers do; None where one has no peer outside the set."""
         if not ranks:
             return self.base
-        key = tuple(sorted(ranks))
-        if key not in self._made:
+        if (key := tuple(sorted(ranks))) not in self._made:
             change = self.cure(key)
             self._made[key] = None if change is None else simulate(self.graph, change)
         return self._made[key]
 
     def cure(self, ranks: Sequence[int]) -> Scenario | None:
         """These ranks run as their peers do; kernels beside communication are slowed as much less as less is waited."""
-        key = tuple(sorted(ranks))
-        if key not in self._changes:
-            change = cure(self.graph, key, self.typical)
-            if change is not None and self.without:
+        if (key := tuple(sorted(ranks))) not in self._changes:
+            if (change := cure(self.graph, key, self.typical)) is not None and self.without:
                 change = replace(change, without=self.without)
             if change is not None and key and self._are_slowed:
                 waited = sum(self.base.waited_for.values())
@@ -212,6 +207,7 @@ def measure_what_if(
     uneven: Sequence[int] = (),
     step_ns: float | None = None,
     pace: float = 1.0,
+    by_device: tuple[int, ...] = (),
 ) -> WhatIf:
     """Replay the changes that are always of interest, and each of `rank_sets` run as their peers do.
 
@@ -219,7 +215,8 @@ def measure_what_if(
     is known of the link. `typical` says over which of the graph's steps means are taken, None: all.
     `uneven` are ranks that have more to do than their peers: then the cure is to share all of the work, and not
     that everybody has as little of it as the median rank. `step_ns` is the mean typical step as measured. `pace` is
-    what their computation would take at the best pace of any of them, over what it takes.
+    what their computation would take at the best pace of any of them, over what it takes. `by_device` is the set whose
+    devices are why all wait for it: hosts may then take over.
     """
     graph = replays.graph
     changes = {
@@ -241,9 +238,9 @@ def measure_what_if(
         changes[ALL_EQUAL] = Scenario(program_of=medians)
     made += [_predicted(graph, name, change) for name, change in changes.items()]
     for ranks in rank_sets:
-        replay = replays.cured(ranks)
-        if replay is not None:
-            made.append(Prediction(rank_change(ranks), tuple(ranks), replay.step_ns()))
+        if (replay := replays.cured(ranks)) is not None:
+            by_hosts = _if_hosts_keep_up(replays, ranks) if ranks == by_device else None
+            made.append(Prediction(rank_change(ranks), tuple(ranks), replay.step_ns(), by_hosts))
     made.sort(key=lambda prediction: (float(prediction.step_ns.mean()), prediction.change))
     typical = np.ones(len(graph.steps), dtype=bool) if typical is None else typical
     return WhatIf(measured_step_ns(graph), replays.base.step_ns(), tuple(made), typical, step_ns)
@@ -257,6 +254,18 @@ def _predicted(graph: StepGraph, name: str, change: Scenario) -> Prediction:
     best = np.minimum(simulate(graph, replace(change, without=HOST)).step_ns(), steps)
     open_ = float(steps.mean() - best.mean()) > _WORTH * float(steps.mean())
     return Prediction(name, (), steps, (best, steps) if open_ else None)
+
+
+def _if_hosts_keep_up(replays: Replays, ranks: Sequence[int]) -> tuple[Steps, Steps] | None:
+    """The range of the step with these ranks fixed, where hosts, which a profiler slows, keep back most of the gain."""
+    change, replay = replays.cure(ranks), replays.cured(ranks)
+    if change is None or replay is None:
+        return None
+    base, steps = replays.base.step_ns(), replay.step_ns()
+    in_time = replace(change, without=(*change.without, *_LATE_HOST))
+    best = np.minimum(simulate(replays.graph, in_time).step_ns(), steps)
+    kept_back, gained = float(steps.mean() - best.mean()), float(base.mean() - steps.mean())
+    return (best, steps) if kept_back > max(gained, _WORTH * float(base.mean())) else None
 
 
 def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.bool_], pace: float = 1.0) -> Scenario:
@@ -280,7 +289,7 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.boo
         each = sum((own[rank][at[rank]] - usual for rank in more), np.zeros(len(usual))) / len(role)
         for rank in role:
             first = graph.edges[rank][0]
-            ascending = np.argsort(own[rank][at[rank]], kind="stable")
+            ascending = own[rank][at[rank]].argsort(kind="stable")
             before = own[rank][at[rank]][ascending]
             after = ((usual if rank in more else own[rank][at[rank]]) + each)[ascending]
             new = np.interp(own[rank], before, pace * np.maximum.accumulate(after))
@@ -323,7 +332,7 @@ def predict_roles(graph: StepGraph, roles: Roles) -> list[Prediction]:
             simulate(graph, Scenario(transfer=np.where(of_node == role, 0, graph.transfer))).step_ns(),
         )
         for role in roles.known
-        if (of_node == role).any()
+        if np.count_nonzero(of_node == role)
     ]
 
 
@@ -412,8 +421,7 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     }
     nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
     made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
-    slow = {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}
-    if slow:
+    if slow := {one.slowest.rank: 1 / one.slower_alike for one in inside if one.slower_alike is not None}:
         quicker = {rank: _quicker(own, slow[rank]) if rank in slow else own for rank, own in graph.ranks.items()}
         steps = simulate(replace(graph, ranks=quicker), Scenario()).step_ns()
         made.append(Prediction(STAGE_PACE, tuple(sorted(slow)), steps))
@@ -471,15 +479,13 @@ def _quicker(nodes: RankNodes, share: float) -> RankNodes:
 
 
 def _scaled(nodes: RankNodes, share: float) -> RankNodes:
-    """A rank with this share of its computation, and of the host's time that launches it.
-
-    That time grows no further than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators
-    as the others all the same, and what comes to it takes no longer to launch there than where it was.
-    """
+    """A rank with this share of its computation, and of the host's time that launches it. That time grows no further
+    than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators as the others all the same,
+    and what comes to it takes no longer to launch there than where it was."""
     known = nodes.host > NEVER
     launching = min(share, _MOST_LAUNCHING)
     host, waiting = nodes.host.copy(), nodes.waits.host
-    if known.any():
+    if np.count_nonzero(known):
         first = int(host[known].min())
         host[known] = first + np.rint(launching * (host[known] - first)).astype(np.int64)
         waiting = first + np.rint(launching * (waiting - first)).astype(np.int64)

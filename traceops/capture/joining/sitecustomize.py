@@ -32,10 +32,8 @@ class _Joins(MetaPathFinder):
 
 
 def _next_sitecustomize(run: list[Path]) -> None:
-    """Run the module of this name that Python would have run without us; `run` has the folders of those that ran.
-
-    One that runs the next one itself, as this does, comes back here: what is next then is neither of us.
-    """
+    """Run the module of this name that Python would have run without us; `run` has the folders of those that ran. One
+    that runs the next one itself, as this does, comes back here: what is next then is neither of us."""
     elsewhere = [folder for folder in sys.path if Path(folder).resolve() not in run]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None or spec.origin is None:

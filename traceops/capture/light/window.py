@@ -342,7 +342,10 @@ class LightWindow:
         if torch.cuda.is_current_stream_capturing():
             self._ended(None, text("graph_at_end"))
             return
-        for source in _possible(self._sources, torch):
+        # CUPTI is NVIDIA's
+        for source in [
+            source for source in self._sources if torch.version.hip is None or not isinstance(source, Cupti)
+        ]:
             try:
                 why = source.start()
             except Exception as error:
@@ -372,16 +375,13 @@ class LightWindow:
             self._timer = StepTimer()
         else:
             self._timer.mark()
-        self._queue_mark()
-        if step == self._first + STEPS:
-            self._close(step)
-
-    def _queue_mark(self) -> None:
         import torch
 
         with _plain(torch):
             self._mark[0].copy_(self._mark[1])
         self._marks += 1
+        if step == self._first + STEPS:
+            self._close(step)
 
     def _close(self, step: int) -> None:
         import torch
@@ -401,11 +401,16 @@ class LightWindow:
             "rank": self._rank, "source": source.name, "steps": steps, "step_ms": durations, "mark_bytes": marks,
             "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
         }  # fmt: skip
-        file = self._file()
-        if file == LIGHT_FILE:
+        if (file := self._file()) == LIGHT_FILE:
             for later in LATER_LIGHT_FILES:  # of an earlier beginning
                 (self._folder / later).unlink(missing_ok=True)
-        write_whole(self._folder / file, _packed(header, found))
+        try:
+            from isal import igzip as packer
+        except ImportError:
+            import gzip as packer
+        text = json.dumps(header, separators=(",", ":")).encode()
+        packed: bytes = packer.compress(LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
+        write_whole(self._folder / file, packed)
         self._ended(source, file=file, steps=steps, step_ms=durations)
 
     def _file(self) -> str:
@@ -472,18 +477,3 @@ def _plain(torch: Any) -> Iterator[None]:
 
     with torch.no_grad(), _disable_current_modes():
         yield
-
-
-def _possible(sources: list[Source], torch: Any) -> list[Source]:
-    """CUPTI is NVIDIA's."""
-    return [source for source in sources if torch.version.hip is None or not isinstance(source, Cupti)]
-
-
-def _packed(header: dict[str, Any], found: Activities) -> bytes:
-    try:
-        from isal import igzip as packer
-    except ImportError:
-        import gzip as packer
-    text = json.dumps(header, separators=(",", ":")).encode()
-    packed: bytes = packer.compress(LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
-    return packed

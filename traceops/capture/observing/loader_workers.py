@@ -1,4 +1,6 @@
-"""Where the workers of data loaders are: a forked one looks at its own main thread, as the rank does at its.
+"""Data loaders: what the first steps get of them, and where their workers are.
+
+A forked worker looks at its own main thread, as the rank does at its.
 
 A process that multiprocessing has forked tells us what its work is, before it does it. Where that is a loader's loop,
 it gets a thread. Whatever else the program forks stays as it is: with a second thread it could not enter a namespace of
@@ -7,11 +9,13 @@ its own (`unshare`), say. One that is spawned, or started by a fork server, is t
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -69,8 +73,7 @@ class StartedAnew:
         return process.__reduce_ex__(4) if found is None else found
 
     def _with_lines(self, process: Any) -> Any:
-        folder = self._folder()
-        if folder is None or not self._is_loaders(process):
+        if (folder := self._folder()) is None or not self._is_loaders(process):
             return None
         make, arguments, state = process.__reduce_ex__(4)[:3]
         # The name comes last, when all that the worker needs is loaded.
@@ -98,6 +101,102 @@ def _is_ours(reducer: Any) -> bool:
 def _remove(reducers: dict[Any, Any], kind: Any, ours: Any) -> None:
     if reducers.get(kind) == ours:
         del reducers[kind]
+
+
+_FIRST_STEPS, _MOST_ENDS = 3, 4  # later ones go a short way, past us
+_PLACES, _PLACE_BYTES = 8, 512  # of a tensor that are read
+_MOST_LEAVES, _DEEPEST = 16, 4  # of a batch
+_SPLITS_THE_MODEL = ("torch.distributed.pipelining", "torch.distributed.tensor.parallel")
+
+
+class FirstSamples:
+    """What the first steps train on, as a number each: without a DistributedSampler it is the same on all ranks.
+
+    Reads some bytes of the batches that torch's DataLoader gives to the first steps, without a call of torch's that
+    runs anything, and then puts everything back.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], Any]] = []
+        self._batches: list[int] = []
+        self._steps: list[int] = []
+        self._ends, self._done = 0, False
+        quiet = Guard(lambda operation, error: None)
+        contained(when_loaded, {"torch.utils.data.dataloader": self._install}, quiet, self._undo)
+
+    def step_ended(self) -> list[Any] | None:
+        """What is known of the first steps, once they are over: a line of the observer's, if ranks can be compared."""
+        if self._done:
+            return None
+        self._ends += 1
+        if self._batches:
+            self._steps.append(zlib.crc32(repr(self._batches).encode()))
+            self._batches = []
+        if len(self._steps) < _FIRST_STEPS and self._ends < _MOST_ENDS:
+            return None
+        self.close()
+        known = len(self._steps) == _FIRST_STEPS
+        return ["d", self._steps] if known and contained(_each_rank_has_the_model) else None
+
+    def close(self) -> None:
+        """Leave the loaders alone."""
+        self._done = True
+        while self._undo:
+            contained(self._undo.pop())
+
+    def _install(self, module: Any) -> None:
+        kind = module._BaseDataLoaderIter
+        original = kind.__next__
+
+        def __next__(iterator: Any) -> Any:
+            batch = original(iterator)
+            if not self._done:
+                contained(self._saw, batch)
+            return batch
+
+        kind.__next__ = __next__
+        self._undo.append(partial(_put_back, kind, __next__, original))
+
+    def _saw(self, batch: Any) -> None:
+        found: list[Any] = []
+        _leaves(batch, found, _DEEPEST)
+        if found and len(self._batches) < _MOST_LEAVES:
+            self._batches.append(zlib.crc32(repr(found).encode()))
+
+
+def _put_back(kind: Any, ours: Any, original: Any) -> None:
+    if kind.__next__ is ours:  # else somebody has wrapped it since
+        kind.__next__ = original
+
+
+def _leaves(value: Any, found: list[Any], depth: int) -> None:
+    """Some of what each tensor on the CPU, and each text or number, in a batch holds."""
+    if len(found) >= _MOST_LEAVES:
+        return
+    if isinstance(value, (str, int, float)):
+        found.append(value)
+    elif isinstance(value, (list, tuple, dict)) and depth:
+        for each in value.values() if isinstance(value, dict) else value:
+            _leaves(each, found, depth - 1)
+    elif type(value) is sys.modules["torch"].Tensor and value.device.type == "cpu" and value.is_contiguous():
+        size = value.numel() * value.element_size()
+        part = min(_PLACE_BYTES, size)
+        places = sorted({(size - part) * place // (_PLACES - 1) for place in range(_PLACES)}) if size else ()
+        begin = value.data_ptr()
+        found.append((tuple(value.shape), [zlib.crc32(ctypes.string_at(begin + place, part)) for place in places]))
+
+
+def _each_rank_has_the_model(modules: Any = sys.modules) -> bool:
+    """Whether all ranks train the whole model: where some share it, they have to see the same samples."""
+    distributed: Any = modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        return False
+    split = [name for name in _SPLITS_THE_MODEL if name in modules]
+    if split and "torch.distributed.fsdp" not in modules:  # which loads the second one itself
+        return False
+    world = distributed.get_world_size()
+    groups = distributed.distributed_c10d._world.pg_group_ranks.values()
+    return world > 1 and not any(1 < len(ranks) < world for ranks in groups)
 
 
 FIRST_S = 0.5  # until a worker knows its number

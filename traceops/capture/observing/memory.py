@@ -78,8 +78,7 @@ class MemoryWatch:
         if self._off or os.getpid() != self._pid:
             return
         torch: Any = sys.modules["torch"]
-        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-        if attach is not None:
+        if (attach := getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)) is not None:
             attach(self._ran_out)
         if self._history:
             self._record_history()
@@ -125,8 +124,7 @@ def _ran_out_beside(folder: Path) -> list[Path]:
 
 
 def _held() -> dict[str, int] | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
         return None
     return {"allocated": int(torch.cuda.memory_allocated()), **stored_bytes("cuda")}
 
@@ -149,8 +147,7 @@ def stored_bytes(device: str) -> dict[str, int]:
     for one in found["parameters"]:
         if not one.is_leaf:
             continue
-        gradient = contained(getattr, one, "grad")
-        if gradient is not None:
+        if (gradient := contained(getattr, one, "grad")) is not None:
             found["gradients"].append(gradient)
     seen: set[int] = set()
     return {name: sum(contained(_own_bytes, one, device, seen) or 0 for one in own) for name, own in found.items()}
@@ -178,8 +175,7 @@ def _own_bytes(tensor: Any, device: str, seen: set[int]) -> int:
 
 def _plain(tensor: Any) -> Iterator[Any]:
     """The tensors that one with parts of its own (a DTensor, a quantised one) is made of."""
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is None:
+    if (flatten := getattr(tensor, "__tensor_flatten__", None)) is None:
         yield tensor
         return
     for name in flatten()[0]:

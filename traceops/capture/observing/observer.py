@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
-from traceops.capture.observing.loader_workers import LoaderWorkers
+from traceops.capture.observing.loader_workers import FirstSamples, LoaderWorkers
 from traceops.capture.observing.stacks import NoLooks, Stacks, looks
 from traceops.capture.observing.step_clock import (
     COMPILED,
@@ -139,13 +139,14 @@ class Observer:
         self._weighed, self._weigh_from_ns = 0, 0  # looks at what tensors hold, and when the next one is due
         self._looks = looks(self._way)
         self._thread = daemon_thread("traceops-observer", self._run)
-        self._workers = LoaderWorkers(folder)
+        self._workers, self._samples = LoaderWorkers(folder), FirstSamples()
         self._garbage = GarbageTime(self._way)
         try:
             self._thread.start()
         except BaseException:
             self._garbage.close()
             self._workers.close()
+            self._samples.close()
             raise
 
     @property
@@ -172,6 +173,8 @@ class Observer:
                 step = self._step
                 ns, count = self._compilations.take(step)
                 self._clock.ended(self._garbage.take(), ns, count, flags)
+                if (seen := self._samples.step_ended()) is not None:
+                    self._compilations.notes.append(seen)
                 if self._way.begun_ns >= self._weigh_from_ns:
                     self._weigh(step, self._way.begun_ns)
             except Exception as error:
@@ -191,8 +194,7 @@ class Observer:
         if self.trouble is not None or self._under_profiler or self._after_window or self._way.count < FIRST:
             return
         due_ns = min(due_ns, self._clock.due_ns())
-        times = self._compilations.times()
-        if times is None or isinstance(times, dict):
+        if (times := self._compilations.times()) is None or isinstance(times, dict):
             self._way.arm(until, due_ns, filed_ns, sys.modules, times, COMPILED, self._compilations.seen)
 
     def close(self) -> bool:
@@ -206,6 +208,7 @@ class Observer:
         self._looks.end()
         self._garbage.close()
         self._workers.close()
+        self._samples.close()
         self._thread.join(_JOIN_S)
         return True
 
@@ -220,6 +223,7 @@ class Observer:
         self._way.rest()
         self._looks.end()
         self._workers.close()
+        self._samples.close()
         contained(self._garbage.close)
 
     def _run(self) -> None:
@@ -260,7 +264,7 @@ class Observer:
             if self._looking and (slow or at >= due):
                 since = max(last, step_begun) if slow else last
                 weight_us = max(min(at - since, int(_MOST_WEIGHT * wait_ns)), 0) // 1000
-                self._stacks.sample(self._first + count, weight_us, look)
+                self._stacks.sample(self._first + count, weight_us, look, (at - step_begun) // 1000)
                 self._pace.looked(time.perf_counter_ns() - begin, early=at < due)
                 last = at
             elif self._looking:
@@ -302,8 +306,7 @@ class Observer:
     def _count(self) -> None:
         if self._device is None:
             return
-        counters = allocator_counters(self._device)
-        if counters is not None:
+        if (counters := allocator_counters(self._device)) is not None:
             self._compilations.notes.append(["m", self._step, *counters])
 
     def _weigh(self, step: int, now: int) -> None:
@@ -315,13 +318,11 @@ class Observer:
         if self._device is None:
             return
         self._weighed += 1
-        found = allocator_bytes(self._device)
-        if found is not None:
+        if (found := allocator_bytes(self._device)) is not None:
             self._compilations.notes.append(["b", step, *found])
 
     def _write(self) -> None:
-        ready = self._way.take()
-        if ready:
+        if ready := self._way.take():
             _append(self._steps, ready)
         notes, self._compilations.notes = self._compilations.notes, []
         lines: list[list[Any]] = [*self._stacks.take(), *notes]

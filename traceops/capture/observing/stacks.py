@@ -132,15 +132,19 @@ class Stacks:
         self._frames: dict[tuple[int, int], int] = {}  # code and line -> frame
         self._stacks: dict[bytes, int] = {}
         self._samples: list[int] = []
+        self._since_begin: list[int] = []
         self._new: list[list[Any]] = []
         self._told = 0  # frames
         self.count = 0
 
-    def sample(self, step: int, weight_us: int, look: Look | None = None) -> None:
-        """Count one look, which stands for so many µs of step number `step`; None: look now."""
+    def sample(self, step: int, weight_us: int, look: Look | None = None, since_begin_us: int | None = None) -> None:
+        """Count one look, which stands for so many µs of step number `step`; None: look now.
+
+        since_begin_us: from the step's begin to the look; given with each look of a thread, or with none.
+        """
         numbers = self._look() if look is None else self._looked(look)
-        if numbers:
-            self._count(numbers, step, weight_us)
+        if numbers and self._count(numbers, step, weight_us) and since_begin_us is not None:
+            self._since_begin.append(max(since_begin_us, 0))
 
     def _looked(self, look: Look) -> list[int]:
         _, _, _, frames, thread, beside = look
@@ -152,8 +156,7 @@ class Stacks:
     def _has_just_begun(self, code: CodeType, instruction: int) -> bool:
         """See `is_begin`: then the time before is its caller's, or the collector's that told it."""
         where = (id(code), instruction)
-        begun = self._begun.get(where)
-        if begun is None:
+        if (begun := self._begun.get(where)) is None:
             self._codes[id(code)] = code
             begun = self._begun[where] = is_begin(code, instruction)
         return begun
@@ -169,28 +172,28 @@ class Stacks:
     def _look(self) -> list[int]:
         """Where the thread is now; nothing where it is gone."""
         frames = all_frames()
-        frame = frames.get(self._thread)
-        if frame is None:
+        if (frame := frames.get(self._thread)) is None:
             return []
         numbers = self._walk(frame)
         if frame.f_code.co_name == _ENGINE:
-            numbers = self._walk_engine(frames) + numbers
+            # the frames of a thread that autograd itself started
+            numbers = next((self._walk(frames[ident]) for ident in frames if self._is_engines(ident)), []) + numbers
         # Before anything else: what a frame holds would live as long as we look.
         frame = None
         frames.clear()
         return numbers
 
-    def _count(self, numbers: list[int], step: int, weight_us: int) -> None:
+    def _count(self, numbers: list[int], step: int, weight_us: int) -> bool:
         numbers.reverse()
         key = array("I", numbers).tobytes()
-        stack = self._stacks.get(key)
-        if stack is None:
+        if (stack := self._stacks.get(key)) is None:
             if len(self._stacks) >= _MOST_STACKS:
-                return
+                return False
             stack = self._stacks[key] = len(self._stacks)
             self._new.append(["s", numbers])
         self._samples += (step, stack, weight_us)
         self.count += 1
+        return True
 
     def _walk(self, innermost: FrameType) -> list[int]:
         numbers: list[int] = []
@@ -205,13 +208,6 @@ class Stacks:
             numbers.append(self._place(code, place, frame.f_lineno) if number is None else number)
         return numbers
 
-    def _walk_engine(self, frames: dict[int, FrameType]) -> list[int]:
-        """The frames of a thread that autograd itself started."""
-        for ident in frames:
-            if self._is_engines(ident):
-                return self._walk(frames[ident])
-        return []
-
     def _is_engines(self, ident: int) -> bool:
         """Whether neither Python nor we have started this thread."""
         if ident == self._thread or ident in getattr(threading, "_active", {}):
@@ -221,8 +217,7 @@ class Stacks:
     def _place(self, code: CodeType, place: tuple[int, int], line: int | None) -> int:
         self._codes[id(code)] = code
         where = (id(code), line or 0)
-        number = self._frames.get(where)
-        if number is None:
+        if (number := self._frames.get(where)) is None:
             number = self._frames[where] = len(self._frames)
             name = getattr(code, "co_qualname", code.co_name)
             self._new.append(["f", name, code.co_filename, code.co_firstlineno, line or 0, None])
@@ -233,6 +228,7 @@ class Stacks:
         """The lines since it was asked last."""
         made, self._new = self._new, []
         samples, self._samples = self._samples, []
+        since_begin, self._since_begin = self._since_begin, []
         without = []
         for line in made:
             if line[0] == "f":
@@ -240,14 +236,12 @@ class Stacks:
                 if line[5] is not None and without_gradients(linecache.getlines(line[2]), line[4]):
                     without.append(self._told)
                 self._told += 1
-        return [*made, *([["n", without]] if without else []), *([["t", samples]] if samples else [])]
+        return [*made, *([["n", without]] if without else []), *([["t", samples, since_begin]] if samples else [])]
 
 
 def is_begin(code: CodeType, instruction: int) -> bool:
     """Whether a function is only called there. Python lets others run first there, and then at the next call or loop.
-
-    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it.
-    """
+    So a look that was due in C, as in the collector that then calls who wants to know, finds the function behind it."""
     if not 0 <= instruction < len(code.co_code) or code.co_code[instruction] != _RESUME:
         return False
     return code.co_code[instruction + 1] == 0  # others are behind a `yield` or an `await`

@@ -154,17 +154,14 @@ class StepClock:
             number, (begin, end) = self._open[0]
             if end.query():
                 self._way.on_device(number, min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US))
-                self._spare_again(begin, end)
+                # of a step that is known; its end may be the begin of the next one
+                shared = end is self._since or (len(self._open) > 1 and self._open[1][1][0] is end)
+                if len(self._spare) < 2 * _MOST_PENDING:
+                    self._spare += [begin] if shared else [begin, end]
             elif len(self._open) <= _MOST_PENDING:
                 break
             self._open.popleft()
         self._way.held = self._open[0][0] if self._open else sys.maxsize
-
-    def _spare_again(self, begin: Any, end: Any) -> None:
-        """Of a step that is known; its end may be the begin of the next one."""
-        shared = end is self._since or (len(self._open) > 1 and self._open[1][1][0] is end)
-        if len(self._spare) < 2 * _MOST_PENDING:
-            self._spare += [begin] if shared else [begin, end]
 
     def _event(self) -> Any:
         """A new event on the current stream; None without a GPU, and while its work is captured into a graph."""
@@ -228,8 +225,7 @@ class Compilations:
 
     def take(self, step: int) -> tuple[int, int]:
         """Nanoseconds and number of the compilations since it was asked last."""
-        times = self.times()
-        if not times:
+        if not (times := self.times()):
             self.seen = 0  # torch._dynamo.reset() empties it
             return 0, 0
         took = next((times[name] for name in COMPILED if name in times), ())
@@ -266,8 +262,7 @@ class Compilations:
 def allocator_counters(device: int) -> tuple[int, int, int] | None:
     """cudaMalloc calls, retries after memory ran out, and cudaFree calls so far; None where torch does not tell."""
     torch = sys.modules.get("torch")
-    read = getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)
-    if read is None:
+    if (read := getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)) is None:
         return None
     stats = read(device)
     return (
@@ -279,12 +274,9 @@ def allocator_counters(device: int) -> tuple[int, int, int] | None:
 
 def allocator_bytes(device: int) -> tuple[int, int, int, int, int] | None:
     """Bytes that tensors hold, that are reserved, that lie free between blocks in use; most held and reserved so far.
-
-    None where torch does not tell.
-    """
+    None where torch does not tell."""
     torch = sys.modules.get("torch")
-    read = getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)
-    if read is None:
+    if (read := getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)) is None:
         return None
     stats = read(device)
     held, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]

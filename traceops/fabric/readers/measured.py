@@ -101,10 +101,8 @@ class _TestRun(Struct):
 
 
 def holds_nccl_tests(path: str) -> bool:
-    """Whether a text file has the head of such a table; of a large one, the first 64 MiB count.
-
-    Raises InputError where it cannot be read.
-    """
+    """Whether a text file has the head of such a table; of a large one, the first 64 MiB count. Raises InputError where
+    it cannot be read."""
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
@@ -170,7 +168,12 @@ class _TestsReader:
             self._open.out_of_bounds = (self._open.out_of_bounds or 0) + int(bounds[1])
         elif (average := _AVERAGE.search(line)) is not None:
             self._end_broken()
-            self._take_headless()
+            # the rows of a table whose end came without its head
+            if not self._open.header:
+                self._open.has_root = all(_headless(line) for _, line in self._headless)
+                for number, line in self._headless:
+                    self._take_row(number, line)
+            self._headless.clear()
             self._open.average, self._open.ended = float(average[1]), True
 
     def _take_row(self, number: int, line: str) -> bool:
@@ -190,14 +193,6 @@ class _TestsReader:
         else:
             return False
         return True
-
-    def _take_headless(self) -> None:
-        """The rows of a table whose end came without its head."""
-        if not self._open.header:
-            self._open.has_root = all(_headless(line) for _, line in self._headless)
-            for number, line in self._headless:
-                self._take_row(number, line)
-        self._headless.clear()
 
     def _quote(self, number: int, line: str) -> Quote:
         return Quote(self._path, number, line.strip()[:_QUOTED])
@@ -434,8 +429,7 @@ class _Reading:
         else:
             op, number, nbytes, gbs = one.coll, one.coll_sn, one.coll_msg_size_bytes, one.coll_busbw_gbs
         who = header.id, header.rank
-        tally = self.tallies.get((who, op, is_p2p))
-        if tally is None:
+        if (tally := self.tallies.get((who, op, is_p2p))) is None:
             if len(self.tallies) >= _MOST_KEYS:
                 return
             self.headers.setdefault(who, (header, path))
@@ -447,8 +441,7 @@ class _Reading:
             tally.written[second] = tally.last
         if isinstance(gbs, float) and math.isfinite(gbs) and gbs > 0:
             key = who, op, nbytes.bit_length()
-            values = self.values.get(key)
-            if values is None:
+            if (values := self.values.get(key)) is None:
                 if len(self.values) >= _MOST_KEYS:
                     return
                 values = self.values[key] = _Values(nbytes, nbytes)
@@ -458,8 +451,7 @@ class _Reading:
 def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> measured.Inspector | None:
     """What the files tell together; None where no line could be used. What was left out goes to `problems`."""
     reading = _Reading()
-    used = tuple(path for path in paths if _read_or_tell(path, reading, problems))
-    if not used:
+    if not (used := tuple(path for path in paths if _read_or_tell(path, reading, problems))):
         return None
     completed = []
     for (who, op, is_p2p), tally in sorted(reading.tallies.items()):

@@ -201,11 +201,9 @@ _MOST_NVML = 16
 
 
 class _Lane(Struct):
-    """One device of one process. starting: a communicator between its START and its COMPLETE.
-
-    The rest waits for a COMPLETE without START, as NCCL printed it until 2.17. late: links by how many communicators
-    there were before. splits: by the parent's pointer.
-    """
+    """One device of one process. starting: a communicator between its START and its COMPLETE. The rest waits for a
+    COMPLETE without START, as NCCL printed it until 2.17. late: links by how many communicators there were before.
+    splits: by the parent's pointer."""
 
     members: list[Member] = field(default_factory=list)
     starting: Member | None = None
@@ -229,15 +227,13 @@ class Communicators:
 
     def starting(self, speaker: Speaker) -> int:
         """Ranks of the communicator that a process starts or last started; 0 where not known."""
-        lane = self._lanes.get(speaker)
-        if lane is None:
+        if (lane := self._lanes.get(speaker)) is None:
             return 0
         member = lane.starting or (lane.members[-1] if lane.members else None)
         return 0 if member is None else member.init.size
 
     def _lane(self, speaker: Speaker) -> _Lane:
-        lane = self._lanes.get(speaker)
-        if lane is None:
+        if (lane := self._lanes.get(speaker)) is None:
             lane = _Lane()
             if len(self._lanes) < _MOST_LANES:
                 self._lanes[speaker] = lane
@@ -281,8 +277,7 @@ class Communicators:
         named = None if link.pointer is None else self._pointers.get((speaker.host, speaker.pid, link.pointer))
         member = named or lane.starting
         links = member.links if member is not None and member.fits(link) else lane.links
-        seen = links.get(link)
-        if seen is not None:
+        if (seen := links.get(link)) is not None:
             seen.channels |= 1 << channel
         elif self._kept < _MOST_PENDING:
             self._kept += 1
@@ -311,8 +306,7 @@ class Communicators:
         (lane.starting or lane).channels = counts
 
     def take_nodes(self, speaker: Speaker, pointer: str, nodes: int) -> None:
-        member = self._pointers.get((speaker.host, speaker.pid, pointer))
-        if member is not None:
+        if (member := self._pointers.get((speaker.host, speaker.pid, pointer))) is not None:
             member.nodes = nodes
 
     def devices(self) -> dict[tuple[str, str], int]:

@@ -62,10 +62,8 @@ class NcclLine(NamedTuple):
 
 
 def holds_nccl_lines(path: str) -> bool:
-    """Whether a text file holds lines of NCCL or RCCL; of a large one, the first 64 MiB count.
-
-    Raises InputError where it cannot be read.
-    """
+    """Whether a text file holds lines of NCCL or RCCL; of a large one, the first 64 MiB count. Raises InputError where
+    it cannot be read."""
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
@@ -107,8 +105,7 @@ class LineReader:
                     yield NcclLine(number, speaker, False, line[at:], line[begin:])
 
     def _messages(self, number: int, line: bytes) -> Iterator[NcclLine]:
-        marks = list(_MARK.finditer(line))
-        if not marks:
+        if not (marks := list(_MARK.finditer(line))):
             if (version := _VERSION.search(line)) is not None:
                 message = line[version.start() :]
                 yield NcclLine(number, NOBODY, False, message, message)
@@ -134,46 +131,38 @@ class LineReader:
         last = line.rfind(b" ", start, max(line.rfind(b" [", start, end), start)) + 1 or start
         if is_first and (known := self._heads.get(line[last:end])) is not None:
             return last + known[0], known[1]
-        found = _parsed(line, max(start, end - _HEAD_BYTES), end)
-        if found is None:
+        if (found := _parsed(line, max(start, end - _HEAD_BYTES), end)) is None:
             return start, NOBODY
         begin, host, pid, device = found
         if not is_first and begin > start:
             # Joined to the line before: the host is one that was seen with this process where it was not.
             hosts = self._hosts.get((pid, device), ())
-            joined = next((name for name in hosts if host.endswith(name)), None)
-            if joined is None:
+            if (joined := next((name for name in hosts if host.endswith(name)), None)) is None:
                 return begin, NOBODY
             return begin + len(host) - len(joined), Speaker(joined, pid, device)
         if host[:2].isdigit() and _TIME_ZONE.search(line, start, begin) is not None:
             begin, host = begin + 2, host[2:]
         speaker = Speaker(host.partition(".")[0], pid, device)
-        self._remember(speaker)
+        if self._processes < _MOST_HEADS:
+            hosts = self._hosts.setdefault((speaker.pid, speaker.device), set())
+            self._processes += speaker.host not in hosts
+            hosts.add(speaker.host)
         if begin >= last:
             if len(self._heads) >= _MOST_HEADS:  # timestamps without a space make every one new
                 self._heads.clear()
             self._heads[line[last:end]] = begin - last, speaker
         return begin, speaker
 
-    def _remember(self, speaker: Speaker) -> None:
-        if self._processes < _MOST_HEADS:
-            hosts = self._hosts.setdefault((speaker.pid, speaker.device), set())
-            self._processes += speaker.host not in hosts
-            hosts.add(speaker.host)
-
 
 def _parsed(line: bytes, start: int, end: int) -> tuple[int, str, int, int] | None:
     """Where the host's name begins, the name, process and device of the head that ends at `end`."""
     at = end
     for _ in range(_MOST_BRACKETS):
-        at = line.rfind(b" [", start, at)
-        if at < 0:
+        if (at := line.rfind(b" [", start, at)) < 0:
             return None
-        device = _DEVICE.match(line, at, end)
-        if device is None:
+        if (device := _DEVICE.match(line, at, end)) is None:
             continue
-        numbers = _NUMBERS.search(line, max(start, at - 22), at)
-        if numbers is None:
+        if (numbers := _NUMBERS.search(line, max(start, at - 22), at)) is None:
             continue
         before = line[start : numbers.start()]
         host = before[len(before.rstrip(_HOST)) :].lstrip(b".-")
@@ -255,8 +244,7 @@ class InitLine(Struct, frozen=True):
 
 
 def read_init(message: bytes) -> InitLine | None:
-    match = _INIT.search(message)
-    if match is None:
+    if (match := _INIT.search(message)) is None:
         return None
     rank, size = int(match[2]), int(match[3])
     comm_id, parent = _COMM_ID.search(match[7]), _PARENT.search(match[7])
@@ -290,8 +278,7 @@ def read_counts(message: bytes) -> tuple[int, int | None, int] | None:
 
 def read_pattern(message: bytes) -> tuple[int, int, float, float, str, str] | None:
     """Pattern, channels, GB/s a channel inside hosts and between them, and the farthest path of each."""
-    match = _PATTERN.match(message)
-    if match is None:
+    if (match := _PATTERN.match(message)) is None:
         return None
     return (
         int(match[1]), int(match[2]), float(match[3]), float(match[4]), match[5].decode(), match[6].decode()
@@ -306,11 +293,7 @@ def read_ring(message: bytes) -> tuple[int, ...] | None:
 
 def read_link(text: bytes) -> Link | None:
     """What follows ``Channel 00/0 : ``."""
-    match = _LINK.match(text)
-    if match is None:
-        return None
-    way = _way(match[6])
-    if way is None:
+    if (match := _LINK.match(text)) is None or (way := _way(match[6])) is None:
         return None
     transport, detail, device, gdr, proxy = way
     return Link(
@@ -334,8 +317,7 @@ def read_collnet(text: bytes) -> Link | None:
 
 def _way(text: bytes) -> tuple[Transport, str, int | None, bool, int | None] | None:
     if text.startswith(b"NET/"):
-        net = _NET.match(text)
-        if net is None:
+        if (net := _NET.match(text)) is None:
             return None
         proxy = None if net[3] is None else int(net[3])
         return "NET", net[1].decode(errors="replace"), int(net[2]), net[4] is not None, proxy

@@ -87,10 +87,8 @@ _NEEDLES: tuple[bytes, ...] = (
 
 
 class _NcclProcess(Struct):
-    """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``.
-
-    absent, off and broken: networks without a device, switched off, and with devices that cannot be used.
-    """
+    """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``. absent, off and broken: networks
+    without a device, switched off, and with devices that cannot be used."""
 
     devices: dict[str, dict[int, str]] = field(default_factory=dict)
     gdr: dict[str, dict[str, bool]] = field(default_factory=dict)
@@ -119,8 +117,7 @@ class Networks:
         process, message = self._processes[key], line.message
         if line.warns and b"ibv_" in message and _HARMLESS not in message:
             process.broken.add("IB")
-        event = _event(message, process)
-        if event is not None:
+        if (event := _event(message, process)) is not None:
             self._add(event, line, path)
         if (using := _USING.match(message)) is not None:
             devices = process.devices.setdefault(using[1].decode(), {})
@@ -209,15 +206,13 @@ def _event(message: bytes, process: _NcclProcess) -> tuple[nccl.NetworkEventKind
 
 def _plugin_event(message: bytes) -> tuple[nccl.NetworkEventKind, str | None] | None:
     """What opening the plugin's library gave."""
-    missing = _MISSING.match(message)
-    if missing is not None:
+    if (missing := _MISSING.match(message)) is not None:
         names = missing["names"] or missing["name"] or b""
         asked = [name.rstrip(b".,") for name in names.partition(b"Using internal")[0].split()]
         if not asked or b"none" in asked or all(_DEFAULT_PLUGIN.match(name) for name in asked):
             return "no_plugin", None
         return "plugin_missing", asked[0].decode(errors="replace")
-    loader = _LOADER.search(message)
-    if loader is None:
+    if (loader := _LOADER.search(message)) is None:
         return None
     library, said = loader[1], loader[2]
     name = library.decode(errors="replace")
@@ -274,10 +269,8 @@ _MOST_NAMES = 100
 
 
 def read_nccl_log(paths: Sequence[str]) -> nccl.NcclLog:
-    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over.
-
-    The files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read.
-    """
+    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over. The
+    files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read."""
     reader = _Reader()
     lines = nccl_lines.LineReader()
     for path in paths:
@@ -309,7 +302,16 @@ class _Reader:
 
     def take(self, line: nccl_lines.NcclLine, path: str) -> None:
         if line.warns:
-            self._warning(line, path)
+            message = line.message.rstrip()
+            if any(words in message for words in _P2P_DISABLED):
+                self._disabled(line, path)
+            for word, rest, kind in _HOST_REMARKS:
+                if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
+                    quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
+                    self._remarks.setdefault((kind, line.speaker.host), quote)
+            self._networks.take(line, path)
+            if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
+                self._warnings[message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
             return
         if line.speaker not in self._informed and len(self._informed) < _MOST_REMEMBERED and b"NCCL INFO " in line.raw:
             self._informed.add(line.speaker)
@@ -321,8 +323,7 @@ class _Reader:
     def _channel(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
         head, _, text = message.partition(b" : ")
-        link = self._links.get(text)
-        if link is None and text not in self._links:
+        if (link := self._links.get(text)) is None and text not in self._links:
             if len(self._links) >= _MOST_REMEMBERED:
                 self._links.clear()
             link = self._links[text] = (
@@ -341,18 +342,6 @@ class _Reader:
             own = link.destination if link.is_receive else link.source
             self._nameless.take_link(nccl_lines.Speaker("", own, -1), link, int(channel), path, line.number, line.raw)
 
-    def _warning(self, line: nccl_lines.NcclLine, path: str) -> None:
-        message = line.message.rstrip()
-        if any(words in message for words in _P2P_DISABLED):
-            self._disabled(line, path)
-        for word, rest, kind in _HOST_REMARKS:
-            if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
-                quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
-                self._remarks.setdefault((kind, line.speaker.host), quote)
-        self._networks.take(line, path)
-        if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
-            self._warnings[message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
-
     def _other(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
         if message in self._telling_nothing or b": opCount " in message:  # of every call, with subsystem COLL
@@ -363,8 +352,7 @@ class _Reader:
         if speaker is nccl_lines.NOBODY:
             self._told(line, path)
             return
-        section = self._systems.of(speaker)
-        if section is not None:
+        if (section := self._systems.of(speaker)) is not None:
             if section.take(message, line.number, line.raw):
                 return
             if section.paths:  # its last lines
@@ -420,8 +408,7 @@ class _Reader:
             )
 
     def _choice(self, line: nccl_lines.NcclLine, path: str) -> None:
-        match = _CHOICE.match(line.message)
-        if match is None:
+        if (match := _CHOICE.match(line.message)) is None:
             return
         op = None if match[1] is None else match[1].decode()
         algorithm, protocol = match[3].decode(), match[4].decode()

@@ -85,9 +85,15 @@ class SystemSection(Struct):
             if node is not None and len(self.gpus) + len(self.nics) < _MOST_DEVICES:
                 self._take_node(node, message.index(b"+"), line, raw)
             return node is not None
-        owner = _OWNER.match(message)
-        if owner is not None:
-            self._take_paths(owner, message, line, raw)
+        if (owner := _OWNER.match(message)) is not None:
+            one = _key(owner)
+            quote = Quote(self.path, line, quoted(raw))
+            for match in _PATH.finditer(message, owner.end()):
+                kind, other = _KINDS.get(match[6]), _key(match)
+                if kind is None or one == other or len(self.paths) >= _MOST_PATHS:
+                    continue
+                if (other, one) not in self.paths and not (one.startswith(b"NET") and other.startswith(b"NET")):
+                    self.paths.setdefault((one, other), Path(kind, gbs=float(match[5]), quote=quote))
         return owner is not None
 
     def _take_node(self, node: re.Match[bytes], depth: int, line: int, raw: bytes) -> None:
@@ -120,16 +126,6 @@ class SystemSection(Struct):
 
     def _take_nic(self, number: int, speed: bytes) -> None:
         self.nics.setdefault(number, (self._card, self._numa, float(speed) if _SPEED.match(speed) else None))
-
-    def _take_paths(self, owner: re.Match[bytes], message: bytes, line: int, raw: bytes) -> None:
-        one = _key(owner)
-        quote = Quote(self.path, line, quoted(raw))
-        for match in _PATH.finditer(message, owner.end()):
-            kind, other = _KINDS.get(match[6]), _key(match)
-            if kind is None or one == other or len(self.paths) >= _MOST_PATHS:
-                continue
-            if (other, one) not in self.paths and not (one.startswith(b"NET") and other.startswith(b"NET")):
-                self.paths.setdefault((one, other), Path(kind, gbs=float(match[5]), quote=quote))
 
 
 def _key(match: re.Match[bytes]) -> bytes:

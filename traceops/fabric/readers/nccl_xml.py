@@ -162,10 +162,8 @@ def _link(gpu: Element) -> Element:
 
 
 def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], tuple[int, float | None]]:
-    """Links of a kind between pairs of GPUs, and the share of them that leads back where it is not all.
-
-    A switch gives each pair as many as the one with fewer has. Of a pair whose two ways differ the key has the wider.
-    """
+    """Links of a kind between pairs of GPUs, and the share of them that leads back where it is not all. A switch gives
+    each pair as many as the one with fewer has. Of a pair whose two ways differ the key has the wider."""
     by_bus = {_bus_id(parents): label for label, _, parents in gpus}
     direct: defaultdict[tuple[str, str], int] = defaultdict(int)
     switched: defaultdict[str, int] = defaultdict(int)
@@ -249,8 +247,7 @@ def read_topology_xml(path: str) -> tuple[Machine, ...]:
         if cpu.tag == "cpu":
             hosts.setdefault(cpu.attributes.get("host_hash"), []).append(cpu)
     machines = [_machine(path, host if len(hosts) > 1 else None, cpus) for host, cpus in hosts.items()]
-    machines = [machine for machine in machines if machine.gpus]
-    if not machines:
+    if not (machines := [machine for machine in machines if machine.gpus]):
         raise FileError(
             path,
             "names no GPU; it is no dump but a file for NCCL_TOPO_FILE, or of a run without GPUs: "
@@ -358,8 +355,7 @@ def _node(cpu: Element) -> int | None:
 
 def _pcie(parents: tuple[Element, ...]) -> Pcie | None:
     """What device and slot could do: NCCL reads their maximum, not the state."""
-    own = _own(parents)
-    if own is None:
+    if (own := _own(parents)) is None:
         return None
     width = own.whole("link_width")
     speed = re.match(r"(\d{1,3}(?:\.\d{1,3})?) GT/s", own.attributes.get("link_speed", ""), re.ASCII)

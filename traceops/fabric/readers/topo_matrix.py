@@ -141,8 +141,7 @@ def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
     """Who says a line, '' where nobody is named, and what; a row of a Markdown table without its bars."""
     if line.lstrip().startswith("|"):
         return "", line.replace("|", " ")
-    match = _SPEAKER.match(line)
-    if match is None or _LEGEND.match(line.strip()):
+    if (match := _SPEAKER.match(line)) is None or _LEGEND.match(line.strip()):
         return "", line
     rest = line[match.end() :]
     speaker = match[1] or match[2]
@@ -286,8 +285,7 @@ def _machine(path: str, matrix: Matrix) -> Machine | None:
     gpus, nics = [], []
     paths: dict[tuple[str, str], Path] = {}
     for label in dict.fromkeys(matrix.labels):
-        row = matrix.rows.get(label)
-        if row is not None:
+        if (row := matrix.rows.get(label)) is not None:
             _add_paths(paths, matrix.labels, label, row, path, pci_only=matrix.pci_only)
         if gpu := GPU.fullmatch(label):
             cpus, numa = _affinity(matrix, row)
@@ -325,24 +323,21 @@ def _affinity(matrix: Matrix, row: Row | None) -> tuple[str | None, int | None]:
     words = row.words[len(matrix.labels) :]
     columns = matrix.columns or ["CPU Affinity", "NUMA Affinity"]
     if len(words) < len(columns) and "\t" in row.tail and words:
-        words = _tabbed(row.tail, len(words))
+        # the last `count` words of a line with the empty cells between them, as tabs tell
+        count = len(words)
+        cells = [cell.strip() for cell in row.tail.rstrip().split("\t")]
+        first = len(cells)
+        while first > 0 and count > 0:
+            first -= 1
+            count -= len(cells[first].split())
+        while first > 0 and not cells[first - 1]:  # the cell before the first word is empty: so is a column
+            first -= 1
+        words = cells[first:]
     elif len(words) < len(columns) and words and not re.search("[,-]", words[0]):
         words = ["", *words]  # a list of cores is what is missing: a node's number has no range
     told = dict(zip(columns, words, strict=False))
     cpus = told.get("CPU Affinity", "")
     return (cpus if CORES.fullmatch(cpus) else None), _one_node(told.get("NUMA Affinity", ""))
-
-
-def _tabbed(tail: str, count: int) -> list[str]:
-    """The last `count` words of a line with the empty cells between them, as tabs tell."""
-    cells = [cell.strip() for cell in tail.rstrip().split("\t")]
-    first = len(cells)
-    while first > 0 and count > 0:
-        first -= 1
-        count -= len(cells[first].split())
-    while first > 0 and not cells[first - 1]:  # the cell before the first word is empty: so is a column
-        first -= 1
-    return cells[first:]
 
 
 def _one_node(text: str) -> int | None:
@@ -448,7 +443,6 @@ def _add_link(told: _RocmTables, line: str, path: str, number: int) -> None:
 
 def _index(label: str, place: int) -> int | None:
     """A GPU's index: in its label, or, of bus ids, its place."""
-    match = _GPU.fullmatch(label)
-    if match is not None:
+    if (match := _GPU.fullmatch(label)) is not None:
         return int(match[1])
     return None if normal_bus_id(label) is None else place

@@ -47,14 +47,10 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
         op.record for op in operations
     ] != list(range(len(operations)))
     for run in runs:
-        if not (unfinished_only and _launch_is_over(run)):
+        # in a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went
+        if not (unfinished_only and len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)):
             result += _uncoalesced(run)
     return result
-
-
-def _launch_is_over(run: list[Operation]) -> bool:
-    """In a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went."""
-    return len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)
 
 
 def _order(numbers: list[int]) -> list[int]:
@@ -62,10 +58,8 @@ def _order(numbers: list[int]) -> list[int]:
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:
-    """Operations launched together: the last entry stands for the launch, and only it has a state.
-
-    Sends and receives stay apart, with that state; collectives become one with all their sizes.
-    """
+    """Operations launched together: the last entry stands for the launch, and only it has a state. Sends and receives
+    stay apart, with that state; collectives become one with all their sizes."""
     if len(run) == 1 or not run[-1].op.lower().endswith(_WRAPPER):
         return run
     last = run[-1]
@@ -204,10 +198,8 @@ def is_dump(head: bytes) -> bool:
 
 
 def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
-    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used.
-
-    Raises InputError for a file that is no dump, or from which nothing can be read.
-    """
+    """One rank's dump, and what is wrong with it in words ('' if nothing): what could be read is used. Raises
+    InputError for a file that is no dump, or from which nothing can be read."""
     document, damage = _document(path)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}
@@ -259,8 +251,7 @@ def _document(path: Path) -> tuple[Any, str]:
             parts = salvage_plain(data)
         except ForbiddenPickle as forbidden:
             raise FileError(path, f"is not a flight-recorder dump and was not opened: {forbidden}") from forbidden
-        document = _assembled(parts)
-        if not document:
+        if not (document := _assembled(parts)):
             raise FileError(path, f"is cut off or damaged ({error}); nothing could be read from it") from error
         return document, reason("hangs", "cut_dump", error=error, count=len(document.get("entries", [])))
 
@@ -312,8 +303,7 @@ def _status(
     config = config if isinstance(config, dict) else {}
     names = _names_by_id(list(map(str, config)), entries, groups)
     for key, value in config.items():
-        name = names.get(str(key))
-        if name is not None and isinstance(value, dict):
+        if (name := names.get(str(key))) is not None and isinstance(value, dict):
             enqueued = _sequence(value.get("last_enqueued_collective"))
             result[name] = GroupStatus(enqueued, _sequence(value.get("last_completed_collective")), latest=enqueued)
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -163,8 +163,7 @@ class Attempts:
 
     def take(self, number: int, body: str) -> bool:
         """Whether the line tells that a process ended."""
-        ended = self._exits.take(number, body)
-        if ended is None:
+        if (ended := self._exits.take(number, body)) is None:
             return False
         if ended.pid is not None and ended.sure:
             if ended.pid not in self._pids and ended.ranks[0] in self._pids.values():
@@ -187,7 +186,9 @@ class Attempts:
                 self.begun, self._counts = number, {}
             return
         if self.begun and any(map(body.__contains__, _STEP_WORDS)):
-            self._look_for_steps(body)
+            for sight in sightings(body.encode(errors="replace")):
+                first, last = self._counts.get(sight.scale, (sight.number, sight.number))
+                self._counts[sight.scale] = min(first, sight.number), max(last, sight.number)
         if self._head is None and body.strip():
             self._head = body
         elif body == self._head:
@@ -195,11 +196,6 @@ class Attempts:
                 self._head = "\n"  # several processes begin alike, or it is a line of each step
             elif len(self._again) < _MOST_EXITS:
                 self._again.append(number)
-
-    def _look_for_steps(self, body: str) -> None:
-        for sight in sightings(body.encode(errors="replace")):
-            first, last = self._counts.get(sight.scale, (sight.number, sight.number))
-            self._counts[sight.scale] = min(first, sight.number), max(last, sight.number)
 
     @property
     def _went_well(self) -> bool:
@@ -226,7 +222,12 @@ class Attempts:
         for pid, event in self._killed:
             if pid in self._pids:
                 event.amend(accused=(self._pids[pid],))
-        self._place_fatal(events)
+        # Python says of itself which signal ended it, torchrun of which rank: one of each belong together
+        for words, code in _FATAL_SIGNALS.items():
+            told = [one for one in events.all_of("error", None) if words in one.event.text]
+            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
+            if len(told) == len(ranks) == 1:
+                told[0].amend(rank=ranks[0])
 
     def earlier(self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]) -> tuple[tuple[LogEvent, ...], ...]:
         """By attempt the events of those before the one of which `latest` tells.
@@ -261,14 +262,6 @@ class Attempts:
     def _lines_begun(self) -> list[int]:
         """The lines in which the log's beginning comes again."""
         return [line for one in self._beginnings.values() for line in one.found]
-
-    def _place_fatal(self, events: EventList) -> None:
-        """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
-        for words, code in _FATAL_SIGNALS.items():
-            told = [one for one in events.all_of("error", None) if words in one.event.text]
-            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
-            if len(told) == len(ranks) == 1:
-                told[0].amend(rank=ranks[0])
 
 
 def _all_outlived(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:
@@ -451,8 +444,7 @@ class _LogReader:
         self._unexplained.look_for_step(body)
         if self._events.says_nothing:
             self._unexplained.take(number, rank, body)
-        bare = bare_exception(body)
-        if bare is not None and not bare.startswith(NOT_THE_CAUSE):
+        if (bare := bare_exception(body)) is not None and not bare.startswith(NOT_THE_CAUSE):
             before = self._bare.get(rank)
             if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
                 self._bare[rank] = (number, bare)
@@ -481,8 +473,7 @@ class _LogReader:
             late = completed is None or event.sequence is None or event.sequence > completed
             return event.group is None and late
 
-        open_event = self._events.recent("timeout", rank, nameless)
-        if open_event is not None:
+        if (open_event := self._events.recent("timeout", rank, nameless)) is not None:
             open_event.amend(group=group["group"], group_description=group["description"] or None)
 
     def _is_echo(self, kind: LogKind, rank: int | None, fields: ToldFields) -> bool:
@@ -558,8 +549,7 @@ class _LogReader:
                 self._events.drop(before)  # what replaced it says more
             else:  # it was raised below, and says where that was called
                 before.amend(frames=before.event.frames + raised.frames)
-        open_event = self._told(raised.line, rank, raised.text, raised.frames)
-        if open_event is None:
+        if (open_event := self._told(raised.line, rank, raised.text, raised.frames)) is None:
             text = raised.text
             if raised.link == "cause" and before is not None and before.event.kind == "error":
                 self._events.drop(before)

@@ -45,10 +45,8 @@ class _Said(Struct, frozen=True):
 
 
 def without_passed(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, nodes that were ready again before a pod was deleted as 'passed'.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log, nodes that were ready again before a pod was deleted as 'passed'. Raises InputError where
+    the file cannot be read."""
     if not any(_NOT_READY in event.text for event in events):
         return events
     said, now = _read(path)
@@ -136,10 +134,8 @@ class _LastState(Struct, frozen=True):
 
 
 def with_pod_states(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, with what ended a container before its last start told as that.
-
-    A container that runs again or is done is over it: 'passed'. Raises InputError where the file cannot be read.
-    """
+    """The events of a log, with what ended a container before its last start told as that. A container that runs again
+    or is done is over it: 'passed'. Raises InputError where the file cannot be read."""
     ends = [event for event in events if event.kind in ("error", "memory", "exit")]
     states = list(_last_states(_text(path))) if ends and holds(path, _OF_PODS) else []
     lines_of = {event.line for event in ends}
@@ -176,7 +172,11 @@ def _last_states(text: Sequence[str]) -> Iterator[_LastState]:
 
 def _state(text: Sequence[str], place: int, indent: int) -> _LastState:
     end = _end_of(text, place, indent)
-    first, behind = _container(text, place, indent)
+    # the lines of the container that has the last state at `place`, from its heading or mark of a list on
+    first = place
+    while first > 0 and not _begins(text[first], indent):
+        first -= 1
+    behind = next((at for at in range(place + 1, len(text)) if _begins(text[at], indent)), len(text))
     own = text[place:end]
     now = next((at for at in range(first, behind) if _is_now(text[at], indent)), None)
     said = [] if now is None else text[now : _end_of(text, now, indent)]
@@ -200,15 +200,6 @@ def _end_of(text: Sequence[str], place: int, indent: int) -> int:
     return next(
         (at for at in range(place + 1, len(text)) if text[at].strip() and _indent(text[at]) <= indent), len(text)
     )
-
-
-def _container(text: Sequence[str], place: int, indent: int) -> tuple[int, int]:
-    """The lines of the container that has the last state at `place`, from its heading or mark of a list on."""
-    first = place
-    while first > 0 and not _begins(text[first], indent):
-        first -= 1
-    behind = next((at for at in range(place + 1, len(text)) if _begins(text[at], indent)), len(text))
-    return first, behind
 
 
 def _begins(line: str, indent: int) -> bool:
@@ -257,10 +248,8 @@ _MOST = 1 << 12  # ranks
 
 
 def last_lines(path: str) -> tuple[LogEvent, ...]:
-    """The last line of each rank, as 'said', with the time of day in it, in order of ranks.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The last line of each rank, as 'said', with the time of day in it, in order of ranks. Raises InputError where the
+    file cannot be read."""
     last: dict[int, int] = {}  # the first line of the last block that names a rank
     for number, block in blocks_with(path, _OF_RANKS):
         for rank in map(int, set(_RANK.findall(block))):
@@ -272,8 +261,7 @@ def last_lines(path: str) -> tuple[LogEvent, ...]:
             continue
         block, line, at = piece.data(), piece.number, 0
         for match in _LINE.finditer(block):
-            rank = int(match[1])
-            if rank in last:
+            if (rank := int(match[1])) in last:
                 line, at = line + block.count(b"\n", at, match.start(1)), match.start(1)
                 text = match[2].decode(errors="replace").strip()
                 found[rank] = LogEvent("said", rank, path, line, text, clock=clock_of(match[0]))
@@ -299,20 +287,6 @@ _OVERFLOWS = Words(b"verflow", b"VERFLOW")
 _MOST_OVERFLOWS = 3
 
 
-def with_overflows(path: str, events: tuple[LogEvent, ...], since: int) -> tuple[LogEvent, ...]:
-    """The events of a log, those of a loss scaler at its minimum with the last overflows `before` them.
-
-    since: the last line of an earlier start. Raises InputError where the file cannot be read.
-    """
-    ends = [event.line for event in events if event.kind == "error" and crash_kind(event.text) == "loss_scale"]
-    if not ends:
-        return events
-    last = _last_skipped(path, since, min(ends))
-    return tuple(
-        replace(event, before=last) if event.kind == "error" and event.line in ends else event for event in events
-    )
-
-
 def _last_skipped(path: str, since: int, end: int) -> tuple[tuple[int, str], ...]:
     found: deque[tuple[int, str]] = deque(maxlen=_MOST_OVERFLOWS)
     for number, block in blocks_with(path, _OVERFLOWS):
@@ -336,5 +310,11 @@ def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent,
     for judged in (without_requests, without_outlived, with_ends, without_aftermath, without_passed, with_pod_states):
         events = judged(path, events)
     since = max((event.line for start in earlier for event in start), default=0)
-    events = with_overflows(path, events, since)
+    # the events of a loss scaler at its minimum get the last overflows before them, none of an earlier start
+    ends = [event.line for event in events if event.kind == "error" and crash_kind(event.text) == "loss_scale"]
+    if ends:
+        last = _last_skipped(path, since, min(ends))
+        events = tuple(
+            replace(event, before=last) if event.kind == "error" and event.line in ends else event for event in events
+        )
     return events, earlier

@@ -205,11 +205,9 @@ class Exits:
 
 
 class _Emitter(Struct, frozen=True):
-    """A launcher's line on the end of processes. word: in each such line.
-
-    Groups: ranks ('3', '0-2,5'), code, signal (its number), name (SIGKILL), words (Slurm's), pid. text: instead of
-    the line itself. sure: it counts the ranks of the job. by_shell: 128 is added to a signal.
-    """
+    """A launcher's line on the end of processes. word: in each such line. Groups: ranks ('3', '0-2,5'), code, signal
+    (its number), name (SIGKILL), words (Slurm's), pid. text: instead of the line itself. sure: it counts the ranks of
+    the job. by_shell: 128 is added to a signal."""
 
     word: str
     pattern: re.Pattern[str]
@@ -311,8 +309,7 @@ def _exit(number: int, emitter: _Emitter, match: re.Match[str]) -> Exit | None:
 def _code_in(said: dict[str, str | None], *, by_shell: bool) -> int:
     """The exit code as Python has it; 0 where a line tells of none."""
     if words := said.get("words"):
-        exited = _SRUN_CODE.match(words)
-        if exited is None:
+        if (exited := _SRUN_CODE.match(words)) is None:
             return next((-number for name, number in _SIGNALS.items() if words.startswith(name)), 0)
         said = {"code": exited[1]}
     if name := said.get("name"):

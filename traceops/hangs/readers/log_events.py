@@ -118,10 +118,8 @@ _DEFAULT_NAME = "0"  # the name that torch gives the group of all ranks
 
 
 def records_from_log(events: Iterable[LogEvent]) -> dict[int, RankRecord]:
-    """What the log alone says of each rank's collectives: those that timed out, and how far each group has come.
-
-    A timeout without a number in its group cannot be compared between ranks and is left out.
-    """
+    """What the log alone says of each rank's collectives: those that timed out, and how far each group has come. A
+    timeout without a number in its group cannot be compared between ranks and is left out."""
     said: defaultdict[int, list[LogEvent]] = defaultdict(list)
     for event in _with_groups_of_others(list(events)):
         is_call = event.kind == "timeout" and event.op is not None and event.sequence is not None

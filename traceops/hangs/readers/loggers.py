@@ -54,7 +54,12 @@ class Loggers:
             return
         if (level := _LOGGERS_LEVEL.search(head)) is None:
             return
-        form = _form(head, level)
+        before = " ".join(_MOMENT.sub("0", head[: level.start()]).split())  # some fill a level with blanks: ' INFO'
+        if before.strip("[( "):
+            form = before
+        else:
+            after = head[level.end() : level.end() + _AFTER]
+            form = before + "".join("0" if char.isdigit() else char for char in after)
         if level[1] in _SEVERE_LEVELS:
             if (form in self._forms or len(self._forms) < _MOST_FORMS) and len(self._form_of) < _MOST_LINES:
                 self._forms[form] = _Form(_seconds(head))
@@ -76,14 +81,6 @@ class Loggers:
         if told is None or told.ready or told.mild < _FEWEST:
             return told is not None and told.ready
         return told.later_s >= _LATER_S or (told.done > 0 and last - told.done < _NEAR_END)
-
-
-def _form(head: str, level: re.Match[str]) -> str:
-    before = " ".join(_MOMENT.sub("0", head[: level.start()]).split())  # some fill a level with blanks: ' INFO'
-    if before.strip("[( "):
-        return before
-    after = head[level.end() : level.end() + _AFTER]
-    return before + "".join("0" if char.isdigit() else char for char in after)
 
 
 def _seconds(head: str) -> int | None:

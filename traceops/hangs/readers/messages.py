@@ -168,17 +168,14 @@ def canonical_op(name: str) -> str:
 def told_by(body: str) -> Told | None:
     """What a line without its prefixes tells; None if nothing."""
     for message in _MESSAGES:
-        if any(map(body.__contains__, message.words)):
-            told = message.read(body)
-            if told is not None or message.is_last:
-                return told
+        if any(map(body.__contains__, message.words)) and ((told := message.read(body)) is not None or message.is_last):
+            return told
     for kind, needle, exceptions in LINES:
         if needle in body and not any(map(body.__contains__, exceptions)) and not only_said(body, needle):
             return Told(kind, body, {})
     if told_alone(body):
         return Told("error", body, {})
-    end = ended(body)
-    if end is None:
+    if (end := ended(body)) is None:
         return None
     return Told("error", f"{end} ({last_words(body)})", {}) if end else Told("exit", in_short(body), {})
 
@@ -240,8 +237,7 @@ def _operation(match: re.Match[str]) -> ToldFields:
 
 def _mismatch(body: str) -> Told:
     """Both calls in short; the full text lists layouts and devices at length."""
-    calls = list(_FINGERPRINT.finditer(body))
-    if not calls:
+    if not (calls := list(_FINGERPRINT.finditer(body))):
         return Told("mismatch", body, {})
     text = ", but ".join(f"rank {call['rank']} is running {_call(call)}" for call in calls[:8])
     first = calls[0]
@@ -347,11 +343,8 @@ _MOST_KNOWN = 1 << 16
 
 
 class Speakers:
-    """Tells lines by rank.
-
-    A label may count ranks within a node, or Slurm's tasks. It is the rank only where the log never shows one of its
-    kind beside a different rank. Once it was seen beside a rank, it means that rank.
-    """
+    """Tells lines by rank. A label may count ranks within a node, or Slurm's tasks. It is the rank only where the log
+    never shows one of its kind beside a different rank. Once it was seen beside a rank, it means that rank."""
 
     def __init__(self, default: int | None) -> None:
         self._default = default
@@ -366,8 +359,7 @@ class Speakers:
         labels: list[tuple[str, int]] = []
         start = 0
         for _ in range(_MOST_LABELS):
-            label = self._label(line, start)
-            if label is None:
+            if (label := self._label(line, start)) is None:
                 break
             kind, number, start = label
             labels.append((kind, number))
@@ -378,8 +370,7 @@ class Speakers:
                 self._learn(known, rank)
             return rank, body
         for kind, number in reversed(labels):
-            guess = self._meaning(kind, number)
-            if guess is not None:
+            if (guess := self._meaning(kind, number)) is not None:
                 self._guessed.add(kind)
                 self.saw_ranks = True
                 return guess, body
@@ -391,8 +382,7 @@ class Speakers:
         for kind, pattern in _LABELS:
             if kind == "task" and (self._default is not None or start):
                 continue  # anything may start with a number and a colon
-            match = pattern.match(line, start)
-            if match is not None:
+            if (match := pattern.match(line, start)) is not None:
                 return kind, int(match[match.lastindex or 1]), match.end()
         return None
 

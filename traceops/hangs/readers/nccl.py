@@ -165,27 +165,23 @@ def read_troubles(lines: list[tuple[int, str]]) -> Iterator[Trouble]:
         if head is None and line.strip() not in ("INCOMPLETE", "DEAD", "TIMEOUT", "Warnings"):
             part.append((number, line))
             continue
-        yield from _part(kind, hash_, part)
+        # one paragraph of the report, from its heading on
+        if kind == "MISMATCH":
+            yield from _counts(hash_, part)
+            yield from _grouped(hash_, part)
+        elif kind == "ERROR":
+            yield from _grouped(hash_, part)
+        elif kind == "INCOMPLETE" and hash_:
+            ranks = [int(match[1]) for _, line in part if (match := _RANK.match(line)) is not None]
+            missing = next((match for _, line in part if (match := _MISSING.match(line)) is not None), None)
+            if ranks:
+                yield unanswered(part[0][0], hash_, ranks, dead=False)
+            elif missing is not None:
+                yield Trouble(part[0][0], _say("unanswered", count=missing[1], communicator=hash_))
+        elif kind in ("INCOMPLETE", "DEAD"):
+            yield from _processes(kind, part)
         part = [(number, line)]
         kind, hash_ = (head[4], head[3]) if head is not None else (line.strip(), "")
-
-
-def _part(kind: str, hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
-    """One paragraph of the report, from its heading on."""
-    if kind == "MISMATCH":
-        yield from _counts(hash_, lines)
-        yield from _grouped(hash_, lines)
-    elif kind == "ERROR":
-        yield from _grouped(hash_, lines)
-    elif kind == "INCOMPLETE" and hash_:
-        ranks = [int(match[1]) for _, line in lines if (match := _RANK.match(line)) is not None]
-        missing = next((match for _, line in lines if (match := _MISSING.match(line)) is not None), None)
-        if ranks:
-            yield unanswered(lines[0][0], hash_, ranks, dead=False)
-        elif missing is not None:
-            yield Trouble(lines[0][0], _say("unanswered", count=missing[1], communicator=hash_))
-    elif kind in ("INCOMPLETE", "DEAD"):
-        yield from _processes(kind, lines)
 
 
 def _processes(kind: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
@@ -404,9 +400,7 @@ class _Calls(NamedTuple):
 
 def mismatched_calls(path: str) -> LogEvent | None:
     """The first call that differs between ranks; None where all agree, or not all ranks of a communicator are there.
-
-    Raises InputError where the file cannot be read.
-    """
+    Raises InputError where the file cannot be read."""
     calls: defaultdict[tuple[int, _Process, str], _Calls] = defaultdict(lambda: _Calls(defaultdict(list), {}))
     ranks: dict[tuple[_Process, str], int] = {}
     devices: dict[_Process, int] = {}

@@ -205,9 +205,7 @@ def _shared_tokens(tokens: list[list[str]]) -> tuple[list[str], list[list[str]]]
 
 def common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
     """What nearly all lines begin with but for its numbers, where what follows it shows that the program begins there.
-
-    A label that says whose a line is ends it. None where there is no such thing.
-    """
+    A label that says whose a line is ends it. None where there is no such thing."""
     said = [line for line in lines if line.strip()]
     if len(said) < _FEWEST:
         return None

@@ -133,12 +133,9 @@ def sniff(path: str) -> str | None:
 
 
 def read_stacks(path: str, rank: int | None = None) -> RankStacks:
-    """The threads of the last dump in the file; raises InputError where it holds none.
-
-    The main thread is the one that the file's first line or the dump names so; faulthandler lists it last.
-    """
-    threads = _json_threads(path)
-    if threads is None:
+    """The threads of the last dump in the file; raises InputError where it holds none. The main thread is the one that
+    the file's first line or the dump names so; faulthandler lists it last."""
+    if (threads := _json_threads(path)) is None:
         threads = _last_dump(path)
     if not threads:
         raise FileError(path, "holds no stacks; dump them with py-spy dump --pid PID, or faulthandler")
@@ -152,10 +149,8 @@ def rank_of_process(head: bytes) -> int | None:
 
 
 def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
-    """The last dump of all threads within a log, of a process that went on: a server's watchdog, a signal.
-
-    Python's own last words are none: they belong to what ended it. Raises InputError where the file cannot be read.
-    """
+    """The last dump of all threads within a log, of a process that went on: a server's watchdog, a signal. Python's own
+    last words are none: they belong to what ended it. Raises InputError where the file cannot be read."""
     if not any(_DUMP_IN_LOG.search(block) is not None for _, block in blocks_with(path, _OF_DUMPS)):
         return None
     threads = tuple(_last_dump(path))
@@ -305,10 +300,8 @@ def _is_pyspy_json(head: bytes) -> bool:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few.
-
-    A log that was cut while a program still wrote to it has a hole there, of NULs only.
-    """
+    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few. A log that was cut
+    while a program still wrote to it has a hole there, of NULs only."""
     head = _HOLE.sub(b"", head)
     if head.count(b"\0") * 200 > len(head):
         return True

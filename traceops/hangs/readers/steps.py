@@ -195,10 +195,8 @@ _LONG = 60.0  # seconds: less is a checkpoint
 
 
 def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
-    """How a log's steps went; None where it tells of fewer than three, or where nothing was slow.
-
-    Raises InputError where the file cannot be read.
-    """
+    """How a log's steps went; None where it tells of fewer than three, or where nothing was slow. Raises InputError
+    where the file cannot be read."""
     bars: list[tuple[int, float]] = []  # step, seconds
     lines: list[tuple[int, float]] = []
     shown: float | None = None
@@ -209,8 +207,7 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
             rate = float(match[3])
             shown = rate if match[4] == b"s/it" else 1 / rate if rate else None
         for match in _TIMED_STEP.finditer(block) if any(map(block.__contains__, _STEP_WORDS)) else ():
-            moment = _seconds_of_date(f"{match[1].decode()} {match[2].decode()}")
-            if moment is not None:
+            if (moment := _seconds_of_date(f"{match[1].decode()} {match[2].decode()}")) is not None:
                 _add(lines, int(match[3]), moment)
         if len(bars) + len(lines) > _MOST:
             break
@@ -270,17 +267,14 @@ _LONGEST_WAIT = 12 * 3600  # within which a time of day tells which day
 
 def waits_since(events: Sequence[LogEvent]) -> list[Since]:
     """When the waits that timed out began, earliest first, those of one second together, of logs that tell the time.
-
-    Raises InputError where a file cannot be read.
-    """
+    Raises InputError where a file cannot be read."""
     found: list[Since] = []
     for path in dict.fromkeys(event.path for event in events if event.kind == "timeout"):
         late = [event for event in events if event.kind == "timeout" and event.path == path and event.rank is not None]
         times = dict(_times_of(path, {event.line for event in late}))
         began: dict[int, list[int]] = {}
         for event in late:
-            spent = _spent_s(event)
-            if spent is not None and event.line in times and event.rank is not None:
+            if (spent := _spent_s(event)) is not None and event.line in times and event.rank is not None:
                 began.setdefault((times[event.line] - spent) % _DAY, []).append(event.rank)
         if began:
             first = min(began, key=lambda second: (-len(began[second]), second))
@@ -298,8 +292,7 @@ def clock_of(line: bytes) -> str | None:
 
 def _spent_s(event: LogEvent) -> int | None:
     """How long it had waited, in whole seconds: its limit, within the watchdog's round."""
-    told = _SPENT.search(event.text)
-    if told is None:
+    if (told := _SPENT.search(event.text)) is None:
         return None
     spent = int(told[1]) // 1000
     return spent if 0 < spent <= _LONGEST_WAIT else None
@@ -325,6 +318,5 @@ def _said_at(path: str, clock: bytes, before: int) -> Iterator[tuple[int, str]]:
         for at, line in lines(piece.data(), piece.number):
             if at < before and clock.decode() in line[:_CLOCK_HEAD]:
                 body = without_prefixes(line)
-                said = _LEVELS.sub("", body).strip()
-                if said:
+                if said := _LEVELS.sub("", body).strip():
                     yield at, first_words(said, _MOST_TEXT)

@@ -181,8 +181,7 @@ class Tracebacks:
         line = body[open_.offset :] if open_.shifted else body
         if not line.strip():
             return None
-        match = _FRAME.match(line)
-        if match is None and open_.offset and not open_.frames:
+        if (match := _FRAME.match(line)) is None and open_.offset and not open_.frames:
             match = _FRAME.match(body[open_.offset :])
             open_.shifted = match is not None
         if match is not None:
@@ -251,8 +250,7 @@ def _ends_headless(line: str) -> bool:
 
 def fatal_frame(body: str) -> Frame | None:
     """A line of the stack below 'Fatal Python error'."""
-    match = _FATAL_FRAME.match(body)
-    if match is None:
+    if (match := _FATAL_FRAME.match(body)) is None:
         return None
     return Frame(match[3], match[1], int(match[2]) if match[2].isdecimal() else None)
 
@@ -307,8 +305,7 @@ class LineFrames:
 
     def _take_failed(self, speaker: int | None, event: OpenEvent, rank: int | None, body: str) -> bool:
         """Other lines may come in between."""
-        match = _FAILED_FRAME.match(body)
-        if match is None:
+        if (match := _FAILED_FRAME.match(body)) is None:
             if not body.strip() or (rank == speaker and not body.startswith("#")):
                 self._failed = None
             return False

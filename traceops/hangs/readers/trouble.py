@@ -149,8 +149,7 @@ def _says_failed(head: str) -> bool:
         return True
     if _ERROR.match(head) is not None:
         return True
-    clause = _CLAUSE.search(head)
-    if clause is None or _MILD.search(head) is not None:
+    if (clause := _CLAUSE.search(head)) is None or _MILD.search(head) is not None:
         return False
     said = _CLAUSE_BEGINS.split(head[: clause.start()])[-1]  # what stands before it in its clause
     return len(_BARE_WORD.findall(said)) <= 1 and _ONLY_SAID.search(said + clause[0]) is None

@@ -37,10 +37,8 @@ _OWN: tuple[LogKind, ...] = ("error", "memory", "cuda")
 
 
 def with_ends(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, those whose failure comes behind the end of a training that is marked `after_end`.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log, those whose failure comes behind the end of a training that is marked `after_end`. Raises
+    InputError where the file cannot be read."""
     lines = [event.line for event in events if event.kind in _OWN]
     if not lines or (end := _end(path, min(lines))) is None:
         return events
@@ -128,11 +126,9 @@ def as_outlived(event: LogEvent) -> LogEvent:
 
 
 def _is_outlived(window: _Window, events: Sequence[LogEvent]) -> bool:
-    """Whether steps were made after the failure.
-
-    A few may be those of other ranks, which a launcher ends a little later: where one reports the end of a process
-    behind them, and no other failure comes in between, the failure was that end.
-    """
+    """Whether steps were made after the failure. A few may be those of other ranks, which a launcher ends a little
+    later: where one reports the end of a process behind them, and no other failure comes in between, the failure was
+    that end."""
     if window.is_far:
         return True
     if (at := window.went_on_at) is None:
@@ -203,11 +199,8 @@ def _furthest(found: Sequence[Sighting]) -> list[Sighting]:
 
 
 class _Series(Struct):
-    """The counts of one scale close behind a failure.
-
-    first, furthest: counts; begin: where the first is. flushed: the first that was in no buffer. later: the first with
-    a time behind the failure, and the seconds of those.
-    """
+    """The counts of one scale close behind a failure. first, furthest: counts; begin: where the first is. flushed: the
+    first that was in no buffer. later: the first with a time behind the failure, and the seconds of those."""
 
     first: int
     furthest: int
@@ -233,11 +226,9 @@ class _Series(Struct):
 
 
 class _Window(Struct):
-    """A failure in a line, at `offset` bytes, and the counts behind it, of each scale.
-
-    flushes: the log shows steps before a buffer can have been full. is_far: there are two counts beyond all that
-    buffers can hold. service: of docker compose. went_on_at: the line that says otherwise that the program went on.
-    """
+    """A failure in a line, at `offset` bytes, and the counts behind it, of each scale. flushes: the log shows steps
+    before a buffer can have been full. is_far: there are two counts beyond all that buffers can hold. service: of
+    docker compose. went_on_at: the line that says otherwise that the program went on."""
 
     line: int
     offset: int
@@ -339,10 +330,8 @@ _OF_REQUEST: tuple[LogKind, ...] = ("error", "memory", "cuda")
 
 
 def without_requests(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log, failures of single requests as 'outlived' with the server's logger going on.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log, failures of single requests as 'outlived' with the server's logger going on. Raises
+    InputError where the file cannot be read."""
     close = {
         event.line: event.line + _OF_FRAME * len(event.frames) + _CLOSE for event in events if event.kind in _OF_REQUEST
     }
@@ -389,10 +378,8 @@ _MOST_QUOTED = 160
 
 
 def without_aftermath(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
-    """The events of a log without those behind a request to stop, where nothing failed before it.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The events of a log without those behind a request to stop, where nothing failed before it. Raises InputError
+    where the file cannot be read."""
     if not events or (asked := asked_to_stop(path)) is None or any(event.line < asked[0] for event in events):
         return events
     return ()
@@ -431,10 +418,8 @@ _MOST_QUOTED = 160
 
 
 def interrupted(path: str) -> tuple[int, str] | None:
-    """The line that tells of it and what that says; None where steps follow, or without one.
-
-    Raises InputError where the file cannot be read.
-    """
+    """The line that tells of it and what that says; None where steps follow, or without one. Raises InputError where
+    the file cannot be read."""
     found: tuple[int, str] | None = None
     for piece in indexed(path):
         if not piece.holds(_OF_INTERRUPT):
@@ -450,16 +435,13 @@ def interrupted(path: str) -> tuple[int, str] | None:
 
 
 def _says_so(body: str) -> bool:
-    """Whether a line is the exception's own, or says that it or the signal came: 'Detected KeyboardInterrupt, …'.
-
-    A program that only names it ('registered a handler for keyboard interrupt') was not interrupted.
-    """
+    """Whether a line is the exception's own, or says that it or the signal came: 'Detected KeyboardInterrupt, …'. A
+    program that only names it ('registered a handler for keyboard interrupt') was not interrupted."""
     if body[:1].isspace():
         return False
     if (signal := _SIGNAL.search(body, 0, _SEARCHED)) is not None:
         return _ONLY_SAID.search(body, 0, signal.start()) is None
-    told = _NAME.search(body, 0, _SEARCHED)
-    if told is None:
+    if (told := _NAME.search(body, 0, _SEARCHED)) is None:
         return False
     before = body[: told.start()]
     if _CAME.search(before) is not None or _DID_COME.match(body, told.end()) is not None:
@@ -555,9 +537,7 @@ def _interrupted_in(path: Path) -> tuple[Frame, ...]:
 
 def idle_training(path: Path) -> LogEvent | None:
     """What a log says of steps that train nothing: skipped by the loss scaler, or with a loss of 0 or NaN throughout.
-
-    Raises InputError where it cannot be read.
-    """
+    Raises InputError where it cannot be read."""
     skipped: tuple[int, int, int] | None = None  # line, skipped, of
     losses: deque[tuple[int, bytes]] = deque(maxlen=_SAME)
     for number, block in last_blocks(str(path)):

@@ -38,8 +38,7 @@ class _Wrap(NamedTuple):
 def unwrapped(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Numbered lines, those that were broken as one, with the number of the first; else unchanged."""
     bodies = [without_prefixes(line) for _, line in lines]  # as an e-mail quotes it
-    wrap = _wrap_of(bodies)
-    if wrap is None:
+    if (wrap := _wrap_of(bodies)) is None:
         yield from lines
         return
     held: tuple[int, str] | None = None
@@ -230,8 +229,7 @@ def _own_length(first: str, line: str) -> int:
     """Of the labels of who says a line, where they are those of the first line: srun's, torch's, or both."""
     if (end := _end_of_labels(line)) > 0:
         return end
-    label = _LABEL.match(first)
-    if label is None or not line.startswith(label[0]):
+    if (label := _LABEL.match(first)) is None or not line.startswith(label[0]):
         return 0
     both = _end_of_labels(first, label.end())
     return both if line.startswith(first[:both]) else label.end()

@@ -186,7 +186,13 @@ def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> Th
     try:
         family, *_, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         place = str(found[0])
-        if _only_within(address, place):
+        # Whether a machine has its own name in /etc/hosts as a loopback address (Debian's 127.0.1.1): others know it by
+        # another one. Who writes localhost, or the address itself, means it.
+        if address == place or address.partition(".")[0] in ("localhost", "ip6-localhost"):
+            only_within = False
+        else:
+            only_within = place == "::1" or place.startswith("127.")
+        if only_within:
             place = "::" if family == socket.AF_INET6 else ""
     except socket.gaierror:  # a service of Kubernetes is named when its pod is ready
         if not anywhere:
@@ -206,14 +212,6 @@ def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> Th
         if error.errno != errno.EADDRNOTAVAIL or not anywhere:
             raise
         return Server(("::" if family == socket.AF_INET6 else "", port), Handler)
-
-
-def _only_within(name: str, place: str) -> bool:
-    """Whether a machine has its own name in /etc/hosts as a loopback address (Debian's 127.0.1.1): others know it by
-    another one. Who writes localhost, or the address itself, means it."""
-    if name == place or name.partition(".")[0] in ("localhost", "ip6-localhost"):
-        return False
-    return place == "::1" or place.startswith("127.")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -419,8 +417,7 @@ class Gathering:
         self._collector: Collector | None = None
         self._sender: Sender | None = None
         secret = os.environ.get(SECRET_ENV, "")
-        first = self._meeting.first
-        if first is not False:
+        if (first := self._meeting.first) is not False:
             try:
                 self._collector = Collector(
                     plan.out,
@@ -435,7 +432,9 @@ class Gathering:
                     raise
                 first = False  # another launcher of this machine is the first, or another machine
         if first is False:
-            self._sender = Sender(self._meeting, self._run, _node_name(), self._stop, secret=secret)
+            self._sender = Sender(
+                self._meeting, self._run, re.sub(r"[^\w.-]", "_", f"{host()}-{os.getpid()}"), self._stop, secret=secret
+            )
 
     def _stop(self) -> bool:
         return len(self._received) > self._known
@@ -519,7 +518,3 @@ class Gathering:
                 out=str(self._plan.out),
             )
         )
-
-
-def _node_name() -> str:
-    return re.sub(r"[^\w.-]", "_", f"{host()}-{os.getpid()}")

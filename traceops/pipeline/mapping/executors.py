@@ -69,10 +69,8 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def processes(jobs: int) -> Iterator[WorkerPool]:
-    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them.
-
-    Where this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work.
-    """
+    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them. Where
+    this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work."""
     import multiprocessing  # what needs no processes starts sooner without it
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing.connection import wait
@@ -144,8 +142,7 @@ def open_workers(chosen: str | Executor, jobs: int | None) -> Iterator[WorkerPoo
         slots = getattr(chosen, "_max_workers", None) or cores()
         yield WorkerPool(chosen, min(jobs or slots, slots))
         return
-    address = _dask_address(chosen)
-    if address is not None:
+    if (address := _dask_address(chosen)) is not None:
         opened = _dask(chosen, address)
     elif chosen == "mpi":
         opened = _mpi()
@@ -337,8 +334,7 @@ class _Run(Generic[Given]):
                 if meanwhile is not None:
                     meanwhile()
                     meanwhile = None
-                done = wait(running, _TICK_S, FIRST_COMPLETED).done
-                if not done:
+                if not (done := wait(running, _TICK_S, FIRST_COMPLETED).done):
                     self._workers.end_if_one_died()
                 for future in done:
                     file = running.pop(future)

@@ -29,6 +29,7 @@ from traceops.pipeline.mapping.summary_file import (
     pack,
     read_packed,
     unpack,
+    why_unfit,
     zipped,
 )
 from traceops.traces.discover import TraceFile
@@ -85,6 +86,7 @@ def progress_text(done: Done, seconds: float) -> str:
     return text
 
 
+_FEW_EVENTS = 1_000  # of a trace whose summary is kept as it is: packed, it lets go of the arrays that it is cut from
 _POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
 _FORESEEN = (OSError, MemoryError, *ODD_VALUE)  # a file that vanished, or whose store broke off, in the middle
 
@@ -102,9 +104,14 @@ Progress = Callable[[Done], None]
 
 
 class Outcome(Struct, frozen=True):
-    """What a worker sends back: a packed summary, or what is wrong with the file."""
+    """What a worker sends back: a packed summary, or what is wrong with the file.
+
+    fits: its parts were compared when it was measured. summary: in this process itself, in place of the packed one.
+    """
 
     packed: bytes = b""
+    fits: bool = False
+    summary: RankSummary | None = None
     problem: str = ""
     missing_on: str = ""  # the host where there is no such file
 
@@ -129,11 +136,8 @@ class MapOptions(Struct, frozen=True):
 
 
 def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list[RankSummary], list[tuple[str, str]]]:
-    """Summaries in rank order, and the files that failed with what is wrong with them.
-
-    Raises UsageError for an executor or a size of the cache that makes no sense, and where HTA is asked for and is not
-    installed.
-    """
+    """Summaries in rank order, and the files that failed with what is wrong with them. Raises UsageError for an
+    executor or a size of the cache that makes no sense, and where HTA is asked for and is not installed."""
     if options.with_hta:
         from traceops.measure.hta_bridge import preload
 
@@ -156,19 +160,17 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
-        results.take(file, do(file), elsewhere=False)
+        results.take(file, do(file, here=True), elsewhere=False)
     return results.in_order()
 
 
 def write_summary(file: TraceFile) -> Path:
-    """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path.
-
-    Raises InputError where the trace cannot be read or analysed, or the summary cannot be written.
-    """
+    """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path. Raises InputError
+    where the trace cannot be read or analysed, or the summary cannot be written."""
     target = Path(trace_stem(file.path) + SUFFIX)
     content = content_of(file.path)
     try:
-        packed = _measured(file, _header(file, content, with_hta=False))
+        packed = _packed(_header(file, content, with_hta=False), summarize(file))
     except _FORESEEN as error:
         raise InputError(f"{file.path}: {_said(error)}") from error
     if content is None or not is_unchanged(file.path, content):
@@ -191,11 +193,12 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
 
 
 def _outcome(
-    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = (), gpu: str = ""
-) -> Outcome:
-    """In a worker: the summary of a file; no file hides the others."""
+    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = (), gpu: str = "",
+    here: bool = False,
+) -> Outcome:  # fmt: skip
+    """In a worker, or here: the summary of a file; no file hides the others."""
     try:
-        return Outcome(_packed(file, cache, with_hta, ahead, own_kernels, gpu))
+        return _found(file, cache, with_hta, ahead, own_kernels, gpu, here)
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
@@ -216,24 +219,31 @@ def _host() -> str:
     return os.uname().nodename
 
 
-def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str) -> bytes:
-    """The packed summary of a file: itself if it is one, one made before, or else a new one."""
+def _found(
+    file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str, here: bool
+) -> Outcome:
+    """The summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
-        return read_packed(file.path)
+        return Outcome(read_packed(file.path))
     folder = kept.cache_folder() if cache else None
     content = content_of(file.path) if folder or file.summary else None
     header = _header(file, content, with_hta, own_kernels, gpu)
     if file.summary and (known := kept.read_same(file.summary, header)):
-        return known
-    if content is None or folder is None:
-        return _measured(file, header, ahead, own_kernels, gpu)
-    if known := kept.load(folder, header):
-        return known
-    packed = _measured(file, header, ahead, own_kernels, gpu)
-    elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
-    if not elsewhere_too and is_unchanged(file.path, content):  # then it is right for any file with these bytes
-        kept.store(folder, header, packed)
-    return packed
+        return Outcome(known)
+    place = folder if content is not None else None
+    if place is not None and (known := kept.load(place, header)):
+        return Outcome(known)
+    summary = summarize(file, with_hta, ahead, own_kernels, gpu)
+    if misfit := why_unfit(summary):
+        return Outcome(problem=misfit)
+    if here and place is None and summary.event_count <= _FEW_EVENTS:
+        return Outcome(summary=summary)
+    packed = _packed(header, summary)
+    if place is not None and content is not None:
+        elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
+        if not elsewhere_too and is_unchanged(file.path, content):  # then it is right for any file with these bytes
+            kept.store(place, header, packed)
+    return Outcome(packed, fits=True)
 
 
 def _header(
@@ -259,10 +269,7 @@ def _header(
     )
 
 
-def _measured(
-    file: TraceFile, header: SummaryHeader, ahead: bool = False, own_kernels: tuple[str, ...] = (), gpu: str = ""
-) -> bytes:
-    summary = summarize(file, header.with_hta, ahead, own_kernels, gpu)
+def _packed(header: SummaryHeader, summary: RankSummary) -> bytes:
     return pack(replace(header, rank_inside=summary.meta.rank), summary)
 
 
@@ -288,14 +295,15 @@ class _Results:
             else:
                 self.fail(file, result.problem)
             return
-        try:
-            header, summary = unpack(result.packed, self._seen)
-        except ValueError as error:
-            self.fail(file, str(error))
-            return
-        if not file.summarized and header.version != __version__:
-            self.fail(file, f"its worker has traceops {header.version}, not {__version__}; install the same there")
-            return
+        if (summary := result.summary) is None:
+            try:
+                header, summary = unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
+            except ValueError as error:
+                self.fail(file, str(error))
+                return
+            if not file.summarized and header.version != __version__:
+                self.fail(file, f"its worker has traceops {header.version}, not {__version__}; install the same there")
+                return
         path = summary.path if file.summarized else file.path
         self._summaries.append(replace(summary, rank=file.rank, path=path))
         self._advance(file)

@@ -21,7 +21,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import native
+from traceops.core.arrays import FEW_ROWS, native
 from traceops.core.errors import FileError, InputError, UsageError
 from traceops.core.files import cache_folder as folder_of
 from traceops.core.files import make_own_folder, open_own, touch_own, write_own
@@ -96,25 +96,21 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 def _pack(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return _pack_array(value)
+        # in the narrowest integers that hold it, or else its differences along the first axis: times only grow
+        if value.dtype == _INT64 and value.size and value.ndim:
+            if native is not None and (packed := native.narrow(value)) is not None:
+                size, differences, numbers = packed
+                first = tuple(value[0].ravel().tolist()) if differences else None
+                return _PackedArray(value.shape, _NAMES[size], first, numbers)
+            if narrow := _narrow(value):
+                return _PackedArray(value.shape, narrow[0], None, narrow[1])
+            steps = value[1:] - value[:-1]  # wraps around where it overflows, and so does the sum
+            if narrow := _narrow(steps):
+                return _PackedArray(value.shape, narrow[0], tuple(value[0].ravel().tolist()), narrow[1])
+        return _PackedArray(value.shape, value.dtype.str, None, value.tobytes())
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written to a summary")
-
-
-def _pack_array(array: NDArray[Any]) -> _PackedArray:
-    """In the narrowest integers that hold it, or else its differences along the first axis: times only grow."""
-    if array.dtype == _INT64 and array.size and array.ndim:
-        if native is not None and (packed := native.narrow(array)) is not None:
-            size, differences, numbers = packed
-            first = tuple(array[0].ravel().tolist()) if differences else None
-            return _PackedArray(array.shape, _NAMES[size], first, numbers)
-        if narrow := _narrow(array):
-            return _PackedArray(array.shape, narrow[0], None, narrow[1])
-        steps = array[1:] - array[:-1]  # wraps around where it overflows, and so does the sum
-        if narrow := _narrow(steps):
-            return _PackedArray(array.shape, narrow[0], tuple(array[0].ravel().tolist()), narrow[1])
-    return _PackedArray(array.shape, array.dtype.str, None, array.tobytes())
 
 
 def _narrow(array: NDArray[Any]) -> tuple[str, bytes] | None:
@@ -129,8 +125,7 @@ def _narrow(array: NDArray[Any]) -> tuple[str, bytes] | None:
 def _unpack(kind: type, packed: Any) -> Any:
     dtype, stored_as = _dtypes(kind)
     array = msgspec.convert(packed, _PackedArray)
-    stored = stored_as.get(array.dtype)
-    if stored is None or (array.first is not None and not array.shape):
+    if (stored := stored_as.get(array.dtype)) is None or (array.first is not None and not array.shape):
         raise ValueError(f"an array of {array.dtype!r:.20} where {dtype} belongs")
     shape = array.shape if array.first is None else (array.shape[0] - 1, *array.shape[1:])
     if min(shape, default=0) < 0 or math.prod(shape) * stored.itemsize != len(array.data):
@@ -161,9 +156,7 @@ def _dtypes(kind: type) -> tuple[np.dtype[Any], dict[str, np.dtype[Any]]]:
 
 def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
     """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
-
-    Structs are changed in place: nobody else has them yet.
-    """
+    Structs are changed in place: nobody else has them yet."""
     kind: Any = type(value)
     if kind in _LEAVES:
         return value
@@ -186,8 +179,7 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
         return same
     for name in _field_names(kind):
         item = getattr(value, name)
-        own = type(item)
-        if own not in _LEAVES:
+        if (own := type(item)) not in _LEAVES:
             msgspec.structs.force_setattr(
                 value, name, known(item, item) if own is str else _replace(item, known, shared)
             )
@@ -307,11 +299,16 @@ def _is_world(size: int | None) -> bool:
 
 
 def _sorted(values: NDArray[np.int64]) -> bool:
+    if values.size <= FEW_ROWS:
+        times = values.tolist()
+        return times == sorted(times) and (not times or (times[0] >= -_MOST_TIME and times[-1] < _MOST_TIME))
     return bool((values[:-1] <= values[1:]).all()) and _within(values, -_MOST_TIME, _MOST_TIME)
 
 
 def _within(values: NDArray[np.integer], low: int, high: int) -> bool:
-    return not values.size or (int(values.min()) >= low and int(values.max()) < high)
+    if values.size <= FEW_ROWS:
+        return all(low <= value < high for value in values.ravel().tolist())
+    return int(values.min()) >= low and int(values.max()) < high
 
 
 _SHARED = frozenset({CommArgs, Group})  # ranks say the same of the same collective
@@ -325,18 +322,34 @@ def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
     return with_header(header, encode(summary))
 
 
-def unpack(data: bytes, seen: dict[Any, Any]) -> tuple[SummaryHeader, RankSummary]:
+def unpack(data: bytes, seen: dict[Any, Any], *, fits: bool = False) -> tuple[SummaryHeader, RankSummary]:
     """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
+
+    fits: `why_unfit` found nothing when it was made.
 
     Raises ValueError, which says what to do, where the bytes are anything else.
     """
     header, body = split(data)
     try:
         summary = decode(body, RankSummary, seen, _SHARED)
+    except ValueError as error:
+        raise ValueError(_unfit(error)) from error
+    if not fits and (misfit := why_unfit(summary)):
+        raise ValueError(misfit)
+    return header, summary
+
+
+def why_unfit(summary: RankSummary) -> str:
+    """What is wrong where the parts of a summary do not fit each other."""
+    try:
         check_summary(summary)
     except ValueError as error:
-        raise ValueError(f"it cannot be read as a summary ({error}); {ANEW}") from error
-    return header, summary
+        return _unfit(error)
+    return ""
+
+
+def _unfit(error: ValueError) -> str:
+    return f"it cannot be read as a summary ({error}); {ANEW}"
 
 
 def zipped(data: bytes) -> bytes:
@@ -381,10 +394,8 @@ class Content(Struct, frozen=True):
 
 
 def content_of(path: str) -> Content | None:
-    """What a file holds now; None for a remote one whose store tells no checksum.
-
-    Raises InputError where it cannot be read.
-    """
+    """What a file holds now; None for a remote one whose store tells no checksum. Raises InputError where it cannot be
+    read."""
     if is_remote(path):
         return _remote_content(path)
     digest = hashlib.sha256()
@@ -462,11 +473,9 @@ def cache_folder() -> Path | None:
 
 def most_bytes() -> int:
     """How large the cache may grow: $TRACEOPS_CACHE_SIZE such as 500M or 4G, else 2 GiB. Raises UsageError."""
-    text = os.environ.get(SIZE)
-    if not text:
+    if not (text := os.environ.get(SIZE)):
         return _MOST_BYTES
-    match = re.fullmatch(r"(\d{1,15})([KMGT]?)B?", text.strip().upper())
-    if match is None:
+    if (match := re.fullmatch(r"(\d{1,15})([KMGT]?)B?", text.strip().upper())) is None:
         raise UsageError(f"{SIZE} is a size such as 500M or 4G, not {text!r}")
     return int(match[1]) * _UNITS[match[2]]
 
@@ -488,15 +497,12 @@ def _if_same(data: bytes, header: SummaryHeader) -> bytes | None:
 
 
 def load(folder: Path, header: SummaryHeader) -> bytes | None:
-    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one.
-
-    One that others could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read.
-    """
+    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one. One that others
+    could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read."""
     path = _place(folder, header)
     try:
         with open_own(path, folder) as file:
-            data = _if_same(unzipped(file, str(path)), header)
-            if data is not None:
+            if (data := _if_same(unzipped(file, str(path)), header)) is not None:
                 touch_own(file)  # the least recently used go first
             return data
     except (OSError, InputError):

@@ -97,7 +97,14 @@ def render_junit(comparison: Comparison) -> str:
         "time": "0",
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
-    suite = ET.SubElement(suites, "testsuite", {"name": SUITE, **counts, **_timestamp(comparison)})
+    # when head was captured, as the schema of JUnit files has it: ISO 8601 without a zone, in UTC
+    known = [c.started_ns for c in comparison.head.captures if c.started_ns is not None]
+    if not known or text.started_text(max(known)) == UNKNOWN:
+        timestamp = {}
+    else:
+        moment = datetime.fromtimestamp(max(known) // 10**9, tz=timezone.utc)
+        timestamp = {"timestamp": moment.replace(tzinfo=None).isoformat()}
+    suite = ET.SubElement(suites, "testsuite", {"name": SUITE, **counts, **timestamp})
     properties = ET.SubElement(suite, "properties")
     for name, value in (
         ("verdict", comparison.verdict),
@@ -141,15 +148,6 @@ def _output(comparison: Comparison) -> str:
     """The verdict and why, as text."""
     reasons = [f"{text.signed(reason.ms, 'ms')} a step: {reason.text}" for reason in comparison.explanations]
     return "\n".join([comparison.sentence, *reasons])
-
-
-def _timestamp(comparison: Comparison) -> dict[str, str]:
-    """When head was captured, as the schema of JUnit files has it: ISO 8601 without a zone, in UTC."""
-    known = [c.started_ns for c in comparison.head.captures if c.started_ns is not None]
-    if not known or text.started_text(max(known)) == UNKNOWN:
-        return {}
-    moment = datetime.fromtimestamp(max(known) // 10**9, tz=timezone.utc)
-    return {"timestamp": moment.replace(tzinfo=None).isoformat()}
 
 
 def _xml(said: str) -> str:

@@ -27,10 +27,8 @@ _LEAST_SHARE = 0.002  # of the step: buckets that moved less are left out of the
 
 
 def waterfall_figure(comparison: Comparison) -> Figure | None:
-    """From base's step to head's, ms: what each bucket of the ledger adds or takes; None without a ledger.
-
-    The axis does not begin at 0, so base and head are dots and only what moved is a bar.
-    """
+    """From base's step to head's, ms: what each bucket of the ledger adds or takes; None without a ledger. The axis
+    does not begin at 0, so base and head are dots and only what moved is a bar."""
     buckets = [metric for metric in comparison.metrics if text.is_bucket(metric)]
     known = [
         (metric, metric.base, metric.head) for metric in buckets if metric.base is not None and metric.head is not None
@@ -152,8 +150,7 @@ def interval_figure(comparison: Comparison) -> Figure | None:
 
 def _limits(shown: Sequence[MetricChange]) -> list[dict[str, Any]]:
     """A mark for each gated metric, from where a change for the worse fails."""
-    gated = [metric for metric in shown if metric.threshold_pct is not None]
-    if not gated:
+    if not (gated := [metric for metric in shown if metric.threshold_pct is not None]):
         return []
     marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
     limits = [rounded(_limit(metric)) for metric in gated]
@@ -161,10 +158,8 @@ def _limits(shown: Sequence[MetricChange]) -> list[dict[str, Any]]:
 
 
 def steps_figure(comparison: Comparison) -> Figure | None:
-    """Every step as a dot, a column a capture, in the order they were taken where that is known; None without.
-
-    Over the columns lie the medians of what is compared: steps without the profiler where there are any.
-    """
+    """Every step as a dot, a column a capture, in the order they were taken where that is known; None without. Over the
+    columns lie the medians of what is compared: steps without the profiler where there are any."""
     if not comparison.steps:
         return None
     by_capture: dict[tuple[str, str], list[StepPoint]] = defaultdict(list)

@@ -160,8 +160,7 @@ def _commit(commit: str | None, dirty: bool | None) -> Cell:
 
 
 def _value(evidence: Evidence) -> str:
-    value = evidence.value
-    if value is None:
+    if (value := evidence.value) is None:
         return UNKNOWN
     return value[:200] if isinstance(value, str) else f"{value:g}"
 
@@ -173,11 +172,8 @@ _MOST_NAME = 500  # characters of a change that an explanation rests on
 
 
 def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
-
-    Everything that came from a trace is escaped, and a content security policy admits the page's own
-    scripts only. Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. Everything that came from a trace is escaped, and a
+    content security policy admits the page's own scripts only. Raises ValueError for another `plotlyjs`."""
     return write_html(describe(comparison), plotlyjs=plotlyjs)
 
 

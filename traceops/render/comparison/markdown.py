@@ -38,19 +38,15 @@ _T = TypeVar("_T")
 
 
 def marker(name: str = "") -> str:
-    """The comment's first line, by which it is found again: one comment a `name` on a pull request.
-
-    Of `name` letters, digits, dots, underscores and hyphens are kept, anything else becomes a hyphen.
-    """
+    """The comment's first line, by which it is found again: one comment a `name` on a pull request. Of `name` letters,
+    digits, dots, underscores and hyphens are kept, anything else becomes a hyphen."""
     kept = re.sub(r"-{2,}", "-", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-")
     return f"<!-- traceops-compare{':' + kept if kept else ''} -->"
 
 
 def render_markdown(comparison: Comparison, *, name: str = "", limit: int = LIMIT) -> str:
-    """The comment as text of at most `limit` bytes, so that GitHub takes it whole.
-
-    Everything from a trace is escaped: no mention, reference, link or HTML of its own takes effect.
-    """
+    """The comment as text of at most `limit` bytes, so that GitHub takes it whole. Everything from a trace is escaped:
+    no mention, reference, link or HTML of its own takes effect."""
     lines = [marker(name), *_overview(comparison)]
     sides = [prose(text.side_text(side), 200) for side in (comparison.base, comparison.head)]
     end = say("end", base=sides[0], head=sides[1], version=__version__)
@@ -71,8 +67,7 @@ def _overview(comparison: Comparison) -> list[str]:
     gated = text.known(comparison.gated)
     if len(gated) > _MOST_METRICS:
         gated = sorted(gated, key=lambda metric: OUTCOMES.index(metric.outcome))[:_MOST_METRICS]
-    shown = gated + text.movers(comparison)
-    if shown:
+    if shown := gated + text.movers(comparison):
         header = ("metric", "base", "head", "change", "interval", "verdict")
         lines += [*table(header, [_overview_row(metric) for metric in shown], right=(1, 2, 3, 4)), ""]
     items = [
@@ -222,16 +217,13 @@ _MESSAGE = 1000
 
 
 def announce(comparison: Comparison, environ: Mapping[str, str], stdout: TextIO, *, name: str = "") -> None:
-    """Print annotations and append to the job's summary; does nothing outside GitHub Actions.
-
-    A summary that cannot be written is said in an annotation: it is no reason to fail the gate.
-    """
+    """Print annotations and append to the job's summary; does nothing outside GitHub Actions. A summary that cannot be
+    written is said in an annotation: it is no reason to fail the gate."""
     if environ.get("GITHUB_ACTIONS") != "true":
         return
     for line in workflow_commands(comparison):
         print(line, file=stdout)
-    path = environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
+    if not (path := environ.get("GITHUB_STEP_SUMMARY")):
         return
     try:
         problem = _append(Path(path), render_markdown(comparison, name=name))

@@ -37,10 +37,8 @@ def print_comparison(comparison: Comparison, file: TextIO, written: Path | None,
 
 
 def describe_summary(comparison: Comparison, written: Path | None = None, *, verbose: bool = False) -> list[Block]:
-    """What the terminal says of a comparison: a card of about 25 lines, all of it if verbose.
-
-    `written` is where the whole report lies.
-    """
+    """What the terminal says of a comparison: a card of about 25 lines, all of it if verbose. `written` is where the
+    whole report lies."""
     level = text.VERDICT_LEVEL[comparison.verdict]
     short, details = headline(comparison)
     blocks: list[Block] = [_line(f"{MARK[level]} {short}", f"level-{level}", limit=_MOST_OF_VERDICT)]

@@ -92,8 +92,7 @@ def effect_text(metric: MetricChange) -> str:
     if metric.change_pct is None and bound is not None:
         return f"at least {percent_changes([bound])[0]} %"  # nothing else is certain
     if metric.family == "exact" or pct is None:
-        absolute = finite(metric.change)
-        if absolute is None:
+        if (absolute := finite(metric.change)) is None:
             return UNKNOWN if pct is None else percent_changes([pct])[0] + " %"
         text = signed(absolute, metric.unit)
         return text if pct is None or not absolute else f"{text} ({percent_changes([pct])[0]} %)"
@@ -240,8 +239,7 @@ def side_name(side: Side) -> str:
     """What people call a side: the label that it was given, else the names of its captures, 'ddp_1, ddp_2 …'."""
     if side.label not in ("", "base", "head"):
         return side.label
-    names = list(dict.fromkeys(capture.name for capture in side.captures if capture.name))
-    if not names:
+    if not (names := list(dict.fromkeys(capture.name for capture in side.captures if capture.name))):
         return side.label
     return ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
 

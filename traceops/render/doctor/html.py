@@ -87,11 +87,8 @@ _MOST_TICKS = 10
 
 def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] = ()) -> Figure | None:
     """Bus bandwidth in GB/s over bytes of a message, a line an operation, with dashed lines of earlier references.
-
-    Lines need two sizes at least; None without any.
-    """
-    lines = _lines(measured)
-    if not lines:
+    Lines need two sizes at least; None without any."""
+    if not (lines := _lines(measured)):
         return None
     whose = list(dict.fromkeys((gpus, host) for _, gpus, host in lines))
     many = len(whose) > 1
@@ -183,25 +180,6 @@ _MOST_WHY = 2000
 _HEAT = "0, 114, 178"
 
 
-def looks_table(checkup: Checkup) -> Table:
-    """Everything that was looked at, the worst first; equal looks of several hosts in one row."""
-    order = [*looks_not_ok(checkup), *(look for look in checkup.looks if look.level == "ok")]
-    rows = [
-        {"look": look, "hosts": hosts, "rule": "" if look.level == "ok" else look.rule}
-        for look, hosts in alike_looks(order)
-    ]
-    cells: dict[str, Callable[[Any], Cell]] = {
-        "level": lambda row: _state(row["look"].level),
-        "hosts": lambda row: _hosts(row["hosts"]),
-        "rule": lambda row: Cell(row["rule"], css="nowrap"),
-        "area": lambda row: Cell(row["look"].area),
-        "what": lambda row: _text(row["look"].what),
-        "found": lambda row: _text(row["look"].found),
-        "why": lambda row: _why(row["look"]),
-    }
-    return table_of("looks", rows, make=cells, without=() if len(checkup.hosts) > 1 else ("hosts",))
-
-
 def trials_table(checkup: Checkup) -> Table:
     """Every test in child processes, as it ran."""
     cells: dict[str, Callable[[Trial], Cell]] = {
@@ -216,22 +194,9 @@ def trials_table(checkup: Checkup) -> Table:
     return table_of("trials", checkup.trials, make=cells, without=("changed",) if unchanged else ())
 
 
-def attempts_table(checkup: Checkup) -> Table | None:
-    """What was tried where something failed or was slow; None where nothing else was tried."""
-    cells: dict[str, Callable[[Attempt], Cell]] = {
-        "change": lambda row: _text(row.change),
-        "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),
-        "gbs": lambda row: number(row.gbs),
-        "said": lambda row: _text(row.said),
-    }
-    rows = attempts(checkup)
-    return table_of("attempts", rows, make=cells) if rows else None
-
-
 def bandwidth_table(checkup: Checkup) -> Table | None:
     """The largest message of each operation; None where nothing was measured."""
-    rows = largest(checkup.measured)
-    if not rows:
+    if not (rows := largest(checkup.measured)):
         return None
     cells: dict[str, Callable[[Measured], Cell]] = {
         "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
@@ -265,8 +230,7 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
             f"{matrix.name(one)} and {matrix.name(other)}: {matrix.outcomes[pair]}",
             "status fired",
         )
-    gbs = matrix.gbs.get(pair)
-    if gbs is None:
+    if (gbs := matrix.gbs.get(pair)) is None:
         return number(None)
     title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
     if pair in matrix.slow:
@@ -310,11 +274,8 @@ _MOST_TITLE = 80
 
 
 def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "none") -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
-
-    Without a sweep there is no chart, and the page has no script. Everything that came from the machine is escaped.
-    Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. Without a sweep there is no chart, and the page has no
+    script. Everything that came from the machine is escaped. Raises ValueError for another `plotlyjs`."""
     return write_html(describe(checkup), plotlyjs=plotlyjs)
 
 
@@ -410,8 +371,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
         blocks.append(TableBlock(tests))
     if checkup.inspector is not None:
         blocks.append(TableBlock(inspector_table(checkup.inspector)))
-    figure = sweep_figure(checkup.measured, checkup.references)
-    if figure is not None and (blocks or matrices):
+    if (figure := sweep_figure(checkup.measured, checkup.references)) is not None and (blocks or matrices):
         dashed = any(trace["line"]["dash"] == "dash" for trace in figure["data"])
         about = " ".join([WORDS["latency"], *([WORDS["dashed"]] if dashed else [])])
         blocks += [Heading("Over message size"), soft(about), Chart("sweep", WORDS["sweep"], figure)]
@@ -421,13 +381,36 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
-    tables = (attempts_table(checkup), trials_table(checkup))
+    # what was tried where something failed or was slow; None where nothing else was tried
+    cells: dict[str, Callable[[Attempt], Cell]] = {
+        "change": lambda row: _text(row.change),
+        "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),
+        "gbs": lambda row: number(row.gbs),
+        "said": lambda row: _text(row.said),
+    }
+    rows = attempts(checkup)
+    tables = ((table_of("attempts", rows, make=cells) if rows else None), trials_table(checkup))
     blocks = tuple(TableBlock(table) for table in tables if table is not None and table.rows)
     return blocks if checkup.trials else (*blocks, text(WORDS["no_trials"]))
 
 
 def _looks(checkup: Checkup) -> tuple[Block, ...]:
-    table = looks_table(checkup)
+    # Everything that was looked at, the worst first; equal looks of several hosts in one row
+    order = [*looks_not_ok(checkup), *(look for look in checkup.looks if look.level == "ok")]
+    rows = [
+        {"look": look, "hosts": hosts, "rule": "" if look.level == "ok" else look.rule}
+        for look, hosts in alike_looks(order)
+    ]
+    cells: dict[str, Callable[[Any], Cell]] = {
+        "level": lambda row: _state(row["look"].level),
+        "hosts": lambda row: _hosts(row["hosts"]),
+        "rule": lambda row: Cell(row["rule"], css="nowrap"),
+        "area": lambda row: Cell(row["look"].area),
+        "what": lambda row: _text(row["look"].what),
+        "found": lambda row: _text(row["look"].found),
+        "why": lambda row: _why(row["look"]),
+    }
+    table = table_of("looks", rows, make=cells, without=() if len(checkup.hosts) > 1 else ("hosts",))
     problems = checkup.problems[:_MOST_PROBLEMS]
     return (TableBlock(table) if table.rows else text(WORDS["no_looks"]), *([not_used(problems)] if problems else []))
 

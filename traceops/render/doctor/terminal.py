@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import TextIO
 
-from traceops.core.units import rate_text
+from traceops.core.units import rate_text, size_text
 from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
+from traceops.machine.cluster import NodeKind
 from traceops.machine.look import count_levels
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.doctor.rows import PairMatrix, attempts, pair_matrices
@@ -51,6 +52,30 @@ _LEVEL = {"note": "info", "ok": "clear"}
 def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False) -> None:
     """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
     write_terminal(describe_summary(checkup, written, verbose=verbose), file, widths=_WIDTHS)
+
+
+def print_cluster(kinds: Sequence[NodeKind], file: TextIO) -> None:
+    """A row for nodes that are alike; what is not known is a dash."""
+    left = ("partition", "GPU", "fabric")
+    titles = ("partition", "nodes", "free", "away", "GPUs each", "GPU", "GPU memory", "memory", "cores", "fabric")
+    rows = [
+        (
+            kind.partition, str(kind.nodes), _count(kind.free), str(kind.away), str(kind.gpus), kind.gpu,
+            _size(kind.gpu_memory), _size(kind.memory), _count(kind.cores), kind.fabric,
+        )
+        for kind in kinds
+    ]  # fmt: skip
+    columns = tuple(_column(title, number=title not in left) for title in titles)
+    shown = [[cell or "–" for cell in row] for row in rows]
+    write_terminal([_table(columns, shown), soft(say("cluster"))], file, widths=_WIDTHS)
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else size_text(count)
 
 
 def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose: bool = False) -> list[Block]:
@@ -160,8 +185,7 @@ def _bandwidth(checkup: Checkup) -> Iterator[Block]:
     """The largest message of each operation in a line, and the matrix of pairs."""
     hosts = {one.host for one in checkup.measured}
     for host in sorted(hosts, key=str):
-        rows = [one for one in largest(checkup.measured) if one.host == host]
-        if rows:
+        if rows := [one for one in largest(checkup.measured) if one.host == host]:
             where = f" on {host}" if len(hosts) > 1 and host else ""
             measured = say(
                 "bandwidth", devices=measured_devices(checkup, rows[0]), measured=list(map(bandwidth_text, rows))

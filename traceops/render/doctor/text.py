@@ -77,10 +77,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def looks_not_ok(checkup: Checkup) -> list[Look]:
-    """What wants attention, the worst first; what could not be looked at comes last.
-
-    Of a variable whose cost was measured, what is usually said of it is left out.
-    """
+    """What wants attention, the worst first; what could not be looked at comes last. Of a variable whose cost was
+    measured, what is usually said of it is left out."""
     return sorted(wrong_looks(checkup.looks), key=lambda look: _WORST_FIRST[look.level])
 
 
@@ -161,10 +159,8 @@ def log_text(log: NcclLog) -> str:
 
 
 def nccl_warnings(log: NcclLog) -> list[Quote]:
-    """What NCCL warned of, once whatever host, process and addresses it names.
-
-    Not what is normal on many machines, nor what a rule says in words of its own.
-    """
+    """What NCCL warned of, once whatever host, process and addresses it names. Not what is normal on many machines, nor
+    what a rule says in words of its own."""
     normal = {(event.quote.path, event.quote.line) for event in log.network_events if not event.failed}
     judged = {warning_text(remark.quote) for remark in log.host_remarks}
     told: dict[str, Quote] = {}

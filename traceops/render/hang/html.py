@@ -96,7 +96,25 @@ def wait_graphs(diagnosis: Diagnosis) -> tuple[WaitGraph, WaitGraph] | None:
         return None
     nodes = _layered(nodes, edges)
     label = say("graph", boxes=len(nodes), arrows=len(edges))
-    return _wide(nodes, edges, label), _tall(nodes, edges, label)
+    # Columns: causes at the right, boxes of a column near what they wait for
+    last = max(node.layer for node in nodes)
+    lanes = 2 if any(nodes[edge.start].layer < nodes[edge.end].layer for edge in edges) else 0
+    top = MARGIN + lanes * _LANE
+    columns: dict[int, list[int]] = defaultdict(list)
+    for number, node in enumerate(nodes):
+        columns[node.layer].append(number)
+    tallest = max(_column_height(nodes, column) for column in columns.values())
+    placed = list(nodes)
+    for layer in sorted(columns):
+        column = _by_targets(columns[layer], placed, edges) if layer else columns[layer]
+        y = top + (tallest - _column_height(nodes, column)) / 2
+        for number in column:
+            placed[number] = replace(nodes[number], x=MARGIN + (last - layer) * (WIDTH + GAP_X), y=y)
+            y += nodes[number].height + GAP_Y
+    drawn = [_wide_edge(edge, placed, top) for edge in edges]
+    beside = any(placed[edge.start].layer == placed[edge.end].layer == 0 for edge in edges)
+    width = 2 * MARGIN + (last + 1) * WIDTH + last * GAP_X + (GAP_X // 2 if beside else 0)
+    return WaitGraph(tuple(placed), tuple(drawn), width, top + tallest + MARGIN, label), _tall(nodes, edges, label)
 
 
 def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[RankBox], list[Edge]]:
@@ -185,28 +203,6 @@ def _reached(number: int, after: Mapping[int, set[int]]) -> set[int]:
             found.add(end)
             queue.append(end)
     return found
-
-
-def _wide(nodes: Sequence[RankBox], edges: Sequence[Edge], label: str) -> WaitGraph:
-    """Columns: causes at the right, boxes of a column near what they wait for."""
-    last = max(node.layer for node in nodes)
-    lanes = 2 if any(nodes[edge.start].layer < nodes[edge.end].layer for edge in edges) else 0
-    top = MARGIN + lanes * _LANE
-    columns: dict[int, list[int]] = defaultdict(list)
-    for number, node in enumerate(nodes):
-        columns[node.layer].append(number)
-    tallest = max(_column_height(nodes, column) for column in columns.values())
-    placed = list(nodes)
-    for layer in sorted(columns):
-        column = _by_targets(columns[layer], placed, edges) if layer else columns[layer]
-        y = top + (tallest - _column_height(nodes, column)) / 2
-        for number in column:
-            placed[number] = replace(nodes[number], x=MARGIN + (last - layer) * (WIDTH + GAP_X), y=y)
-            y += nodes[number].height + GAP_Y
-    drawn = [_wide_edge(edge, placed, top) for edge in edges]
-    beside = any(placed[edge.start].layer == placed[edge.end].layer == 0 for edge in edges)
-    width = 2 * MARGIN + (last + 1) * WIDTH + last * GAP_X + (GAP_X // 2 if beside else 0)
-    return WaitGraph(tuple(placed), tuple(drawn), width, top + tallest + MARGIN, label)
 
 
 def _column_height(nodes: Sequence[RankBox], column: Sequence[int]) -> float:
@@ -329,8 +325,7 @@ def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
         blocks.append(soft(WORDS["arrows"]))
     for graph, css in zip(graphs, ("wide", "tall"), strict=False):
         blocks.append(Drawing("hang_graph", (graph, css, _BOX)))
-    table = waits_table(diagnosis)
-    if table is not None:
+    if (table := waits_table(diagnosis)) is not None:
         return (*blocks, fold(WORDS["arrows_table"], TableBlock(table), open=not graphs))
     none = WORDS["none_missing" if diagnosis.roots else "none_waits"]
     return (*blocks, text(none, _unknown(diagnosis)))

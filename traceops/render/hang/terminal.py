@@ -51,10 +51,8 @@ def print_diagnosis(
 
 
 def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
-    """The first cause, what it rests on, and what to do about it; nothing where there is none.
-
-    Memory that ran out is told without the lines it was read from: they repeat its numbers, and more is to come.
-    """
+    """The first cause, what it rests on, and what to do about it; nothing where there is none. Memory that ran out is
+    told without the lines it was read from: they repeat its numbers, and more is to come."""
     first = diagnosis.roots[:1]
     out_of_memory = any(root.crash is not None and root.crash.kind == "gpu_memory" for root in first)
     shown = [replace(root, evidence=()) if out_of_memory else root for root in first]
@@ -82,7 +80,7 @@ def describe_summary(
         blocks += [text(""), finding_block(finding)]
     if diagnosis.ranks:
         blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES)]
-        blocks += [text("")] if verbose else []
+        blocks += [text("")] * verbose
     if diagnosis.roots:
         stall, read = hang_text.stall_text(diagnosis), f"Read: {hang_text.read_text(diagnosis)}."
         blocks.append(text(f"{stall}. {read}" if stall else read))

@@ -64,10 +64,8 @@ _LEAST_RANGE = 0.05  # of the median to both sides, so that an even trend looks 
 
 
 def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
-    """A dot a capture over its commit, in time order, a line at each level, and a mark at each lasting change.
-
-    Captures of one commit stand above each other. The axis spans at least 5 % to both sides of the median.
-    """
+    """A dot a capture over its commit, in time order, a line at each level, and a mark at each lasting change. Captures
+    of one commit stand above each other. The axis spans at least 5 % to both sides of the median."""
     scale, unit = (1e-9, "GB") if trend.unit == "B" else (1.0, trend.unit)
     places = [position for position, commit in enumerate(history.commits) for _ in commit.samples]
     samples = [sample for commit in history.commits for sample in commit.samples]
@@ -123,8 +121,7 @@ def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
     edges = [0, *(change.position for change in trend.changes), commits]
     found = []
     for start, end in pairwise(edges):
-        known = [value for value in trend.values[start:end] if value is not None]
-        if known:
+        if known := [value for value in trend.values[start:end] if value is not None]:
             found.append(((start, end - 1), float(np.median(known))))
     return found
 
@@ -162,11 +159,8 @@ TERMS = tuple(Term(key.removeprefix("term."), meaning) for key, meaning in WORDS
 def render_history_html(
     histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str
 ) -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
-
-    Everything that came from the store is escaped, and a content security policy admits the page's own
-    scripts only. Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. Everything that came from the store is escaped, and a
+    content security policy admits the page's own scripts only. Raises ValueError for another `plotlyjs`."""
     return write_html(describe(histories, problems, store), plotlyjs=plotlyjs)
 
 
@@ -175,7 +169,20 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
     verdict = history_verdict(histories)
     sections = [_section(index, history) for index, history in enumerate(histories)]
     if len(histories) > 1:
-        sections.insert(0, Section("keys", "Keys", (TableBlock(_overview(histories)),)))
+        rows = []
+        for history in histories:
+            trend = headline_trend(history)
+            latest = next((v for v in reversed(trend.values) if v is not None), None) if trend else None
+            row = {"key": history.key.text, "captures": len(history.samples), "commits": len(history.commits)}
+            row["latest"] = minute_text(history.samples[-1].entry.time_ns)
+            # the latest lasting change of a key's step time, or why there is none
+            if trend is not None and trend.changes:
+                last = trend.changes[-1]
+                last_change = say("changed", change=step_text(trend, last), commit=last.since.label)
+            else:
+                last_change = WORDS["sparse"] if sparse_text(history) else "none"
+            rows.append({**row, "step": value_text(latest, "ms"), "change": last_change})
+        sections.insert(0, Section("keys", "Keys", (TableBlock(table_of("history_keys", rows)),)))
     if problems:
         sections.append(Section("problems", "Not used", _problems(problems)))
     sections.append(Section("definitions", "What is shown", (Terms(TERMS), soft(WORDS["when_not_why"])), "Definitions"))
@@ -202,7 +209,14 @@ def _section(index: int, history: KeyHistory) -> Section:
     for trend in history.trends:
         label = say("chart", heading=_heading(trend))
         blocks += [Heading(_heading(trend)), Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend))]
-    blocks.append(fold(f"Captures ({len(history.samples)})", TableBlock(_captures_table(history))))
+    metrics = []
+    for trend in history.trends:
+        unit, scale = ("GB", 1e-9) if trend.unit == "B" else (trend.unit, 1.0)
+        metrics.append(Column(trend.metric, f"{trend.label}, {unit}", scale=scale))
+    rows = [_capture_row(sample) for sample in reversed(history.samples[-MOST_ROWS:])]
+    blocks.append(
+        fold(f"Captures ({len(history.samples)})", TableBlock(table_of("history_captures", rows, columns=metrics)))
+    )
     return Section(f"key-{index}", history.key.model, tuple(blocks), history.key.slug)
 
 
@@ -232,25 +246,6 @@ def _heading(trend: Trend) -> str:
     return say("latest", label=trend.label, value=value_text(latest, trend.unit))
 
 
-def _overview(histories: Sequence[KeyHistory]) -> Table:
-    rows = []
-    for history in histories:
-        trend = headline_trend(history)
-        latest = next((v for v in reversed(trend.values) if v is not None), None) if trend else None
-        row = {"key": history.key.text, "captures": len(history.samples), "commits": len(history.commits)}
-        row["latest"] = minute_text(history.samples[-1].entry.time_ns)
-        rows.append({**row, "step": value_text(latest, "ms"), "change": _last_change(history, trend)})
-    return table_of("history_keys", rows)
-
-
-def _last_change(history: KeyHistory, trend: Trend | None) -> str:
-    """The latest lasting change of a key's step time, or why there is none."""
-    if trend is not None and trend.changes:
-        last = trend.changes[-1]
-        return say("changed", change=step_text(trend, last), commit=last.since.label)
-    return WORDS["sparse"] if sparse_text(history) else "none"
-
-
 def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
     rows = [
         {
@@ -269,15 +264,6 @@ def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
     return table_of("history_changes", rows, make={"change": itemgetter("change")})
 
 
-def _captures_table(history: KeyHistory) -> Table:
-    metrics = []
-    for trend in history.trends:
-        unit, scale = ("GB", 1e-9) if trend.unit == "B" else (trend.unit, 1.0)
-        metrics.append(Column(trend.metric, f"{trend.label}, {unit}", scale=scale))
-    rows = [_capture_row(sample) for sample in reversed(history.samples[-MOST_ROWS:])]
-    return table_of("history_captures", rows, columns=metrics)
-
-
 def _capture_row(sample: Sample) -> dict[str, object]:
     entry = sample.entry
     commit = None if entry.commit is None else entry.commit[:12] + ("+" if entry.dirty else "")
@@ -290,21 +276,17 @@ FILES = ("history.html", "history.json", "history.csv")
 def write_history(
     histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, folder: Path, plotlyjs: str = "none"
 ) -> list[Path]:
-    """Write the three files into `folder`, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the three files into `folder`, each whole or not at all; the page comes first. Raises InputError where the
+    folder cannot be written to."""
+    # what history.json holds, see docs/formats.md
     contents: dict[str, str | bytes] = {
         "history.html": render_history_html(histories, problems, store, plotlyjs=plotlyjs),
-        "history.json": json_text(history_document(histories, problems, store)),
+        "history.json": json_text(
+            HistoryDocument(store=redact_text(store), keys=tuple(map(_key, histories)), problems=tuple(problems))
+        ),
         "history.csv": csv_text([_row(h, sample) for h in histories for sample in h.samples], _COLUMNS),
     }
     return write_files(contents, set(FILES), folder)
-
-
-def history_document(histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str) -> HistoryDocument:
-    """What history.json holds, see docs/formats.md."""
-    return HistoryDocument(store=redact_text(store), keys=tuple(map(_key, histories)), problems=tuple(problems))
 
 
 def _key(history: KeyHistory) -> KeyJson:

@@ -101,7 +101,14 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
     facts = {"rank": rows.rank, "busy": rows.busy_ms, "attainable": rows.attainable_ms, "rates": rows.rates}
     blocks: list[Block] = [text(say("compute", "rated", words, efficiency=rows.efficiency_pct, **facts))]
     if any(loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms for loss in rows.losses):
-        blocks.append(TableBlock(losses_table(report, rows)))
+        # a row a cause, with what its fix saves and changes
+        cells = {
+            "cause": lambda row: Cell(row.cause.replace("_", " ")),
+            "step": _step_cell,
+            "where": lambda row: name(", ".join(row.where)),
+            "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
+        }
+        blocks.append(TableBlock(table_of("losses", rows.losses, report.summary.step_words, make=cells)))
     if (figure := roofline_figure(report)) is not None:
         blocks += [soft(say("compute", "roofline")), Chart("roofline", say("compute", "chart"), figure)]
     places = place_times(rows)
@@ -111,17 +118,6 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
         fold(f"{place.name}: {ms_text(place.ms)} ms", TableBlock(kernels_table(report, place))) for place in large
     ]
     return section_of("compute", blocks)
-
-
-def losses_table(report: Report, rows: ComputeRows) -> Table:
-    """A row a cause, with what its fix saves and changes."""
-    cells = {
-        "cause": lambda row: Cell(row.cause.replace("_", " ")),
-        "step": _step_cell,
-        "where": lambda row: name(", ".join(row.where)),
-        "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
-    }
-    return table_of("losses", rows.losses, report.summary.step_words, make=cells)
 
 
 def _step_cell(row: LossRow) -> Cell:
@@ -218,10 +214,8 @@ def _operator_text(row: OperatorRow) -> str:
 
 
 def roofline_figure(report: Report) -> Figure | None:
-    """Operators as points: operations per byte against TFLOP/s, below what memory and the units attain.
-
-    None where no operator's operations are known, or the GPU's rates are not.
-    """
+    """Operators as points: operations per byte against TFLOP/s, below what memory and the units attain. None where no
+    operator's operations are known, or the GPU's rates are not."""
     if report.compute is UNSET or report.compute.roofs is None:
         return None
     rows = [row for row in report.compute.operators if row.flops and row.bytes and row.ms]

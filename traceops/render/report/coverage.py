@@ -113,8 +113,7 @@ def unjudged_sentence(report: Report) -> str:
 def unjudged_of(report: Report) -> Unjudged | None:
     """What was not judged, and what would change that; None where it is a tenth of the step or less."""
     unjudged = report.summary.unjudged
-    total = sum(one.pct for one in unjudged)
-    if total <= MOST_UNJUDGED_PCT:
+    if (total := sum(one.pct for one in unjudged)) <= MOST_UNJUDGED_PCT:
         return None
     most, words = unjudged[0], report.summary.step_words
     check = check_of(report, most.rule) if most.rule else None

@@ -75,10 +75,8 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
 
 
 def arrivals_figure(report: Report) -> Figure:
-    """Each kind of collective: bars from the median to the 95th percentile of first to last arrival, ms.
-
-    Beside each bar stands who comes last most often, and how often. The 24 kinds that wait most.
-    """
+    """Each kind of collective: bars from the median to the 95th percentile of first to last arrival, ms. Beside each
+    bar stands who comes last most often, and how often. The 24 kinds that wait most."""
     rows = (report.tables.arrivals)[:MOST_KINDS]
     places = list(range(len(rows)))
     low = [rounded(row.spread_p50_ms) or 0.0 for row in rows]
@@ -115,9 +113,7 @@ def arrivals_figure(report: Report) -> Figure:
 
 def bandwidth_figure(report: Report) -> Figure:
     """Bus bandwidth (GB/s, 10⁹ bytes) of each collective against its size (bytes, log), a colour a kind and group.
-
-    Where TO-C001 fired, a line shows what the link should give.
-    """
+    Where TO-C001 fired, a line shows what the link should give."""
     kinds: dict[str, list[BandwidthRow]] = defaultdict(list)
     for row in report.tables.bandwidth:
         if row.bytes and row.busbw_gbs is not None:
@@ -271,10 +267,8 @@ MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser 
 
 
 def critical_path_figure(report: Report) -> Figure:
-    """What set the length of the median step: a lane a rank on the path, its pieces in ms since the path began.
-
-    Dotted lines lead from rank to rank. The 32 ranks with most of it where there are more.
-    """
+    """What set the length of the median step: a lane a rank on the path, its pieces in ms since the path began. Dotted
+    lines lead from rank to rank. The 32 ranks with most of it where there are more."""
     rows = report.tables.critical_path
     on_path: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -302,10 +296,8 @@ def critical_path_figure(report: Report) -> Figure:
 
 
 def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
-    """(part, piece): what a piece of own work consists of, one bucket behind the other; a transfer is one part.
-
-    What no bucket holds is the host's own work, which communication masked, as `path_sentence` counts it.
-    """
+    """(part, piece): what a piece of own work consists of, one bucket behind the other; a transfer is one part. What no
+    bucket holds is the host's own work, which communication masked, as `path_sentence` counts it."""
     spent = {bucket: ms for bucket in BUCKETS if (ms := row.spent_ms.get(bucket, 0.0))}
     if not spent:
         return [(row, row)]

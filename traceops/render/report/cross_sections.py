@@ -83,8 +83,7 @@ def path_table(report: Report) -> Table | None:
     def blank_or_ms(bucket: str) -> Any:
         return lambda row: blank_or(row.spent_ms.get(bucket) or None, 3)
 
-    rows = report.tables.critical_path
-    if not rows:
+    if not (rows := report.tables.critical_path):
         return None
     kept = sorted(range(len(rows)), key=lambda i: -rows[i].duration_ms)[:MOST_PIECES]
     shown = [rows[i] for i in sorted(kept)]
@@ -223,8 +222,7 @@ def clocks_sentence(report: Report) -> str:
     clocks = report.summary.clocks
     if len(report.ranks) < 2 or clocks is None:
         return ""
-    residual = clocks.residual_p95_us
-    if residual is None:
+    if (residual := clocks.residual_p95_us) is None:
         return say("timeline", "clocks", unknown=True)
     unaligned = ranks_text(clocks.unaligned, 8) if clocks.unaligned else ""
     return say("timeline", "clocks", residual=us_text(residual), count=clocks.anchors, unaligned=unaligned)
@@ -242,7 +240,17 @@ def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
 
 def path_sentence(report: Report) -> str:
     """'90 % of the path runs through rank 2's computation, 7 % through transfer.'; empty without a path."""
-    spent, total = _path_parts(report)
+    # ms of the path by bucket ('transfer' among them) and rank, and all of it
+    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    total = 0.0
+    for row in report.tables.critical_path:
+        rank, whole = row.rank, row.duration_ms
+        told = {b: ms for b in BUCKETS if (ms := row.spent_ms.get(b))}
+        for bucket, ms in told.items():
+            spent[bucket][rank] += ms
+        # What no bucket holds is own work that communication masked: the host's, as the kind says.
+        spent[row.kind if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
+        total += whole
     if not total:
         return ""
     parts: list[tuple[float, str]] = []
@@ -258,8 +266,7 @@ def path_sentence(report: Report) -> str:
 
 def waiting_sentence(report: Report) -> str:
     """Why nobody is blamed, or why that was not judged; empty where a straggler was found."""
-    check = check_of(report, stragglers.PERSISTENTLY_LATE.id)
-    if check is None or check.status == "fired":
+    if (check := check_of(report, stragglers.PERSISTENTLY_LATE.id)) is None or check.status == "fired":
         return ""
     if check.status == "not_evaluated":
         return say("lateness", "sentence", unknown=check.reason)
@@ -268,24 +275,8 @@ def waiting_sentence(report: Report) -> str:
     return say("lateness", "sentence", clear=check.reason, sometimes=late)
 
 
-def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
-    """ms of the path by bucket ('transfer' among them) and rank, and all of it."""
-    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    total = 0.0
-    for row in report.tables.critical_path:
-        rank, whole = row.rank, row.duration_ms
-        told = {b: ms for b in BUCKETS if (ms := row.spent_ms.get(b))}
-        for bucket, ms in told.items():
-            spent[bucket][rank] += ms
-        # What no bucket holds is own work that communication masked: the host's, as the kind says.
-        spent[row.kind if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
-        total += whole
-    return spent, total
-
-
 def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
-    words = BUCKET_WORDS.get(bucket)
-    if words is None or not words.of_rank:
+    if (words := BUCKET_WORDS.get(bucket)) is None or not words.of_rank:
         return bucket if bucket == "transfer" else "other work"
     most = max(by_rank, key=lambda rank: by_rank[rank])
     if by_rank[most] >= _MOSTLY * ms:
@@ -339,8 +330,7 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
 
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     """What a change would save."""
-    table = what_if_table(report)
-    if table is None:
+    if (table := what_if_table(report)) is None:
         no_replay = len(report.ranks) > 1 and report.summary.no_replay is not None
         return section_of("what-if", (text(why_no_what_if(report, 0.0)),)) if no_replay else None
     replay, words = replay_sentence(report), report.summary.step_words
@@ -475,8 +465,7 @@ def _tied_sentence(report: Report) -> str:
 
 
 def _matching_sentence(report: Report) -> str:
-    matching = report.summary.matching
-    if matching is None or not matching.events:
+    if (matching := report.summary.matching) is None or not matching.events:
         return say("collectives", "matching", none=True)
     pct = matching.matched_pct
     left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())

@@ -51,8 +51,7 @@ _MOST_BENCHMARKS = 40
 
 def fabric_blocks(report: Report) -> tuple[Block, ...]:
     """What is known of the fabric; nothing without evidence of it."""
-    fabric = report.fabric
-    if fabric is None:
+    if (fabric := report.fabric) is None:
         return ()
     blocks: list[Block] = [*_machine_blocks(fabric, report.run.device)]
     if fabric.log is not None:
@@ -71,11 +70,11 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
 
 
 def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
-    figures = _figures(fabric, device)
-    if not figures:
+    if not (figures := _figures(fabric, device)):
         return []
     by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
-    blocks: list[Block] = [Heading("Machine"), soft(machine_legend(by))]
+    # what the colours of a machine's figure say, and where its bandwidths are from; by: '' without any
+    blocks: list[Block] = [Heading("Machine"), soft(say("fabric", "colours", by=by))]
     blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
     more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
     if more > 0:
@@ -83,15 +82,9 @@ def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
     return blocks
 
 
-def machine_legend(by: str) -> str:
-    """What the colours of a machine's figure say, and where its bandwidths are from; by: '' without any."""
-    return say("fabric", "colours", by=by)
-
-
 def connections_table(log: NcclLog) -> Table | None:
     """How ranks are connected, equal connections counted; None where the log does not tell."""
-    rows = alike_connections(log.communicators)
-    if not rows:
+    if not (rows := alike_connections(log.communicators)):
         return None
     cells = {
         "way": lambda row: Cell(way_text(row.transport, row.detail)),

@@ -50,10 +50,8 @@ def bar_trace(name: str, x: Sequence[Any], y: Sequence[Any], colour: Any, templa
 
 
 def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
-    """Where each rank's step goes: stacked bars, ms per step, mean over the rank's steps.
-
-    `ranks` chooses the bars; without it all ranks, or one of each kind of more than 64.
-    """
+    """Where each rank's step goes: stacked bars, ms per step, mean over the rank's steps. `ranks` chooses the bars;
+    without it all ranks, or one of each kind of more than 64."""
     return _stacked(report, BUCKETS, ranks, say("ledger", "axis", report.summary.step_words))
 
 
@@ -111,10 +109,8 @@ def _named_rows(report: Report, labels: Sequence[str]) -> dict[str, Any]:
 def heat_map(
     columns: Sequence[str], labels: Sequence[str], heat: Mapping[str, Any], written: str, pixels: int
 ) -> Figure:
-    """A row a label, so many pixels high, and a column a step; the numbers stand in the cells where they fit.
-
-    `heat` is the trace's values and colours, `written` how a cell writes its number.
-    """
+    """A row a label, so many pixels high, and a column a step; the numbers stand in the cells where they fit. `heat` is
+    the trace's values and colours, `written` how a cell writes its number."""
     fits = len(columns) <= _WRITE_IN_CELLS and len(labels) <= MOST_RANKS
     trace = {
         "type": "heatmap",
@@ -142,7 +138,7 @@ def distribution_figure(report: Report) -> Figure:
     """How each bucket spreads over all ranks, ms per step: boxes from quartile to quartile, whiskers to the ends."""
     boxes = []
     for bucket in reversed(BUCKETS):
-        values = _bucket(report, bucket)
+        values = [ms for row in report.ranks if (ms := row.bucket_ms(bucket)) is not None]
         if not values or max(values) <= 0:
             continue
         least, low, middle, high, most = map(rounded, percentiles(np.array(values), (0, 25, 50, 75, 100)))
@@ -205,10 +201,8 @@ def laid_out(
     margin: Mapping[str, int] | None = None,
     **layout: Any,
 ) -> Figure:
-    """High enough for its lines, without a background so that it fits a light and a dark page.
-
-    `margin` replaces sides of the usual one, `layout` is whatever else plotly's layout takes.
-    """
+    """High enough for its lines, without a background so that it fits a light and a dark page. `margin` replaces sides
+    of the usual one, `layout` is whatever else plotly's layout takes."""
     grid = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
     return {
         "data": list(traces),
@@ -256,10 +250,6 @@ def escaped(text: Any, limit: int = 80) -> str:
 def upright_line(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
     """A shape of the layout: a line over the figure's whole height."""
     return {"type": "line", "x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": line}
-
-
-def _bucket(report: Report, bucket: str) -> list[float]:
-    return [ms for row in report.ranks if (ms := row.bucket_ms(bucket)) is not None]
 
 
 def _where(row: RankRow) -> str:

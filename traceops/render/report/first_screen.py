@@ -174,8 +174,7 @@ def _blamed_lane(
 
 
 def _wait_marks(rows: Rows, end: float, when: str) -> tuple[Mark, ...]:
-    waits = _time(rows, _WAIT)
-    if waits < _WORTH * end:
+    if (waits := _time(rows, _WAIT)) < _WORTH * end:
         return ()
     return _marks(rows, _WAIT, f"waits {ms_text(waits)} ms {when}", end)
 
@@ -190,10 +189,8 @@ def _marks(rows: Rows, kind: str, said: str, end: float) -> tuple[Mark, ...]:
 
 
 def dense_stretches(rows: Rows, kind: str, end: float) -> list[tuple[float, float, float]]:
-    """(from, to, ms of the kind) of each stretch with a kind, the most first.
-
-    Runs less than 3 % of the step apart are one stretch, as long as half of it is of that kind.
-    """
+    """(from, to, ms of the kind) of each stretch with a kind, the most first. Runs less than 3 % of the step apart are
+    one stretch, as long as half of it is of that kind."""
     found: list[tuple[float, float, float]] = []
     for row in sorted((row for row in rows if row.kind == kind), key=lambda row: row.start_ms):
         stop = row.start_ms + row.duration_ms

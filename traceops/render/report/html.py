@@ -168,8 +168,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         ("Without profiler", _unit(number(report.summary.plain_ms))),
         *speed_facts(report),
     ]
-    slowdown = report.summary.profiler_slowdown
-    if slowdown is not None and slowdown >= _NO_COST:
+    if (slowdown := report.summary.profiler_slowdown) is not None and slowdown >= _NO_COST:
         facts.append(("Profiler's cost", Cell(f"×{slowdown:.2f}", "profiled ÷ unprofiled step")))
     return [(label, cell) for label, cell in facts if cell.css != "unknown"]
 

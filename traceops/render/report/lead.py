@@ -56,11 +56,6 @@ def late_together(report: Report, finding: Finding) -> list[Finding]:
     return same if cure is not None else [finding]
 
 
-def straggler_cure(report: Report, finding: Finding) -> Cure | None:
-    """What TO-S001's or TO-S002's cure would give; None where no step is known to be shorter."""
-    return joint_cure(report, finding) or _single_cure(report, finding)
-
-
 def joint_cure(report: Report, finding: Finding) -> Cure | None:
     """What the cure of all that the card tells would give; None where it tells one finding."""
     return _joint(report, finding)[1]
@@ -144,9 +139,7 @@ def nothing_timed(report: Report) -> bool:
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:
     """What could not be judged: a family of rules by its name if none of it was judged, else the ids, or how many.
-
-    Rules that no data of the run could decide are left out, as `count_checks` leaves them out.
-    """
+    Rules that no data of the run could decide are left out, as `count_checks` leaves them out."""
     families: dict[Family | None, list[Check]] = defaultdict(list)
     for check in checks:
         if check.unjudged is not UNSET:
@@ -184,7 +177,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     about other steps than the typical ones nothing is said: those take as long without its cause.
     """
     if finding.rule in STRAGGLERS:
-        return straggler_cure(report, finding)
+        # what TO-S001's or TO-S002's cure would give; None where no step is known to be shorter
+        return joint_cure(report, finding) or _single_cure(report, finding)
     if (together := joint_cure(report, finding)) is not None:
         return together
     if (faster := _faster_kernels(report, finding)) is not None:
@@ -246,20 +240,18 @@ def _measured_step(report: Report, finding: Finding) -> float | None:
         return None
     whole = _evidence_ms(finding, Fact.STEP)
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
-    return whole if whole is not None else _mean_step(report, worst)
+    if whole is not None:
+        return whole
+    # Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too
+    left_out = report.summary.step_time_ms.left_out
+    own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]
+    return sum(own) / len(own) if own else None
 
 
 def _evidence_ms(finding: Finding, fact: Fact) -> float | None:
     """A time of the finding's evidence, ms."""
     value = next((e.value for e in finding.evidence if e.fact is fact and e.unit == "ms"), None)
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _mean_step(report: Report, rank: int) -> float | None:
-    """Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too."""
-    left_out = report.summary.step_time_ms.left_out
-    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in left_out]
-    return sum(own) / len(own) if own else None
 
 
 def hang_leads(report: Report) -> bool:

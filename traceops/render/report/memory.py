@@ -40,7 +40,16 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
     if rows.steps:
         blocks.append(Chart("memory-steps", say("run", "steps_chart"), steps_figure(rows.steps)))
     if rows.over_time is not None:
-        chart = Chart("memory-over-time", say("run", "over_time_chart"), over_time_figure(rows.over_time))
+        # each line of the program upon those before it, so that the uppermost is all that was held
+        traces = []
+        sums = [0.0] * len(rows.over_time.moments)
+        for number, place in enumerate(rows.over_time.lines):
+            sums = [held + row[number] for held, row in zip(sums, rows.over_time.held_bytes, strict=True)]
+            traces.append(_line(place, rows.over_time.moments, sums, _COLOURS[number % len(_COLOURS)]))
+        at = rows.over_time.moments.index(rows.over_time.peak) if rows.over_time.peak in rows.over_time.moments else 0
+        marker = {"color": "#d62728", "size": 8, "symbol": "circle"}
+        traces.append(dots("peak", [rows.over_time.moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
+        chart = Chart("memory-over-time", say("run", "over_time_chart"), _figure(traces, "allocations and frees"))
         blocks += [text(_peak_text(rows.over_time)), chart]
     if rows.recorded is not None:
         from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
@@ -67,19 +76,6 @@ def steps_figure(steps: Sequence[MemoryStep]) -> Figure:
         traces.append(_line(f"rank {rank}", at, [row.held_bytes for row in own], colour))
         traces.append(_line(f"rank {rank} reserved", at, [row.reserved_bytes for row in own], _PALER[number]))
     return _figure(traces, "step")
-
-
-def over_time_figure(rows: MemoryOverTime) -> Figure:
-    """Each line of the program upon those before it, so that the uppermost is all that was held."""
-    traces = []
-    sums = [0.0] * len(rows.moments)
-    for number, place in enumerate(rows.lines):
-        sums = [held + row[number] for held, row in zip(sums, rows.held_bytes, strict=True)]
-        traces.append(_line(place, rows.moments, sums, _COLOURS[number % len(_COLOURS)]))
-    at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
-    marker = {"color": "#d62728", "size": 8, "symbol": "circle"}
-    traces.append(dots("peak", [rows.moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
-    return _figure(traces, "allocations and frees")
 
 
 def in_step_figure(rows: MemoryInStep) -> Figure:

@@ -24,18 +24,13 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
     if unknown := next((row for row in report.roles if row.role == "unknown" and row.exposed_ms), None):
         blocks.append(soft(say("roles", "unknown", unknown=unknown.exposed_ms)))
     named = ", ".join(dict.fromkeys(ROLES[row.role] for row in report.roles))
-    return section_of("roles", (*blocks, TableBlock(roles_table(report))), roles=named)
-
-
-def roles_table(report: Report) -> Table:
-    """A row a role."""
     cells = {
         "role": lambda row: Cell(ROLES[row.role]),
         "told_by": lambda row: Cell(", ".join(ROLE_TOLD[told] for told in row.told_by)),
         "groups": _groups_cell,
         "reach": lambda row: Cell(_reach(row)),
     }
-    return table_of("roles", report.roles, make=cells)
+    return section_of("roles", (*blocks, TableBlock(table_of("roles", report.roles, make=cells))), roles=named)
 
 
 def role_lines(report: Report) -> list[Block]:
@@ -101,7 +96,10 @@ def experts(report: Report, shown: Sequence[int]) -> Section | None:
     words = report.summary.step_words
     blocks: list[Block] = [soft(say("experts", "intro", words))]
     for row in report.experts:
-        blocks += [text(experts_sentence(row, words)), TableBlock(experts_table(row))]
+        blocks += [
+            text(experts_sentence(row, words)),
+            TableBlock(table_of("experts", sorted(row.times, key=lambda t: (t.layer, t.rank)))),
+        ]
     return section_of("experts", blocks)
 
 
@@ -126,11 +124,6 @@ def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
         dispatch=row.dispatch_ms, dispatch_gbs=row.dispatch_gbs, combine=row.combine_ms, combine_gbs=row.combine_gbs,
         reference=row.reference_gbs, saves=row.even_saves_ms or None,
     )  # fmt: skip
-
-
-def experts_table(row: ExpertsRow) -> Table:
-    """A row a layer and rank."""
-    return table_of("experts", sorted(row.times, key=lambda t: (t.layer, t.rank)))
 
 
 # Prefill and decode passes of an inference server: a section, and lines on the terminal.

@@ -104,8 +104,7 @@ def rank_column(report: Report) -> Column:
 
     def cell(row: Any) -> Cell:
         rank = int(value_of(row, "rank"))
-        group = by_example.get(rank)
-        if group is None or len(group.ranks) == 1:
+        if (group := by_example.get(rank)) is None or len(group.ranks) == 1:
             return Cell(str(rank))
         return Cell(f"{rank} and {len(group.ranks) - 1} alike", f"ranks {ranks_text(group.ranks, 40)}")
 
@@ -142,8 +141,7 @@ def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     folded = {rank: [rank] for rank in drawn & apart}
     unlike = len(hosts.keys() & apart - drawn)
     for kind in alike_ranks([row for row in report.ranks if row.rank not in apart]):
-        there = [rank for rank in kind.ranks if rank in drawn]
-        if not there:
+        if not (there := [rank for rank in kind.ranks if rank in drawn]):
             unlike += len(kind.ranks)
             continue
         first = kind.example if kind.example in drawn else there[0]

@@ -71,7 +71,16 @@ def steps(report: Report, shown: Sequence[int]) -> Section | None:
     if len({row.step for row in report.steps if row.step is not None}) < 2 or not report.ranks:
         return None
     chart = Chart("steps", say("steps", "chart"), figures.steps_figure(report, list(shown)))
-    table = fold(say("steps", "fold"), TableBlock(steps_table(report), "narrow"))
+    # how long each step took over all ranks, and on which rank longest
+    by_step: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for row in report.steps:
+        if row.step is not None:
+            by_step[row.step].append((float(row.duration_ms), int(row.rank)))
+    rows = [
+        _StepRow(step, min(took)[0], median(ms for ms, _ in took), *max(took))
+        for step, took in sorted(by_step.items())[-MOST_STEPS:]
+    ]
+    table = fold(say("steps", "fold"), TableBlock(table_of("steps", rows, total=len(by_step)), "narrow"))
     took = [row.duration_ms for row in report.steps]
     return section_of("steps", (soft(say("steps", "intro")), chart, table), step_low=min(took), step_high=max(took))
 
@@ -110,8 +119,7 @@ def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:
 def copies(report: Report, shown: Sequence[int]) -> Section | None:
     """Copies between host and device by rank and kind, the most exposed first."""
     every, words, named = report.tables.copies, report.summary.step_words, texts("page", "copies")
-    rows = [row for row in every if row.device_ms >= _LEAST_COPY_MS]
-    if not rows:
+    if not (rows := [row for row in every if row.device_ms >= _LEAST_COPY_MS]):
         return None
     cells = {
         "direction": lambda row: name(named.get(f"direction.{row.direction}", row.direction)),
@@ -213,19 +221,6 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
         apart=least | {"late_share": 10}, facts=meanings(words), note=_cut(report, shown),
         summarize=report.ranks if len(report.ranks) > 2 else (),
     )  # fmt: skip
-
-
-def steps_table(report: Report) -> Table:
-    """How long each step took over all ranks, and on which rank longest."""
-    by_step: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    for row in report.steps:
-        if row.step is not None:
-            by_step[row.step].append((float(row.duration_ms), int(row.rank)))
-    rows = [
-        _StepRow(step, min(took)[0], median(ms for ms, _ in took), *max(took))
-        for step, took in sorted(by_step.items())[-MOST_STEPS:]
-    ]
-    return table_of("steps", rows, total=len(by_step))
 
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:

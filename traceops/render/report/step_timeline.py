@@ -57,8 +57,7 @@ def how_to_open(report: Report) -> Block:
     path = f"profile/{name}" if " " not in name else f"'profile/{name}'"
     rules = list(dict.fromkeys(finding.rule for finding in report.findings if finding.ranks))[:3]
     lines = [f"traceops view {path} --around {rule}" for rule in rules]
-    step = detail_step(report)
-    if step is not None:
+    if (step := detail_step(report)) is not None:
         lines.append(f"traceops view {path} --steps {step}")
     if not lines:
         lines.append(f"traceops view {path}")
@@ -72,12 +71,9 @@ def detail_step(report: Report) -> int | None:
 
 
 def finding_place(finding: Finding, report: Report) -> Place | None:
-    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either.
-
-    None too where it names steps of the run and none of them was recorded.
-    """
-    detail = report.detail
-    if detail is None:
+    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either. None
+    too where it names steps of the run and none of them was recorded."""
+    if (detail := report.detail) is None:
         return None
     steps = _drawn_steps(detail)
     drawn = {rank.rank for step in steps for rank in step.ranks}
@@ -105,12 +101,9 @@ def _drawn_steps(detail: Detail) -> tuple[DetailStep, ...]:
 
 
 def _blob(step: DetailStep) -> str:
-    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64
-    with '-' for '/', which JSON inside a page escapes.
-
-    The columns, each of all lanes: the gap since the bar before, how long it lasts, its name, how many events more than
-    one it stands for, and how long it is idle within.
-    """
+    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64 with '-'
+    for '/', which JSON inside a page escapes. The columns, each of all lanes: the gap since the bar before, how long it
+    lasts, its name, how many events more than one it stands for, and how long it is idle within."""
     unit = max(step.length_ns // _FINEST, 1)
     words: dict[str, int] = {}
     columns: tuple[list[Int], ...] = ([], [], [], [], [])

@@ -80,9 +80,15 @@ def _finding_line(finding: Finding) -> Text:
 
 def _details(report: Report) -> list[Block]:
     """Tables, every finding with its evidence, and what could not be judged."""
+    rows, undisturbed = rows_of_run(report), undisturbed_of(report)
+    sentences = [] if rows is None else [f"The whole run: {whole_run_sentence(rows, report)}"]
+    sentences += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
+    sentences += (
+        [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
+    )
     blocks: list[Block] = [
         *_first_steps(report),
-        *_whole_run(report),
+        *[text(line, indent=(0, 2)) for line in sentences],
         *role_lines(report),
         *experts_lines(report),
         *pass_lines(report),
@@ -119,21 +125,18 @@ def _heading(report: Report) -> str:
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
-        parts.append(say_first("terminal", "window", ms=f"{step.typical:.2f}", recorded=_recorded_ms(report)))
+        # how long the recording is, where the window without marked steps is only a part of it
+        facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), None)
+        parts.append(
+            say_first("terminal", "window", ms=f"{step.typical:.2f}", recorded=facts.get("recorded") if facts else None)
+        )
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
-        rows = rows_of_run(report)
-        if rows is not None and rows.rounds is not None and rows.rounds.steps > 1:
+        if (rows := rows_of_run(report)) is not None and rows.rounds is not None and rows.rounds.steps > 1:
             parts.append(say("terminal", "round", steps=rows.rounds.steps, ms=fixed_text(rows.rounds.ms, 2)))
         parts += [found] if (found := steps_found(report)) else []
         parts += [speed] if (speed := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
-
-
-def _recorded_ms(report: Report) -> float | None:
-    """How long the recording is, where the window without marked steps is only a part of it."""
-    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), None)
-    return facts.get("recorded") if facts else None
 
 
 def _typical_of(step: StepTime) -> str:
@@ -148,8 +151,7 @@ def _typical_of(step: StepTime) -> str:
 
 def _first_steps(report: Report) -> list[Block]:
     """That the recorded steps may not be like later ones, where they are a program's first, or steps settle later."""
-    rows = rows_of_run(report)
-    if rows is not None and rows.early_window is not None:
+    if (rows := rows_of_run(report)) is not None and rows.early_window is not None:
         note = rows.early_window.note
         return [text(f"{note[0].upper()}{note[1:]}.", indent=(0, 2))]
     if not report.summary.first_steps:
@@ -157,16 +159,6 @@ def _first_steps(report: Report) -> list[Block]:
     plain = report.summary.plain_ms
     told = say("terminal", "first_steps", plain=None if plain is None else fixed_text(plain, 2))
     return [text(told, indent=(0, 2))]
-
-
-def _whole_run(report: Report) -> list[Block]:
-    rows, undisturbed = rows_of_run(report), undisturbed_of(report)
-    sentences = [] if rows is None else [f"The whole run: {whole_run_sentence(rows, report)}"]
-    sentences += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
-    sentences += (
-        [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
-    )
-    return [text(line, indent=(0, 2)) for line in sentences]
 
 
 def _ledger(report: Report) -> TableBlock:

@@ -98,8 +98,7 @@ def speed_text(report: Report) -> str:
     """'312 samples/s, 40 000 tokens/s, MFU 38 % (376 of 989.4 TFLOP/s in bf16)', as far as it is known."""
     known = ((report.summary.samples_per_s, "samples/s"), (report.summary.tokens_per_s, "tokens/s"))
     parts = [f"{number_text(value)} {unit}" for value, unit in known if value is not None]
-    flops = report.summary.flops
-    if flops is not None and flops.mfu_pct is not None:
+    if (flops := report.summary.flops) is not None and flops.mfu_pct is not None:
         recorded = "" if report.summary.plain_ms else " as recorded"
         parts.append(f"MFU {flops.mfu_pct:.1f} %{recorded} ({_of_peak(flops)})")
     elif flops is not None and flops.tflops_per_s is not None:
@@ -111,8 +110,7 @@ def speed_facts(report: Report) -> list[tuple[str, Cell]]:
     """The same for the page's strip of facts; on GPUs also that MFU is not known, and why."""
     known = (("Samples a second", report.summary.samples_per_s), ("Tokens a second", report.summary.tokens_per_s))
     facts = [(label, Cell(number_text(value), "of all ranks")) for label, value in known if value is not None]
-    flops = report.summary.flops
-    if flops is None or report.run.device_type != "cuda":
+    if (flops := report.summary.flops) is None or report.run.device_type != "cuda":
         return facts
     if flops.mfu_pct is not None:
         return [*facts, ("MFU", Cell(f"{flops.mfu_pct:.1f} %", f"{_of_peak(flops)}; {flops.peak_source}"))]
@@ -133,8 +131,7 @@ def _why(flops: Flops) -> str:
 
 def how_found(report: Report) -> str:
     """'found by Optimizer.step'; '' where the profiler marked the steps, or nothing did."""
-    by = report.summary.steps_found_by
-    if by is None or by == "profiler" or by not in STEPS_FOUND:
+    if (by := report.summary.steps_found_by) is None or by == "profiler" or by not in STEPS_FOUND:
         return ""
     return STEPS_FOUND[by].format(mark=report.summary.step_mark)
 
@@ -152,8 +149,7 @@ def steps_found(report: Report) -> str:
 
 def kinds_sentence(report: Report) -> str:
     """That no step is a whole round of the training; '' where all steps are alike, as far as known."""
-    kinds = report.summary.step_kinds
-    if kinds is None:
+    if (kinds := report.summary.step_kinds) is None:
         return ""
     another = f"another optimizer's {kinds.another}" if kinds.another in kinds.ends else kinds.another
     every = round_steps(kinds.steps, kinds.count)

@@ -110,8 +110,7 @@ def _who_waits(rows: UndisturbedRows) -> dict[str, Any]:
 
 def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     """Where the undisturbed step goes on each rank."""
-    rows = undisturbed_of(report)
-    if rows is None:
+    if (rows := undisturbed_of(report)) is None:
         return None
     told = sentence(rows, typical_of(report))
     blocks = (
@@ -131,8 +130,7 @@ _MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17
 
 def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
     """Every step of the training, recorded or not."""
-    rows = rows_of_run(report)
-    if rows is None:
+    if (rows := rows_of_run(report)) is None:
         return None
     blocks: list[Block] = [
         text(whole_run_sentence(rows, report)),
@@ -158,10 +156,8 @@ def rows_of_run(report: Report) -> WholeRunRows | None:
 
 
 def whole_run_sentence(rows: WholeRunRows, report: Report) -> str:
-    """How many steps there were, and what part of the run the odd ones take.
-
-    That others take much longer than the recorded ones is said, as what is found is of those alone.
-    """
+    """How many steps there were, and what part of the run the odd ones take. That others take much longer than the
+    recorded ones is said, as what is found is of those alone."""
     rounds = rows.rounds if rows.rounds is not None and rows.rounds.steps > 1 and len(rows.rounds.phases) > 1 else None
     slowed = bool(rows.before_ms and rows.behind_ms and rows.behind_ms >= SLOWED * rows.before_ms)
     own = rows.own_profiler
@@ -202,8 +198,7 @@ def _cause_text(cause: str) -> str:
 
 def unlike_run(report: Report) -> str:
     """That what holds of the recorded steps need not hold of the run; '' where they are like the others."""
-    rows = rows_of_run(report)
-    if rows is None or report.summary.steps_found_by == "window":
+    if (rows := rows_of_run(report)) is None or report.summary.steps_found_by == "window":
         return ""
     times = much_longer(rows.typical_ms, report.summary.step_time_ms.typical)
     facts = {"longer_times": times, "typical_ms": rows.typical_ms, "early": rows.early_window}
@@ -293,13 +288,19 @@ def _where(row: HostRow) -> str:
     return f"{name}:{row.line}" if row.function == "<module>" else f"{row.function} ({name}:{row.line})"
 
 
+_SELDOM = ("host_cores", "received_mbs", "sent_mbs", "read_mbs", "from_storage_mbs", "storage")  # in later logs
+
+
 def _machine_table(rows: WholeRunRows) -> Table:
     cells = {
         "lower": lambda row: Cell(_lower(row.lower_clock_pct)),
         "others": lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4])),
     }
     gpu = any(row.mhz is not None or row.most_mhz is not None for row in rows.machine)
-    none = () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others")
+    none: tuple[str, ...] = (
+        () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others", "gpu_busy_pct")
+    )
+    none += tuple(name for name in _SELDOM if all(getattr(row, name) is None for row in rows.machine))
     return table_of("machine", rows.machine, make=cells, without=none)
 
 

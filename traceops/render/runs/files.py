@@ -36,8 +36,7 @@ _ALIKE = 1.02  # runs that differ by less have no order: one capture each says n
 
 def runs_verdict(rows: Sequence[RunRow]) -> document.Headline:
     """The run with the worst finding, which run gets most done, and how many could not be analysed."""
-    usable = [row for row in rows if not row.problem]
-    if not usable:
+    if not (usable := [row for row in rows if not row.problem]):
         return document.Headline("error", phrases("runs", "runs", "verdict", none=True, count=len(rows))[0])
     ill = [row for row in sickest_first(usable) if _badness(row)]
     failed = len(rows) - len(usable)
@@ -189,11 +188,6 @@ def markdown_lines(table: Table) -> list[str]:
 # runs.html: several runs side by side, self-contained, without a script.
 
 
-def render_runs_html(rows: Sequence[RunRow], title: str) -> bytes:
-    """The page in UTF-8."""
-    return write_html(describe(rows, title))
-
-
 def describe(rows: Sequence[RunRow], title: str) -> document.Document:
     """Several runs as a document."""
     return document.Document(
@@ -217,8 +211,7 @@ def sections(rows: Sequence[RunRow], *, linked: bool) -> list[document.Section]:
         )
         words, ledgers = texts("runs", "runs"), document.TableBlock(ledger_table(rows, linked=linked))
         made.append(document.Section("ledger", words["steps"], (ledgers, document.soft(words["ledgers"]), terms)))
-    failed = [row for row in rows if row.problem]
-    if failed:
+    if failed := [row for row in rows if row.problem]:
         made.append(document.Section("problems", "Without a report", (problems(failed),)))
     return made
 
@@ -232,23 +225,17 @@ FILES = ("runs.html", "runs.json", "runs.csv")
 
 
 def write_runs(rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[str, ...] = FORMATS) -> list[Path]:
-    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written. Raises
+    InputError where the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
-        contents["runs.html"] = render_runs_html(rows, title)
+        contents["runs.html"] = write_html(describe(rows, title))
     if "json" in formats:
         contents["runs.json"] = json_text(RunsDocument(runs=tuple(rows)))
     if "csv" in formats:
-        contents["runs.csv"] = runs_csv(rows)
+        # a row a run, a column a bucket of its ledger, its findings in one cell
+        contents["runs.csv"] = csv_text([_row(row) for row in rows])
     return write_files(contents, set(FILES), folder)
-
-
-def runs_csv(rows: Sequence[RunRow]) -> str:
-    """A row a run, a column a bucket of its ledger, its findings in one cell."""
-    return csv_text([_row(row) for row in rows])
 
 
 def _row(row: RunRow) -> dict[str, object]:

@@ -35,10 +35,8 @@ _MOST_PARTS = 12
 
 
 def write_scale(found: ScaleDocument, folder: Path) -> list[Path]:
-    """Write the four files, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the four files, each whole or not at all; the page comes first. Raises InputError where the folder cannot
+    be written to."""
     lines = [prose(verdict(found).sentence, 900)]
     tables = [sizes_table(found), *(lost_table(row) for row in found.sizes if row.lost)]
     if found.predictions:
@@ -149,8 +147,7 @@ def lost_text(row: SizeRow) -> str:
 def lost_table(row: SizeRow) -> Table:
     """A row a bucket and role, and all of them."""
     rows = [(_part(part), number_text(part.ms), fixed_text(part.pct, 1)) for part in row.lost[:_MOST_PARTS]]
-    rest = row.lost[_MOST_PARTS:]
-    if rest:
+    if rest := row.lost[_MOST_PARTS:]:
         pct = None if rest[0].pct is None else sum(part.pct or 0.0 for part in rest)
         rows.append((f"{len(rest)} more", number_text(sum(part.ms for part in rest)), fixed_text(pct, 1)))
     whole = None if row.lost[0].pct is None else sum(part.pct or 0.0 for part in row.lost)

@@ -27,15 +27,16 @@ FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
 
 
 def write_sweep(found: SweepDocument, folder: Path) -> list[Path]:
-    """Write the four files, each whole or not at all; the page comes first.
-
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the four files, each whole or not at all; the page comes first. Raises InputError where the folder cannot
+    be written to."""
+    made = _table(found)
+    lines = markdown_lines(made)
+    sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
     contents: dict[str, str | bytes] = {
         "sweep.html": write_html(describe(found)),
         "sweep.json": json_text(found),
         "sweep.csv": csv_text([_csv_row(found, point) for point in ranked(found)]),
-        "sweep.md": _markdown(found),
+        "sweep.md": "\n".join([*(line for one in sentences for line in (one, "")), *lines, ""]),
     }
     return write_files(contents, set(FILES), folder)
 
@@ -82,7 +83,8 @@ def verdict(found: SweepDocument) -> Headline:
         behind = other.behind_pct or 0.0  # of the rate: the step's time is as much shorter
         facts |= {"same": other.label} if found.told_apart is False else {"other": other.label}
         facts |= {"more_pct": 100 / (1 - behind / 100) - 100} if found.by_samples else {"less_pct": behind}
-        facts |= {"once": not found.told_apart and best.trained == other.trained == 1}
+        once = not found.told_apart and best.trained == other.trained == 1
+        facts |= {"once": once, "both_once": True if once and found.told_apart is False else None}
         facts |= {"no_samples": not found.by_samples}
     said = phrases("runs", "sweep", "verdict" if other is not None else "alone", **facts)
     return Headline("warning" if failed else "info", said[0])
@@ -167,10 +169,3 @@ def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:
     own = structs.asdict(point)
     settings = own.pop("settings")
     return {**settings, **own}
-
-
-def _markdown(found: SweepDocument) -> str:
-    made = _table(found)
-    lines = markdown_lines(made)
-    sentences = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
-    return "\n".join([*(line for one in sentences for line in (one, "")), *lines, ""])

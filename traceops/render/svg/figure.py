@@ -17,10 +17,8 @@ _BELOW_PX = 60  # of plotly's height: margins, which hold its ticks and title
 
 
 def plot_of(figure: Mapping[str, Any]) -> plot.Plot:
-    """The figure laid out.
-
-    Raises ValueError for a trace of another type than `TYPES`: nothing of a figure is left out without a word.
-    """
+    """The figure laid out. Raises ValueError for a trace of another type than `TYPES`: nothing of a figure is left out
+    without a word."""
     traces: Sequence[Mapping[str, Any]] = figure["data"]
     layout: Mapping[str, Any] = figure["layout"]
     for trace in traces:
@@ -140,7 +138,9 @@ def _domain(item: Mapping[str, Any], axis: str) -> bool:
 
 def _rows(frame: plot.PlotFrame) -> tuple[plot.PlotRow, ...]:
     made = []
-    named = bool(frame.y.names) or not _numeric(frame.y)
+    named = bool(frame.y.names) or not all(
+        text.replace(",", "").replace(".", "").lstrip("-−").isdigit() for _, text in frame.y.ticks
+    )
     for value, text in frame.y.ticks:
         if (y := frame.down(value)) is not None and text:
             made.append(
@@ -151,10 +151,6 @@ def _rows(frame: plot.PlotFrame) -> tuple[plot.PlotRow, ...]:
         every = int(-(-least // abs(made[1].y - made[0].y)))
         made = [plot.PlotRow(row.y, 12.0, row.text, row.css) for row in made[::every]]
     return tuple(made)
-
-
-def _numeric(axis: plot.Axis) -> bool:
-    return all(text.replace(",", "").replace(".", "").lstrip("-−").isdigit() for _, text in axis.ticks)
 
 
 def _ticks(frame: plot.PlotFrame) -> tuple[plot.Tick, ...]:

@@ -21,10 +21,8 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def shaded_png(shades: NDArray[np.uint8], colour: str, strongest: float) -> str:
-    """A data URI: a pixel a cell. shades: 0 where nothing is known, else 1 to `SHADES`; strongest: 0 to 1.
-
-    Four bits a pixel with a palette: all entries have the colour, each its own opacity.
-    """
+    """A data URI: a pixel a cell. shades: 0 where nothing is known, else 1 to `SHADES`; strongest: 0 to 1. Four bits a
+    pixel with a palette: all entries have the colour, each its own opacity."""
     height, width = shades.shape
     padded = np.zeros((height, width + width % 2), dtype=np.uint8)
     padded[:, :width] = shades

@@ -153,10 +153,8 @@ _ROOM = 0.06  # of the range, beside the outermost points
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """A scale from `low` to `high`, which may be the larger one; log: of powers of ten, as the range is.
-
-    `names` are the categories by place, if it has any; `ticks` (value, text).
-    """
+    """A scale from `low` to `high`, which may be the larger one; log: of powers of ten, as the range is. `names` are
+    the categories by place, if it has any; `ticks` (value, text)."""
 
     low: float
     high: float
@@ -167,8 +165,7 @@ class Axis(msgspec.Struct, frozen=True):
 
     def share(self, value: Any) -> float | None:
         """Where a value lies, 0 at `low` and 1 at `high`; None where nothing is known."""
-        number = self.number(value)
-        if number is None:
+        if (number := self.number(value)) is None:
             return None
         if self.log:
             if number <= 0:
@@ -305,10 +302,8 @@ _EXTRA = re.compile(r"<extra>.*?</extra>", re.S)
 
 
 def titles(trace: Mapping[str, Any], template_key: str = "hovertemplate") -> Callable[[Any, dict[str, Any]], str]:
-    """(place of the mark, its own values) to the text; '' for a trace that has none.
-
-    The place is an index, or (line, column) of a heat map.
-    """
+    """(place of the mark, its own values) to the text; '' for a trace that has none. The place is an index, or (line,
+    column) of a heat map."""
     template = trace.get(template_key)
     if not template or trace.get("hoverinfo") == "skip":
         return lambda place, values: ""
@@ -334,9 +329,7 @@ def number_as(value: Any, form: str) -> str:
     if not isinstance(value, (int, float)) or not form:
         return str(value)
     digits = int(re.sub(r"\D", "", form) or 3)
-    if form.endswith("f"):
-        return f"{value:,.{digits}f}"
-    return digits_text(value, digits)
+    return f"{value:,.{digits}f}" if form.endswith("f") else digits_text(value, digits)
 
 
 def _at(values: Any, place: Any) -> Any:

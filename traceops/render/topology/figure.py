@@ -71,23 +71,6 @@ class FigureDrawing(Struct):
 LINE = 17  # px from one line of text to the next
 
 
-def gpu_lines(machine: Machine, gpu: Gpu, fault: str) -> list[tuple[str, str]]:
-    """A GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark."""
-    gpus = machine.gpus
-    lines = [(gpu.label, "who")]
-    if len({other.name for other in gpus}) > 1 and gpu.name:
-        lines.append((gpu.name.removeprefix("NVIDIA "), ""))
-    pcie, narrow = pcie_text(gpu.pcie, [other.pcie for other in gpus])
-    if pcie:
-        lines.append((pcie, "bad" if narrow else ""))
-    most = max((other.nvlinks or 0 for other in gpus), default=0)
-    if links := links_missing(gpu, most):
-        lines.append((links, "bad"))
-    if fault:
-        lines.append((fault, "bad"))
-    return lines
-
-
 def nic_lines(machine: Machine, nic: Nic, used: bool) -> list[tuple[str, str]]:
     """A NIC's label, name, kind and speed, the GPUs it is near, and what is wrong; each with its mark."""
     lines = [(nic.label, "who")]
@@ -136,14 +119,6 @@ def links_missing(gpu: Gpu, most: int) -> str:
         return f"{gpu.nvlinks_down} NVLinks down" if gpu.nvlinks_down else ""
     whole = max(most, gpu.nvlinks + gpu.nvlinks_down)
     return f"{gpu.nvlinks}/{whole} NVLinks" if gpu.nvlinks < whole else ""
-
-
-def gpu_title(gpu: Gpu) -> str:
-    """What hovering over a GPU shows."""
-    about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
-    gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
-    about.append(say("gpu_links", links=gpu.nvlinks or None, gbs=gbs))
-    return "\n".join([gpu.label, *filter(None, about)])
 
 
 def nic_title(nic: Nic) -> str:
@@ -231,7 +206,13 @@ class _Plan:
             y += height + 2 * _GAP
         y -= 2 * _GAP
         if shape.hub is not None and several:
-            self._rails(sorted(set(tops)), hub_bottom)
+            # Lines from the bar at the top down the left side and above each row of GPUs
+            rails = sorted(set(tops))
+            x = _MARGIN + 5
+            for rail in rails:
+                reach = max(at for at, y in self._gpu_places.values() if y == rail + _RAIL)
+                self._drawing.lines.append(Line(f"M{x:g},{rail:g} H{reach:g}", "hub"))
+            self._drawing.lines.append(Line(f"M{x:g},{hub_bottom:g} V{max(rails):g}", "hub"))
         if shape.far is not None:
             y = self._far(shape.far, left, y + _TRUNK, width + (_TRUNK if side else 0), side)
         drawing.width = 2 * _MARGIN + trunk + width + (_TRUNK if side else 0)
@@ -239,14 +220,6 @@ class _Plan:
             self._brackets()
         drawing.height = y + _MARGIN
         return drawing
-
-    def _rails(self, rails: Sequence[float], top: float) -> None:
-        """Lines from the bar at the top down the left side and above each row of GPUs."""
-        x = _MARGIN + 5
-        for rail in rails:
-            reach = max(at for at, y in self._gpu_places.values() if y == rail + _RAIL)
-            self._drawing.lines.append(Line(f"M{x:g},{rail:g} H{reach:g}", "hub"))
-        self._drawing.lines.append(Line(f"M{x:g},{top:g} V{max(rails):g}", "hub"))
 
     def _far(self, far: Joined, left: float, top: float, width: float, side: bool) -> float:
         """The bar at the bottom with its lines to the NUMA nodes, from their sides where they are in several rows."""
@@ -297,7 +270,21 @@ class _Plan:
         return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
 
     def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
-        return gpu_lines(self._machine, gpu, self._shape.faults.get(gpu.label, ""))
+        # a GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark
+        fault = self._shape.faults.get(gpu.label, "")
+        gpus = self._machine.gpus
+        lines = [(gpu.label, "who")]
+        if len({other.name for other in gpus}) > 1 and gpu.name:
+            lines.append((gpu.name.removeprefix("NVIDIA "), ""))
+        pcie, narrow = pcie_text(gpu.pcie, [other.pcie for other in gpus])
+        if pcie:
+            lines.append((pcie, "bad" if narrow else ""))
+        most = max((other.nvlinks or 0 for other in gpus), default=0)
+        if links := links_missing(gpu, most):
+            lines.append((links, "bad"))
+        if fault:
+            lines.append((fault, "bad"))
+        return lines
 
     def _nic_height(self) -> float:
         return 12 + LINE * max(
@@ -313,7 +300,13 @@ class _Plan:
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                self._device_box(x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), gpu_title(gpu))
+                # what hovering over a GPU shows
+                about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
+                gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
+                about.append(say("gpu_links", links=gpu.nvlinks or None, gbs=gbs))
+                self._device_box(
+                    x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), "\n".join([gpu.label, *filter(None, about)])
+                )
                 self._gpu_places[gpu.label] = x + self._device / 2, y
                 if self._shape.hub is not None:
                     rail = y - _RAIL if hub is None else hub

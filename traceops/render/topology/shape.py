@@ -112,7 +112,12 @@ def _node(
     nics = tuple(nic for nic in machine.nics if places[nic.label] == key)
     near = [pair for pair in pairs if {gpu.label for gpu in gpus}.issuperset(pair)]
     number = key if isinstance(key, int) else None
-    return Node(_node_title(key, gpus, nodes), number, gpus, nics, say.joined(near) if near else None)
+    if not isinstance(key, int):
+        node_title = WORDS["node.unknown" if key is None or nodes == 1 else "node.alone"]
+    else:
+        cpus = {gpu.cpus for gpu in gpus if gpu.cpus}
+        node_title = f"NUMA {key}" + (f" · CPUs {cpus.pop().replace('-', '–')}" if len(cpus) == 1 else "")
+    return Node(node_title, number, gpus, nics, say.joined(near) if near else None)
 
 
 def pair_bandwidths(measured: Sequence[Measured]) -> dict[Pair, float]:
@@ -210,8 +215,7 @@ class _Speaker:
         return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad), known)
 
     def _kind(self, pair: Pair) -> str:
-        path = self._machine.path(*pair)
-        if path is None:
+        if (path := self._machine.path(*pair)) is None:
             return NOT_KNOWN
         if path.kind != "NV":
             return path.kind
@@ -254,13 +258,6 @@ def _places(machine: Machine) -> dict[str, int | str | None]:
         name = known[0] if known else min(cluster) if len(cluster) > 1 else None
         places.update({label: name for label in cluster if places.get(label) is None})
     return places
-
-
-def _node_title(key: int | str | None, gpus: Sequence[Gpu], nodes: int) -> str:
-    if not isinstance(key, int):
-        return WORDS["node.unknown" if key is None or nodes == 1 else "node.alone"]
-    cpus = {gpu.cpus for gpu in gpus if gpu.cpus}
-    return f"NUMA {key}" + (f" · CPUs {cpus.pop().replace('-', '–')}" if len(cpus) == 1 else "")
 
 
 def _any(hows: Iterable[str], *transports: str) -> bool:

@@ -59,9 +59,7 @@ def environment() -> Environment:
 
 class _CompiledBesideThem(BytecodeCache):
     """Compiled templates in the `__pycache__` of their folder, written, read and trusted as that of our modules is.
-
-    Where that folder cannot be written, and nobody compiled them there, each process compiles what it fills.
-    """
+    Where that folder cannot be written, and nobody compiled them there, each process compiles what it fills."""
 
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
@@ -143,10 +141,8 @@ def html_page(
 
 
 def fragment(template: str, styles: Sequence[str], content: Mapping[str, object]) -> str:
-    """A part of a page for a place inside another page, in an element of the class `traceops-report`.
-
-    What it links to on its own page and does not hold is said without a link.
-    """
+    """A part of a page for a place inside another page, in an element of the class `traceops-report`. What it links to
+    on its own page and does not hold is said without a link."""
     css = scoped_css("".join(template_text(name) for name in styles), ".traceops-report")
     text = environment().get_template(template).render(css=css, version=__version__, **content)
     there = set(re.findall(r' id="([^"]+)"', text))
@@ -175,18 +171,15 @@ def prepare(*templates: str) -> None:
 
 @functools.cache
 def plotly_js() -> tuple[bytes, str]:
-    """The bundle of plotly.js that comes with traceops (templates/plotly/), and its hash.
-
-    Raises InputError where it is missing.
-    """
+    """The bundle of plotly.js that comes with traceops (templates/plotly/), and its hash. Raises InputError where it is
+    missing."""
     library = bundled("templates", "plotly", f"plotly-{BUNDLE}.min.js").read_bytes()
     return library, script_hash(library)
 
 
 def plotly_js_source(library: bytes) -> str:
     """Where the CDN has the same file: its version stands in the comment that plotly.js begins with."""
-    found = re.search(rb"plotly\.js \((\w+) - minified\) v([\w.+-]+)", library[:1000])
-    if found is None:
+    if (found := re.search(rb"plotly\.js \((\w+) - minified\) v([\w.+-]+)", library[:1000])) is None:
         raise InputError("plotly.js does not say its version; use --plotlyjs inline")
     return f"{CDN}/plotly-{found[1].decode()}-{found[2].decode()}.min.js"
 
@@ -244,10 +237,8 @@ def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
 
 
 def write_fragment(document: Document) -> str:
-    """What a notebook shows of a document: heading, verdict, what stands above its sections, and its findings.
-
-    No script; its style sheets count inside of it only. Every word is escaped.
-    """
+    """What a notebook shows of a document: heading, verdict, what stands above its sections, and its findings. No
+    script; its style sheets count inside of it only. Every word is escaped."""
     shown = replace(document, sections=tuple(one for one in document.sections if one.id == "findings"), scripts=())
     return fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
 

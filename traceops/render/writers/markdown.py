@@ -36,10 +36,8 @@ _ANY_MARK = re.compile(r"[^A-Za-z0-9 ]")
 
 
 def prose(text: str, limit: int = 600) -> str:
-    """Words to stand in a paragraph, a list item or a table's cell.
-
-    Mentions, references, commit-like links and emoji codes stay plain text, formatting signs are shown.
-    """
+    """Words to stand in a paragraph, a list item or a table's cell. Mentions, references, commit-like links and emoji
+    codes stay plain text, formatting signs are shown."""
     said = one_line(text, limit)  # which leaves no break that was there before
     for pattern, instead in _LINKS:
         said = pattern.sub(instead, said)
@@ -49,8 +47,7 @@ def prose(text: str, limit: int = 600) -> str:
 
 def code(text: str, limit: int = 72) -> str:
     """A name in a code span, shortened; one with a pipe, backtick or backslash keeps them inside a table, too."""
-    said = one_line(short_name(one_line(text, 8192), limit), limit + 8)
-    if not said:
+    if not (said := one_line(short_name(one_line(text, 8192), limit), limit + 8)):
         return "–"
     if any(char in said for char in "`|\\"):  # a span cannot hold them in a table: as an element with entities
         return f"<code>{_ANY_MARK.sub(lambda found: f'&#{ord(found[0])};', said)}</code>"

@@ -192,8 +192,7 @@ def _expected(one: Benchmark, fabric: Fabric) -> _Expected | None:
     """What the links between the ranks give: as the doctor measured, as NCCL expects, by name or by topology."""
     group = tuple(range(len(one.ranks)))
     hosts: dict[int, str | None] = {place: rank.host for place, rank in enumerate(one.ranks)}
-    known = reference_of(group, one.gpu, hosts, len(group), fabric)
-    if known is not None:
+    if (known := reference_of(group, one.gpu, hosts, len(group), fabric)) is not None:
         expects = known.source == "graph"
         share = BOUNDS.expected_share if expects else BOUNDS.measured_share[0]
         return _Expected(known.busbw_gbs, "expects" if expects else "gives", known.link, share)

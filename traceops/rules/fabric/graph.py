@@ -56,8 +56,7 @@ def judge_graph(fabric: Fabric, known: Circumstances) -> Verdict:
         if not rings.gpus and rings.gbs < BOUNDS.slow_share * BOUNDS.any_link_gbs:
             findings.append(_below_any_link(rings, fabric.log, known))
             continue
-        limit = ring_limit(rings.machine, rings.gpus)
-        if limit is None or not _comparable(rings.graph, limit):
+        if (limit := ring_limit(rings.machine, rings.gpus)) is None or not _comparable(rings.graph, limit):
             apart += bool(rings.gpus)
             continue
         planned[id(rings.machine)] = max(rings.gbs, planned.get(id(rings.machine), 0.0))

@@ -39,11 +39,9 @@ _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA",
 
 
 class _Seen(Struct, frozen=True):
-    """What a log and the topologies show of the network.
-
-    between: talks over sockets that leave their host. fast: devices of faster networks. asked_for: settings that ask
-    for sockets. nothing_faster: a topology names all networks of a host, and none is faster.
-    """
+    """What a log and the topologies show of the network. between: talks over sockets that leave their host. fast:
+    devices of faster networks. asked_for: settings that ask for sockets. nothing_faster: a topology names all networks
+    of a host, and none is faster."""
 
     log: NcclLog
     talked: Sequence[Talk]
@@ -60,8 +58,7 @@ class _Seen(Struct, frozen=True):
 
 def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
-    log = fabric.log
-    if log is None or not (log.networks or log.communicators or log.plugin_failures):
+    if (log := fabric.log) is None or not (log.networks or log.communicators or log.plugin_failures):
         return SOCKETS.not_evaluated(reason("fabric", "no_log"))
     seen = _seen(fabric, log, talked)
     over_sockets = seen.over_sockets
@@ -118,8 +115,7 @@ def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
         return "info", Sockets(case="not_informed", remark="not_informed")
     if seen.over_sockets:
         return "error" if seen.between else "warning", Sockets(case="fell_back")
-    others = tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"}))
-    if others:
+    if others := tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"})):
         return "info", Sockets(case="in_its_place", ways=others)
     if all_ranks_told(log):
         return "info", Sockets(case="not_needed")
@@ -131,7 +127,18 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     severity = at_least("warning", slow)
     if not seen.between:
         return severity, Sockets(case="inside")
-    if ways := _faster_beside(seen.talked, seen.between):
+    # Ways to other hosts, faster than sockets, that ranks of the same communicators take
+    mixed = {id(talk.communicator) for talk in seen.between}
+    if ways := sorted(
+        {
+            talk.way
+            for talk in seen.talked
+            if talk.connection.transport == "NET"
+            and not talk.inside
+            and not is_socket(talk)
+            and id(talk.communicator) in mixed
+        }
+    ):
         return severity, Sockets(case="mixed", remark="missing_there", ways=tuple(ways))
     if seen.fast:
         return severity, Sockets(case="beside_faster", faster=tuple(map(nic_name, seen.fast[:4])))
@@ -156,28 +163,12 @@ def _by_settings(log: NcclLog) -> tuple[str, ...]:
     return set_to(list(chosen.values()))
 
 
-def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
-    """Ways to other hosts, faster than sockets, that ranks of the same communicators take."""
-    mixed = {id(talk.communicator) for talk in over_sockets}
-    return sorted(
-        {
-            talk.way
-            for talk in talked
-            if talk.connection.transport == "NET"
-            and not talk.inside
-            and not is_socket(talk)
-            and id(talk.communicator) in mixed
-        }
-    )
-
-
 def is_socket(talk: Talk) -> bool:
     return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
 
 
 def _clear(log: NcclLog, talked: Sequence[Talk]) -> str:
-    used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
-    if used:
+    if used := sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE}):
         return reason("fabric", "networks_used", ways=used)
     if log.communicators:
         return reason("fabric", "no_network_used")
@@ -207,8 +198,7 @@ class _Far(Struct, frozen=True):
 
 def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
-    log = fabric.log
-    if log is None:
+    if (log := fabric.log) is None:
         return FAR_NIC.not_evaluated(reason("fabric", "no_log"))
     names = {setting.name for setting in log.settings}
     count: Counter[str] = Counter()
@@ -224,10 +214,8 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
 
 
 def _far_ends(log: NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
-    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log.
-
-    count: how many NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them.
-    """
+    """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log. count: how many
+    NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them."""
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)

@@ -53,8 +53,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         used = _used(machine, own)
         pairs = list(gpu_pairs(machine, used))
         judged += len(pairs)
-        across = [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]
-        if across:
+        if across := [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]:
             between = [talk for talk in own if any({one, other} == set(talk.gpus) for one, other, _ in across)]
             evidence = _paths_taken(across, len(pairs), between)
             found, measured = _across(machine, pairs, across, between, known, logged=logged)
@@ -153,10 +152,8 @@ def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[G
 
 
 def _way(between: Sequence[Talk], *, by_others: bool, hung: bool, logged: bool) -> str:
-    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these.
-
-    hung: ranks hang, and the other way is advised for that. logged: NCCL's log tells of connections.
-    """
+    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these. hung: ranks hang, and
+    the other way is advised for that. logged: NCCL's log tells of connections."""
     if not between:
         return "joined" if by_others else "not_logged" if logged else "no_log"
     transport = between[0].connection.transport
@@ -267,12 +264,9 @@ def _unused(
 
 
 def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> _Has | None:
-    """What the pair has and does not use; None where nothing shows that it has anything better.
-
-    no_p2p: NCCL says that GPUs cannot reach each other directly; over PCIe that is how many kinds are made.
-    """
-    path = talk.path
-    if path is not None and path.kind in ("NV", "XGMI"):
+    """What the pair has and does not use; None where nothing shows that it has anything better. no_p2p: NCCL says that
+    GPUs cannot reach each other directly; over PCIe that is how many kinds are made."""
+    if (path := talk.path) is not None and path.kind in ("NV", "XGMI"):
         return _Has("xgmi" if path.kind == "XGMI" else "nvlink")
     name = next((gpu.name for gpu in talk.gpus if gpu is not None and gpu.name), None) or device
     if path is None and name is not None and (known := link_by_name(name)) is not None:
@@ -343,8 +337,7 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
     """One finding for all devices below what most of their siblings have."""
     counts = Counter(width.value for width in siblings)
     usual = max(counts, key=lambda value: (counts[value], value))
-    low = [width for width in siblings if width.value < usual]
-    if not low:
+    if not (low := [width for width in siblings if width.value < usual]):
         return []
     made_so = all(width.most is not None and width.value >= width.most for width in low)
     alone = low[0] if len(low) == 1 else None

@@ -100,24 +100,6 @@ def _past(gpu: SmiGpu) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
-    """What makes GPUs slower than they could be, or is about to; one Look where nothing lowers their clocks."""
-    some = partial(some_gpus, gpus, host=host, about="gpu_speed")
-    clocks = _clocks([gpu for gpu in gpus if _slowed(gpu)])
-    lowered = [*some(_slowed, key="slowed", clocks=clocks), *some(_capped, key="capped")]
-    weaker = {gpu: _weaker(gpu, gpus) for gpu in gpus}
-    looks = [
-        *lowered,
-        *some(weaker.__getitem__, key="weaker"),
-        *some(lambda gpu: "" if weaker[gpu] else _limited(gpu), key="limited"),
-        *some(_hot, key="hot"),
-    ]
-    if not lowered:
-        key = "full" if all(gpu.tells_reasons for gpu in gpus) else "unknown"
-        looks.append(looked(host, "gpu_speed", key, clocks=_clocks(gpus), idle=all(gpu.idle for gpu in gpus)))
-    return looks
-
-
 def _slowed(gpu: SmiGpu) -> str:
     own = any(reason.startswith("hw_") and reason != _HARDWARE for reason in gpu.reasons)
     return ", ".join(
@@ -126,11 +108,8 @@ def _slowed(gpu: SmiGpu) -> str:
 
 
 def _capped(gpu: SmiGpu) -> str:
-    """Why its clocks are low on purpose.
-
-    At the power limit is where a busy GPU belongs, an idle one may report that far below it, and clocks that a card
-    has by default were set by no one.
-    """
+    """Why its clocks are low on purpose. At the power limit is where a busy GPU belongs, an idle one may report that
+    far below it, and clocks that a card has by default were set by no one."""
     draw, limit = gpu.power_draw, gpu.power_limit
     below = draw is not None and limit is not None and draw < BOUNDS.power * limit
     usual = {"sw_power_cap": not gpu.idle or below, "applications_clocks_setting": gpu.own_clocks}
@@ -176,7 +155,21 @@ def judge_gpus(smi: Smi, host: str) -> tuple[Look, ...]:
     modes = _modes(smi.gpus, host)
     watched = all(look.rule != ECC_OFF.id for look in modes)
     memory = memory_looks(smi.gpus, host, watched=watched)
-    return (_all(smi, host), driver, *modes, *memory, *speed_looks(smi.gpus, host))
+    # what makes GPUs slower than they could be, or is about to; one Look where nothing lowers their clocks
+    some = partial(some_gpus, smi.gpus, host=host, about="gpu_speed")
+    clocks = _clocks([gpu for gpu in smi.gpus if _slowed(gpu)])
+    lowered = [*some(_slowed, key="slowed", clocks=clocks), *some(_capped, key="capped")]
+    weaker = {gpu: _weaker(gpu, smi.gpus) for gpu in smi.gpus}
+    looks = [
+        *lowered,
+        *some(weaker.__getitem__, key="weaker"),
+        *some(lambda gpu: "" if weaker[gpu] else _limited(gpu), key="limited"),
+        *some(_hot, key="hot"),
+    ]
+    if not lowered:
+        key = "full" if all(gpu.tells_reasons for gpu in smi.gpus) else "unknown"
+        looks.append(looked(host, "gpu_speed", key, clocks=_clocks(smi.gpus), idle=all(gpu.idle for gpu in smi.gpus)))
+    return (_all(smi, host), driver, *modes, *memory, *looks)
 
 
 def _all(smi: Smi, host: str) -> Look:

@@ -87,10 +87,8 @@ _MOST_HOSTS = 8
 
 
 def wrong_looks(looks: Sequence[Look]) -> list[Look]:
-    """Looks that are not all right, also those that could not be made.
-
-    Of a variable whose cost was measured, what is usually said of it is left out.
-    """
+    """Looks that are not all right, also those that could not be made. Of a variable whose cost was measured, what is
+    usually said of it is left out."""
     measured = {name for look in looks if look.level != "ok" for name in look.facts.get("variables", ())}
     return [look for look in looks if look.level != "ok" and not (look.area == "environment" and look.what in measured)]
 
@@ -98,7 +96,12 @@ def wrong_looks(looks: Sequence[Look]) -> list[Look]:
 def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> list[Verdict]:
     """A verdict for each rule of a machine. hosts: all that were looked at; tested: communication was, too."""
     findings: dict[str, list[Finding]] = {}
-    for same in _same_on_all_hosts(wrong_looks(looks)):
+    # Looks that say the same of several hosts together
+    merged: dict[tuple[str, ...], list[Look]] = {}
+    for look in wrong_looks(looks):
+        key = (look.area, look.what, look.found, look.level, look.why, look.advice, look.rule)
+        merged.setdefault(key, []).append(look)
+    for same in list(merged.values()):
         if (rule := _BY_ID.get(same[0].rule)) is not None and same[0].level in _SEVERITIES:
             findings.setdefault(rule.id, []).append(_finding(rule, same, hosts))
     return [
@@ -107,15 +110,6 @@ def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> li
         for rule in rules
         if rule is not TEST_FAILED
     ]
-
-
-def _same_on_all_hosts(looks: Sequence[Look]) -> list[list[Look]]:
-    """Looks that say the same of several hosts together."""
-    merged: dict[tuple[str, ...], list[Look]] = {}
-    for look in looks:
-        key = (look.area, look.what, look.found, look.level, look.why, look.advice, look.rule)
-        merged.setdefault(key, []).append(look)
-    return list(merged.values())
 
 
 def _finding(rule: Rule, same: Sequence[Look], hosts: Sequence[str]) -> Finding:
@@ -145,8 +139,7 @@ def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool
     own = [look for look in looks if look.rule == rule.id]
     ran = tested and area == "tests"
     told = own or [look for look in looks if look.area == area and not ran]
-    fine = [look for look in told if look.level != "not_evaluated"]
-    if fine:
+    if fine := [look for look in told if look.level != "not_evaluated"]:
         return rule.clear(fine[0].found if own else "")
     if told:
         return rule.not_evaluated(told[0].why)

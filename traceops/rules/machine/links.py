@@ -113,8 +113,7 @@ def judge_nvlink(
     numbers = {
         "links": {gpu.label: {"up": list(one.up), "down": one.down} for gpu in gpus if (one := links.get(gpu.index))}
     }
-    most = max(counts.values(), default=0)
-    if most == 0:
+    if (most := max(counts.values(), default=0)) == 0:
         meshed = [gpu for gpu in gpus if _meshed(gpu)]
         down = look("all_down", numbers, model=meshed[0].name) if len(meshed) > 1 else look("none", numbers)
         return (*fabric, down)
@@ -177,8 +176,7 @@ def judge_waiting(states: Sequence[str], host: str) -> Look:
 
 def _fabric(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     """Whether the fabric manager gave the GPUs their place in NVSwitch: without it CUDA does not start (error 802)."""
-    known = [gpu for gpu in gpus if gpu.fabric_state is not None]
-    if not known:
+    if not (known := [gpu for gpu in gpus if gpu.fabric_state is not None]):
         return []
     numbers = {gpu.label: f"{gpu.fabric_state}, {gpu.fabric_status}" for gpu in known}
     look = partial(looked, host, "nvswitch", numbers=numbers)
@@ -190,8 +188,7 @@ def _fabric(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         return [
             look("waits", states="; ".join(f"{state} on {', '.join(labels)}" for state, labels in by_state.items()))
         ]
-    failed = [gpu for gpu in known if gpu.fabric_status not in (None, "Success")]
-    if failed:
+    if failed := [gpu for gpu in known if gpu.fabric_status not in (None, "Success")]:
         return [look("failed", status=failed[0].fabric_status, gpus=[gpu.label for gpu in failed])]
     ill = "; ".join(f"{gpu.label}: {', '.join(gpu.health)}" for gpu in known if gpu.health)
     return [look("ill", found=ill) if ill else look("set_up")]

@@ -126,10 +126,8 @@ def _rate(one: Rdma) -> str:
 
 
 def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
-    """Ports that are down or slower beside siblings of the same model that are not.
-
-    InfiniBand between GPUs has all of its cards in use; a card's second port, storage and management often are not.
-    """
+    """Ports that are down or slower beside siblings of the same model that are not. InfiniBand between GPUs has all of
+    its cards in use; a card's second port, storage and management often are not."""
     siblings: dict[tuple[str | None, str | None], list[tuple[Rdma, Port]]] = defaultdict(list)
     for one in devices:
         for port in one.ports:
@@ -220,8 +218,7 @@ def judge_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: Sequence[str
     """Whether NICs can reach the memory of these GPUs, by their names."""
     if not rdma or not gpus:
         return looked(host, "gpudirect", "no_gpu" if rdma else "no_rdma")
-    key = _by_model(gpus)
-    if key is None:
+    if (key := _by_model(gpus)) is None:
         key = "peermem" if platform.peermem else "dmabuf" if platform.dmabuf or efa else "neither"
     return looked(host, "gpudirect", key)
 
@@ -230,8 +227,7 @@ def judge_gdr_logged(plugin: str, logged: Mapping[str, bool], gpus: Sequence[str
     """What NCCL logs of its network's devices, by name; None of another network, or where it logs nothing."""
     if not logged or not plugin.startswith(_OF_IB):
         return None
-    off = [name for name, on in logged.items() if not on]
-    if not off:
+    if not (off := [name for name, on in logged.items() if not on]):
         return looked(host, "gpudirect", "logged_on", devices=_listed(list(logged)))
     return looked(host, "gpudirect", _by_model(gpus) or "logged_off", devices=_listed(off))
 

@@ -161,14 +161,6 @@ def gloo_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
     return [look(absent=wrong, best=best)] if wrong else []
 
 
-def two_interfaces(set_: Mapping[str, str], host: str) -> list[Look]:
-    """NCCL and Gloo set to different interfaces: one of the two is mostly a mistake."""
-    nccl, gloo = set_.get("NCCL_SOCKET_IFNAME", "").strip(), set_.get("GLOO_SOCKET_IFNAME", "").strip()
-    if not nccl or not gloo or any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
-        return []
-    return [setting(host, "interface_variables", "differ", "GLOO_SOCKET_IFNAME", gloo, nccl=nccl)]
-
-
 def _best(interfaces: tuple[Interface, ...]) -> str | None:
     """The interface to name: the default route's, else the first that is up, the loopback last."""
     usable = sorted((one for one in interfaces if one.usable), key=lambda one: (not one.default, one.name == "lo"))
@@ -198,7 +190,10 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
         looks += nccl_interfaces(set_["NCCL_SOCKET_IFNAME"], context, host)
     if set_.get("GLOO_SOCKET_IFNAME", "").strip():
         looks += gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], context, host)
-    looks += two_interfaces(set_, host)
+    # NCCL and Gloo set to different interfaces: one of the two is mostly a mistake
+    nccl, gloo = set_.get("NCCL_SOCKET_IFNAME", "").strip(), set_.get("GLOO_SOCKET_IFNAME", "").strip()
+    if nccl and gloo and not any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
+        looks.append(setting(host, "interface_variables", "differ", "GLOO_SOCKET_IFNAME", gloo, nccl=nccl))
     if set_.get("NCCL_IB_HCA", "").strip():
         looks += _hca(set_["NCCL_IB_HCA"], set_, context, host)
     if set_.get("NCCL_IB_GID_INDEX", "").strip():
@@ -206,7 +201,10 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     if "CUDA_VISIBLE_DEVICES" in set_:
         looks += _visible(set_["CUDA_VISIBLE_DEVICES"], context, host)
     looks += _network(set_, context, host)
-    looks += _level(set_, host)
+    # a distance for P2P beside a switch that turns it off
+    value = set_.get("NCCL_P2P_LEVEL", "").strip()
+    if value not in ("", "LOC", "0") and as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1:
+        looks.append(setting(host, "contradictions", "level_unread", "NCCL_P2P_LEVEL", value))
     looks += _nothing_left(set_, context, host)
     provider = set_.get("FI_PROVIDER", "").strip()
     if provider and provider != "efa" and any(one.family == "EFA" for one in context.rdma or ()):
@@ -287,14 +285,6 @@ def _network(set_: Mapping[str, str], context: HostContext, host: str) -> list[L
     if not off and context.rdma != ():
         return []
     return [setting(host, "contradictions", "ib_off" if off else "no_ib", "NCCL_NET", value)]
-
-
-def _level(set_: Mapping[str, str], host: str) -> list[Look]:
-    """A distance for P2P beside a switch that turns it off."""
-    value = set_.get("NCCL_P2P_LEVEL", "").strip()
-    if value in ("", "LOC", "0") or as_number(set_.get("NCCL_P2P_DISABLE", "")) != 1:
-        return []
-    return [setting(host, "contradictions", "level_unread", "NCCL_P2P_LEVEL", value)]
 
 
 def _nothing_left(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:

@@ -108,8 +108,7 @@ def _renamed(name: str, value: str, context: HostContext, host: str) -> Look | N
 def _wrong_value(variable: Variable, value: str, context: HostContext, host: str) -> Look | None:
     name = variable.name
     look = partial(setting, host, "variables", name=name, value=value)
-    words = {"NCCL_ALGO": _ALGORITHMS, "NCCL_PROTO": _PROTOCOLS}.get(name)
-    if words is not None:
+    if (words := {"NCCL_ALGO": _ALGORITHMS, "NCCL_PROTO": _PROTOCOLS}.get(name)) is not None:
         known = {word.casefold() for word in (*words, *_FUNCTIONS)}
         unknown = [word for word in _WORD_OF_A_LIST.findall(value) if word.casefold() not in known]
         strict = version_of(context.nccl or "2.24")[:2] >= _STRICT_LISTS
@@ -144,8 +143,7 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
     family = name.upper().startswith(FAMILIES)
     if not family and not _ALMOST_A_FAMILY.match(name):
         return []
-    right = _closest(name)
-    if right is not None:
+    if (right := _closest(name)) is not None:
         value = None if right in set_ else _quoted(set_[name], right)
         does = known_variables().variables[right].does
         return [look("misspelt", {"right": right}, new=right, does=does, right=value)]
@@ -158,8 +156,7 @@ def _closest(name: str) -> str | None:
     for meant in (upper, f"TORCH_{upper}", upper.removeprefix("TORCH_"), upper.removesuffix("D")):
         if meant in known_variables().variables:
             return meant
-    near = difflib.get_close_matches(upper, known_variables().variables, 1, _CLOSE)
-    if near:
+    if near := difflib.get_close_matches(upper, known_variables().variables, 1, _CLOSE):
         return near[0]
     head, _, rest = upper.partition("_")
     if rest and _ALMOST_A_FAMILY.match(f"{head}_") and f"NCCL_{rest}" in known_variables().variables:

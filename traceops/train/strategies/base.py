@@ -90,7 +90,9 @@ class Strategy(ABC):
         self.model = self.module
         self.make_optimizer = optimizer
         self.last_micro_step = True
-        broadcast_from_rank_0(self.module)
+        # Make parameters and buffers of all ranks those of rank 0
+        for tensor in chain(self.module.parameters(), self.module.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
         # Tied weights come once. Frozen parameters need nothing: they are equal everywhere and stay so.
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.scaler = self.make_scaler(enabled=options.precision == "fp16")
@@ -137,12 +139,6 @@ class Strategy(ABC):
     def full_parameters(self) -> dict[str, Tensor]:
         """All parameters by name, whole, as copies; a collective call, made by every rank."""
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}
-
-
-def broadcast_from_rank_0(model: nn.Module) -> None:
-    """Make parameters and buffers of all ranks those of rank 0."""
-    for tensor in chain(model.parameters(), model.buffers()):
-        dist.broadcast(tensor.detach(), src=0)
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -1,0 +1,204 @@
+"""Causes where a trace has no shapes, or no operators, as in a CUDA graph: by names, grids and order of kernels."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from traceops.compute.attainable import Gpu, expected_ns, is_strided, product_ns
+from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
+from traceops.compute.model import Cause, Loss
+from traceops.compute.named import converts_layout, few_rows_of, fused_names, unaligned
+
+_MOST_BETWEEN = 12  # kernels on the scores, between the products
+_OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they neither write nor read scores
+_BY_ELEMENT = {1: 0.8, 2: 0.6}  # of products in 16 bits goes with aligned rows, by the elements read at once
+_LONG_NS = 20_000
+_LARGE = 1e6  # elements
+_GROUPED = 4.0  # heads share their keys, most often
+_MUCH = 0.1  # of the busy time
+_CONVERTED = 0.02  # of the busy time
+_NORM_FIRST = re.compile(r"batch_norm_(collect_statistics|backward)_kernel")
+_OF_NORMS = 0.6  # of batch norm with channels first goes with channels last: it takes 2.4 to 3 times as long
+_MASKS = re.compile(r"where|masked_fill|compare|fill_|arange|tril|triu")
+_CHAIN = 6  # small kernels in a row that one does as well
+_MOST_OF_ALL = 0.3  # of the busy time
+_SMALL = frozenset({"elementwise", "cast", "copy", "fill", "reduction", "norm"})
+
+
+def find_unsized_attention(kernels: Kernels) -> None:
+    """Of a trace without shapes: a softmax between two batched products, with all kernels between these. Fused
+    attention has the products alone: what lies between them is the least that goes."""
+    between: list[Judged] = []
+    uses: dict[int, Judged] = {}
+    saved = launches = around = 0.0
+    products = 0
+    for one in kernels.order:
+        if one.use.name in ("aten::bmm", "aten::baddbmm") or (one.use.alone and one.kind == "product"):
+            if products and any(map(_is_softmax, between)) and len(between) <= _MOST_BETWEEN:
+                saved += call_ns(between)
+                around += 2 * call_ns([one])
+                launches += len(between)
+                uses |= {id(each): each for each in between}
+            products, between = 1, []
+        elif one.kind in ("product", "attention", "convolution"):
+            products, between = 0, []
+        else:
+            between.append(one)
+    if saved > 0.05 * kernels.busy_ns:
+        more = _OF_PRODUCTS * around
+        kernels.claim("unfused_attention", uses.values(), saved, launches=launches, more_ns=more)
+
+
+def _is_softmax(one: Judged) -> bool:
+    return "softmax" in one.use.name and "log_softmax" not in one.use.name
+
+
+def find_unsized_products(kernels: Kernels) -> None:
+    """Of a trace without shapes: products whose kernels' names say that they miss the tensor cores, or their speed."""
+    long = kernels.free(
+        lambda one: one.kind in ("product", "convolution") and one.ns > _LONG_NS * max(one.launches, 1.0)
+    )
+    slow = [
+        one for one in long if one.unit == "simt" and "implicit_convolve" not in one.use.main_kernel
+    ]  # of few channels
+    saved = sum(max(one.ns - one.calls * _in_tf32(one.ns / one.calls, kernels.gpu), 0.0) for one in slow)
+    if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
+        kernels.claim("float32_products", slow, saved)
+    odd = [
+        (one, _BY_ELEMENT[width]) for one in long if one.unit == "half" and (width := unaligned(one.use.main_kernel))
+    ]
+    kernels.claim("misaligned_shape", [one for one, _ in odd], sum(one.ns * share for one, share in odd))
+
+
+def _in_tf32(ns: float, gpu: Gpu) -> float:
+    """What a product takes in TF32 that takes so long without tensor cores, at their full speed."""
+    return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
+
+
+def _stretches(order: list[Judged]) -> Iterator[tuple[list[Judged], Judged]]:
+    """What runs between two products or attentions, with the later of these."""
+    between: list[Judged] = []
+    for one in order:
+        if one.kind in ("product", "attention", "convolution"):
+            yield between, one
+            between = []
+        else:
+            between.append(one)
+
+
+def find_copied_keys(kernels: Kernels) -> None:
+    """Two large copies of one size before each attention: keys and values, for grouped heads or in another order."""
+    copies: dict[int, Judged] = {}
+    read: dict[int, Judged] = {}
+    appended: Counter[int] = Counter()
+    for between, after in _stretches(kernels.order):
+        strided = [one for one in between if one.kind == "copy" and is_strided(one.use.main_kernel)]
+        sizes = Counter(one.numel for one in strided if one.cause is None)
+        large = [one for one in strided if one.numel >= _LARGE and sizes[one.numel] > 1]
+        if after.kind == "attention" and large:
+            copies |= {id(one): one for one in large}
+            read[id(after)] = after
+            appended.update(size for size, count in sizes.items() if size < _LARGE and count > 1)
+    groups = _heads_per_key(kernels, appended)
+    saved = time_of(copies.values()) + (1 - 1 / groups) * time_of(read.values())
+    if saved > _MUCH * kernels.busy_ns:
+        cause: Cause = "repeated_kv" if groups > 1 else "layout_copies"
+        uses = [*copies.values(), *(read.values() if groups > 1 else ())]
+        kernels.claim(cause, uses, saved, launches=launches_of(copies.values()))
+
+
+def _heads_per_key(kernels: Kernels, appended: Counter[int]) -> float:
+    """How many heads share their keys: what is appended to a cache beside what is added to all heads' result."""
+    added = Counter(one.numel for one in kernels.order if one.use.name == "aten::add" and one.numel < _LARGE)
+    if not appended or not added:
+        return _GROUPED
+    return max(round(added.most_common(1)[0][0] / appended.most_common(1)[0][0]), 1)
+
+
+def find_made_masks(kernels: Kernels) -> None:
+    """A mask that is made before each attention of a cache: what is hidden is read too, about half of it."""
+    uses: dict[int, Judged] = {}
+    read: dict[int, Judged] = {}
+    for between, after in _stretches(kernels.order):
+        made = [one for one in between if one.use.alone and one.cause is None and _MASKS.search(one.use.name)]
+        if after.kind == "attention" and any("where" in one.use.name or "mask" in one.use.name for one in made):
+            uses |= {id(one): one for one in made}
+            read[id(after)] = after
+    saved = time_of(uses.values()) + time_of(read.values()) / 2
+    if saved > _MUCH * kernels.busy_ns:
+        kernels.claim("masked_attention", [*uses.values(), *read.values()], saved, launches=launches_of(uses.values()))
+
+
+def find_growing(kernels: Kernels) -> None:
+    """Tensors that are joined before each attention or product: all of a cache is copied to append a little."""
+    joined: dict[int, Judged] = {}
+    for between, _ in _stretches(kernels.order):
+        joined |= {id(one): one for one in between if one.kind == "cat" and one.cause is None and one.use.alone}
+    long = [one for one in joined.values() if one.ns > _LONG_NS * one.launches]
+    saved = time_of(long) - sum(one.calls * expected_ns("copy", 0.0) for one in long)
+    if saved > _MUCH * kernels.busy_ns:
+        kernels.claim("concat_growth", long, saved)
+
+
+def find_widened_weights(kernels: Kernels) -> None:
+    """Large casts before products of few rows, with what else is done to them: weights made wide for each use."""
+    uses: dict[int, Judged] = {}
+    for between, after in _stretches(kernels.order):
+        if after.kind != "product" or not few_rows_of(after.use.main_kernel):
+            continue
+        large = [one for one in between if one.numel >= _LARGE and one.kind in ("cast", "elementwise", "copy")]
+        if any(one.kind == "cast" for one in large):
+            uses |= {id(one): one for one in large if one.cause is None}
+    if time_of(uses.values()) > _MUCH * kernels.busy_ns:
+        kernels.claim("redundant_casts", uses.values(), time_of(uses.values()), launches=launches_of(uses.values()))
+
+
+def find_float32_kernels(kernels: Kernels) -> None:
+    """Products in float32 or TF32 alone: in 16 bits they take half, by the operations and by what they read."""
+    products = [one for one in kernels.all if one.kind in ("product", "convolution")]
+    floats = [one for one in products if one.use.alone and one.cause is None and one.unit in ("simt", "tf32")]
+    if time_of(one for one in products if one.unit in ("half", "fp8")) > _MUCH * time_of(floats):
+        return
+    saved = sum(max(one.ns - one.launches * expected_ns(one.kind, 0.0), 0.0) / 2 for one in floats)
+    if saved > _MUCH * kernels.busy_ns:
+        kernels.claim("float32_training", floats, saved)
+
+
+def find_converted_layouts(kernels: Kernels) -> None:
+    """Kernels that bring images from channels first to last, and back, around convolutions; and norms between them."""
+    converted = kernels.free(lambda one: any(map(converts_layout, one.use.kernels)))
+    saved = sum(one.use.kernel_ns_of(converts_layout) * one.calls / one.use.calls for one in converted)
+    norms = kernels.free(lambda one: any(map(_NORM_FIRST.search, one.use.kernels)))
+    if saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns:  # images of three channels are converted anyway
+        return
+    kernels.claim("channels_first_layout", [*converted, *norms], saved + _OF_NORMS * time_of(norms))
+
+
+def find_small_chains(kernels: Kernels) -> None:
+    """Small kernels in a row, of which each takes the device as long as to begin and end: one does the same."""
+    uses: dict[int, Judged] = {}
+    saved = launches = 0.0
+    for between, _ in _stretches(kernels.order):
+        small = [one for one in between if one.use.alone and one.kind in _SMALL and one.cause is None
+                 and fused_names(one.use.name) is None]  # fmt: skip
+        if len(small) < _CHAIN:
+            continue
+        saved += max(call_ns(small) - max(call_ns([one]) for one in small) - expected_ns("norm", 0.0), 0.0)
+        launches += len(small) - 2
+        uses |= {id(one): one for one in small}
+    if saved > _MUCH * kernels.busy_ns:
+        kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
+
+
+def find_few_rows(kernels: Kernels) -> None:
+    """Products of few rows, by the tiles in their names: what they take is what their weights take to be read."""
+    few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
+    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
+        return
+    for one in few:
+        one.cause = "bandwidth_bound_at_limit"
+    most = max(few_rows_of(one.use.main_kernel) for one in few)
+    names = tuple(dict.fromkeys(shown_name(one.use) for one in sorted(few, key=lambda one: -one.ns)))
+    kernels.losses.append(Loss("bandwidth_bound_at_limit", 0.0, total, 0.0, names[:4], (most,)))
