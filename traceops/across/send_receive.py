@@ -136,8 +136,9 @@ def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
     if same_end and as_counted <= _PAIRED_NS:
         return 0, as_counted
     found = (as_counted, 0, 0)
+    limit = _FAR_BETTER * as_counted if same_end else _IN_RHYTHM_NS  # beyond which no shift is taken
     for shift, at_least in _most_alike_first(reference, own, least):
-        if at_least > found[0]:
+        if at_least > min(found[0], limit):
             break
         found = min(found, (unlike(shift), abs(shift), shift))
     if same_end and not found[0] < _FAR_BETTER * as_counted:

@@ -296,9 +296,8 @@ def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str
 
 def _worker(path: str) -> tuple[str, str] | None:
     """Folder and worker (host and pid) of a name that tensorboard_trace_handler gives: worker.time.pt.trace.json."""
-    file = PurePosixPath(path)
-    match = _HANDLERS_NAME.match(file.name)
-    return (str(file.parent), match["worker"]) if match else None
+    match = _HANDLERS_NAME.match(path.rpartition("/")[2])
+    return (str(PurePosixPath(path).parent), match["worker"]) if match else None
 
 
 def host_in_name(path: str, pid: int | None) -> str | None:

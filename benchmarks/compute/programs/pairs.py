@@ -1,35 +1,35 @@
-"""Programs that waste the device and the same work done well, timed and recorded: python pairs.py OUT [NAME ...]
+"""All pairs and tuned programs on one GPU in one visit: python pairs.py WORK TO.tar [--budget SECONDS] [--only NAMES]
 
-Writes OUT/traces/NAME/{sick,fixed}.pt.trace.json.gz (a clean program: sick only), a row per case in OUT/truth.jsonl
-and one per failure in OUT/failures.jsonl. Cases run in processes of their own kind, one process at a time; what is
-compiled is compiled by several processes at once first, and then measured one after the other. BUDGET: seconds for all.
+A worker takes one program after the other, in an order drawn once, and measures its sick and fixed variant in one
+process; another follows where it dies. Both halves alternate, with tuned programs in between, so that a cut hits all
+alike. TO.tar gets truth.jsonl, failures.jsonl, run.log and the traces packed by columns, sick ones first.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
-import threading
+import tarfile
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
-BUDGET = float(os.environ.get("BUDGET", "400"))
-LIMIT = int(os.environ.get("LIMIT", "40"))  # seconds per case
-PREPARE = int(os.environ.get("PREPARE", "170"))  # seconds for all compilation
-COMPILERS = int(os.environ.get("COMPILERS", "8"))
-KEPT_FOR_COMPILED = 130.0
-DEVICE_LOST = 3  # how a worker ends after an error that leaves its device unusable
 BEGAN = time.monotonic()
+DEVICE_LOST = 3  # how a worker ends after an error that leaves its device unusable
+LIMIT, LIMIT_COMPILED = 30, 75  # seconds per program
+PACKED_MOST = 14_000_000  # bytes
+KEPT_FOR_PACKING = 25.0
 
 
-def left() -> float:
-    return BUDGET - (time.monotonic() - BEGAN)
+class TooLong(Exception):
+    pass
 
 
 def say(text: str) -> None:
@@ -41,163 +41,159 @@ def append(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def finished(out: Path) -> set[str]:
-    names = set()
-    for path in (out / "truth.jsonl", out / "failures.jsonl"):
-        if path.exists():
-            names |= {json.loads(line)["name"] for line in path.read_text().splitlines()}
-    return names
+def order(cases: dict[str, Any]) -> list[str]:
+    """The half set aside, the half worked on and the tuned programs, each spread evenly over the whole."""
+    from case import set_aside
+
+    kinds: dict[tuple[bool, bool], list[str]] = {}
+    for name, case in cases.items():
+        kinds.setdefault((case.clean, set_aside(name)), []).append(name)
+    drawn = []
+    for kind, names in sorted(kinds.items()):
+        random.Random("further").shuffle(names)
+        drawn += [((i + 0.5) / len(names), kind, name) for i, name in enumerate(names)]
+    return [name for _, _, name in sorted(drawn)]
 
 
-class TooLong(Exception):
-    pass
+def claimed(out: Path, name: str) -> bool:
+    """Claims the program, unless a worker that died had it."""
+    try:
+        os.close(os.open(out / "claims" / name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _stop(number: int, frame: object) -> None:
-    raise TooLong(f"longer than {LIMIT} s")
+    raise TooLong("longer than its limit")
 
 
-def work(out: Path, names: list[str], wait: bool) -> None:
-    """A worker: measures its cases; with `wait`, makes all of them first and goes on when told to."""
-    warnings.filterwarnings("ignore")
+def measure_one(out: Path, case: Any, packers: list[subprocess.Popen[bytes]]) -> dict[str, Any]:
+    import measured
+
+    found, queued = [], []
+    for sick in [True] if case.clean else [True, False]:
+        step = measured.make(case, sick)
+        path = out / "traces" / case.name / f"{'sick' if sick else 'fixed'}.pt.trace.json.gz"
+        found.append(measured.measure(case, step, path))
+        queued.append(round(measured.queued_ms(step), 3))
+        packers.append(
+            subprocess.Popen(["nice", "-n", "19", sys.executable, HERE.with_name("packing.py"), "pack", path])
+        )
+        step = None
+    row = measured.truth(case, found[0], found[-1])
+    return {**row, "queued_sick_ms": queued[0], "queued_cured_ms": queued[-1]}
+
+
+def work(out: Path, until: float, only: list[str]) -> None:
     import cases
+    import measured
     import torch
-    from measured import make, measure, truth
 
+    measured.STEPS = 2
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.automatic_dynamic_shapes = False
-    signal.signal(signal.SIGALRM, _stop)
-    made: dict[tuple[str, bool], Any] = {}
-
-    def states(name: str) -> list[bool]:
-        return [True] if cases.CASES[name].clean else [True, False]
-
-    def fail(name: str, error: BaseException) -> None:
-        reason = f"{type(error).__name__}: {str(error)[:300]}"
-        append(out / "failures.jsonl", {"name": name, "reason": reason})
-        say(f"{name}: failed: {reason[:150]!r}")
-
-    failed = set()
-    if wait:
-        for name in names:
-            try:
-                for sick in states(name):
-                    made[name, sick] = make(cases.CASES[name], sick)
-            except Exception as error:
-                failed.add(name)
-                fail(name, error)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        print("READY", flush=True)
-        sys.stdin.readline()
-    for name in names:
-        if name in failed:
-            continue
-        began, case, found = time.monotonic(), cases.CASES[name], []
-        signal.alarm(LIMIT)
+    for name in ("timm", "transformers", "peft", "torchvision", "torchaudio", "torch_geometric.nn", "lightning.fabric"):
         try:
-            for sick in states(name):
-                step = made.pop((name, sick), None) or make(case, sick)
-                path = out / "traces" / name / f"{'sick' if sick else 'fixed'}.pt.trace.json.gz"
-                found.append(measure(case, step, path))
-                step = None
-            row = truth(case, found[0], found[-1])
+            __import__(name)
+        except Exception as error:
+            say(f"{name} isn't there: {error}")
+    signal.signal(signal.SIGALRM, _stop)
+    packers: list[subprocess.Popen[bytes]] = []
+    say("imported")
+    for name in only or order(cases.CASES):
+        case = cases.CASES[name]
+        if until - time.time() < (35 if case.compiled else 14) or not claimed(out, name):
+            continue
+        began = time.monotonic()
+        signal.alarm(
+            min(LIMIT_COMPILED if case.compiled or case.group == "fusion" else LIMIT, int(until - time.time()))
+        )
+        try:
+            row = measure_one(out, case, packers)
             append(out / "truth.jsonl", row)
             say(
-                f"{name}: {time.monotonic() - began:.1f} s; step {row['sick_ms']} -> {row['cured_ms']} "
-                f"(again {row['sick_after_ms']} -> {row['cured_after_ms']}), busy {row['busy_sick_ms']} -> "
-                f"{row['busy_cured_ms']}, kernels {row['kernels_sick']} -> {row['kernels_cured']}, "
-                f"{row['bound']} -> {row['bound_after_cure']}, GiB {row['peak_gib']}"
+                f"{name}: {time.monotonic() - began:.1f} s; step {row['sick_ms']} -> {row['cured_ms']}, busy "
+                f"{row['busy_sick_ms']} -> {row['busy_cured_ms']}, queued {row['queued_sick_ms']} -> "
+                f"{row['queued_cured_ms']}, kernels {row['kernels_sick']} -> {row['kernels_cured']}, GiB "
+                f"{row['peak_gib']}"
             )
         except Exception as error:
-            step = None
-            fail(name, error)
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+            append(out / "failures.jsonl", {"name": name, "reason": reason})
+            say(f"{name}: failed after {time.monotonic() - began:.1f} s: {reason[:250]!r}")
             if "CUDA error" in str(error) and "out of memory" not in str(error):
                 sys.exit(DEVICE_LOST)
         finally:
             signal.alarm(0)
+        torch._dynamo.reset()
+        torch.use_deterministic_algorithms(False)
+        gc.collect()
+        for process in packers[:-4]:
+            process.wait()
+    for process in packers:
+        process.wait()
 
 
-def command(out: Path, names: list[str], wait: bool) -> list[str]:
-    return [sys.executable, str(HERE), str(out), "--wait" if wait else "--work", *names]
+def started(out: Path, until: float, cores: int, only: list[str]) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(cores), "OMP_NUM_THREADS": str(cores),
+        "TORCHINDUCTOR_CACHE_DIR": str(out / "inductor"), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
+        "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+    command = [sys.executable, str(HERE), str(out), "--work", str(until), *(["--only", *only] if only else [])]
+    return subprocess.Popen(command, env=environment)
 
 
-def one_by_one(out: Path, names: list[str], seconds: float) -> None:
-    """A worker over `names`; where it dies, another over those behind the case that killed it."""
-    until = time.monotonic() + seconds
-    while names and time.monotonic() < until - 5:
-        try:
-            code = subprocess.run(command(out, names, False), timeout=until - time.monotonic(), check=False).returncode
-        except subprocess.TimeoutExpired:
-            say(f"no time for {', '.join(n for n in names if n not in finished(out))}")
-            return
-        rest = [name for name in names if name not in finished(out)]
-        if not rest:
-            return
-        if code != DEVICE_LOST:
-            append(out / "failures.jsonl", {"name": rest[0], "reason": f"its process ended with {code}"})
-            say(f"{rest.pop(0)}: its process ended with {code}")
-        names = rest
-
-
-def compiled_together(out: Path, names: list[str]) -> None:
-    """Several workers compile at once; each then measures alone."""
-    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
-    workers = []
-    for i in range(min(COMPILERS, len(names))):
-        share = names[i::COMPILERS]
-        process = subprocess.Popen(
-            command(out, share, True), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        ready = threading.Event()
-
-        def follow(process: subprocess.Popen[str] = process, ready: threading.Event = ready) -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.strip() == "READY":
-                    ready.set()
-                else:
-                    print(line, end="", flush=True)
-            ready.set()
-
-        threading.Thread(target=follow, daemon=True).start()
-        workers.append((share, process, ready))
-    until = time.monotonic() + min(PREPARE, left() - 40)
-    for share, process, ready in workers:
-        if not ready.wait(max(0.1, until - time.monotonic())):
-            say(f"not compiled in time: {', '.join(share)}")
-            process.kill()
-    say("compiled")
-    for share, process, _ in workers:
-        if process.poll() is None and left() > 5:
-            assert process.stdin is not None
-            try:
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                process.wait(max(5.0, left()))
-            except subprocess.TimeoutExpired:
-                say(f"no time for {', '.join(n for n in share if n not in finished(out))}")
-        process.kill()
+def pack(out: Path, to: Path, until: float) -> None:
+    recorded = list(out.glob("traces/*/*.pt.trace.json.gz"))
+    columns = [path.with_name(path.name.split(".")[0] + ".columns.xz") for path in recorded]
+    while time.time() < until and not all(path.exists() for path in columns):
+        time.sleep(0.5)
+    total = 0
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(to, "w") as archive:
+        for what in ("sick", "fixed"):
+            for path in sorted(out.glob(f"traces/*/{what}.columns.xz"), key=lambda p: p.stat().st_size):
+                length = path.stat().st_size + 1536
+                if total + length > PACKED_MOST:
+                    say(f"left out: {path.parent.name} {what}, {length} bytes")
+                    continue
+                total += length
+                archive.add(path, f"{path.parent.name}/{path.name}")
+        say(f"packed {total} bytes of traces")
+        for name in ("truth.jsonl", "failures.jsonl", "run.log"):
+            if (out / name).exists():
+                archive.add(out / name, name)
 
 
 def main() -> None:
-    out = Path(sys.argv[1]).resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    if sys.argv[2:3] in (["--work"], ["--wait"]):
-        work(out, sys.argv[3:], sys.argv[2] == "--wait")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path, metavar="WORK")
+    parser.add_argument("to", type=Path, nargs="?", metavar="TO.tar")
+    parser.add_argument("--budget", type=float, default=560)
+    parser.add_argument("--work", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--only", nargs="*", default=[])
+    args = parser.parse_args()
+    out = args.out.resolve()
+    if args.work:
+        work(out, args.work, args.only)
         return
-    import cases
-
-    names = sys.argv[2:] or list(cases.CASES)
-    for module in cases.MODULES:
-        chosen = [n for n in names if cases.CASES[n].module == module and not cases.CASES[n].compiled]
-        if chosen:
-            one_by_one(out, chosen, left() - KEPT_FOR_COMPILED)
-    together = [n for n in names if cases.CASES[n].compiled]
-    if together:
-        compiled_together(out, together)
-    done = finished(out)
-    say(f"{len(done)} of {len(names)}; not reached: {', '.join(n for n in names if n not in done) or 'none'}")
+    (out / "claims").mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    until = began + args.budget - KEPT_FOR_PACKING
+    cores = len(os.sched_getaffinity(0))
+    for _ in range(6):
+        process = started(out, until, cores, args.only)
+        try:
+            ended = process.wait(until - time.time())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            break
+        say(f"worker ended with {ended}")
+        if ended == 0:
+            break
+    pack(out, args.to or out / "pairs.tar", began + args.budget - 6)
 
 
 if __name__ == "__main__":
