@@ -46,7 +46,7 @@ _SERVED_S = 10
 # A command in a message ends with its sentence.
 _WORD = r"'[^']*'|\"[^\"]*\"|[^\s;()'\"]*[^\s;,()'\"]"
 _COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,()'\"]|$)")
-_MEANT = re.compile(r"did you mean '?([^\s?,']+)'?[?,]")
+_MEANT = re.compile(r"did you mean '?([^?,']+)'?[?,]")
 _DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 
@@ -107,7 +107,8 @@ def trials(folder: Path, torch: Path | None) -> int:
 def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
     """Print what is missing in the message for each mistake, and the score of each half.
 
-    The 20 "new-aside" are those of the 40 newest with the lowest SHA-256 of what is typed.
+    The 20 "new-aside" and "third-aside" are those of 40 with the lowest SHA-256 of what is typed. right: words that the
+    advised command has to contain; empty where several would do. A message without a command gives no wrong advice.
     """
     scores: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name, (Path(__file__).with_name("mistakes.tsv")).open() as file:
@@ -128,9 +129,11 @@ def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
             said, code = typed(words, folder)
             names = code == 0 or row["wrong"] in said
             advice = advised(words, row["wrong"], said)
-            works = code == 0 or (advice is not None and works_now(advice, folder))
+            fits = advice is not None and (row["right"] or "") in shlex.join(advice).replace("'", '"')
+            works = code == 0 or (fits and advice is not None and works_now(advice, folder))
             scores[row["half"], "all"] += 1
             scores[row["half"], "helped"] += names and works
+            scores[row["half"], "wrong"] += advice is not None and not works
             if verbose or not (names and works):
                 lack = (
                     "" if names and works else "no name" if not names else f"{advice} fails" if advice else "no command"
@@ -139,22 +142,23 @@ def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
                     f"{row['half']}: traceops {row['typed']}: {lack}\n    {' '.join(said.split())[-500:]}", flush=True
                 )
     for half in dict.fromkeys(half for half, _ in scores):
-        print(f"{half}: {scores[half, 'helped']} of {scores[half, 'all']} name the mistake and a command that works")
+        helped, every, wrong = (scores[half, name] for name in ("helped", "all", "wrong"))
+        print(f"{half}: {helped} of {every} name the mistake and a command that works; wrong advice: {wrong}")
     return int(any(scores[half, "helped"] < scores[half, "all"] for half, _ in scores))
 
 
 def advised(words: list[str], wrong: str, said: str) -> list[str] | None:
     """The command that a message advises: what was typed with a word corrected or dropped, or one it spells out."""
     text = " ".join((said.rpartition("error:")[2] if "usage:" in said and "error:" in said else said).split())
-    if (meant := _MEANT.search(text)) is not None:
+    if (meant := _MEANT.search(text)) is not None and not meant[1].startswith("traceops "):
         at = next((at for at, word in enumerate(words) if wrong and wrong in word), None)
         if at is not None:
-            return [*words[:at], words[at].replace(wrong, meant[1]), *words[at + 1 :]]
+            return [*words[:at], *shlex.split(words[at].replace(wrong, meant[1])), *words[at + 1 :]]
     if (drop := _DROP.search(text)) is not None and drop[1] in words:
         at = words.index(drop[1])
         return words[:at] + words[at + 2 :]
     spelt = _COMMAND.search(text)
-    return shlex.split(spelt[1].rstrip(".: ")) if spelt else None
+    return shlex.split(spelt[1].rstrip(".:? ")) if spelt else None
 
 
 def works_now(words: list[str], folder: Path) -> bool:

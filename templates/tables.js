@@ -8,6 +8,9 @@
     if (body && head && body.rows.length) tend(table, body, head);
   }
 
+  // A name that is shown in short says the whole one; it is written once.
+  for (const full of document.querySelectorAll("summary + .full")) full.previousElementSibling.title ||= full.textContent;
+
   function tend(table, body, head) {
     const rows = [...body.rows], order = new Map(rows.map((row, at) => [row, at]));
     if (rows.length > 1) [...head.cells].forEach((cell, column) => { if (cell.tagName === "TH") sortable(cell, column); });

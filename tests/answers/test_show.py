@@ -138,8 +138,8 @@ def test_a_remark_that_is_asked_for_says_what_to_do(capsys: pytest.CaptureFixtur
         (["steps", "--step", "9"], ["step 9", "3–5"]),
         (["collectives", "--group", "tensr"], ["'tensr'", "default_pg (data)"]),
         (["collectives", "--op", "alltoall"], ["'alltoall'", "allreduce"]),
-        (["kernels", "--kind", "com_"], ["did you mean 'comm'", "memory"]),
-        (["ranks", "--by", "idle_pc"], ["did you mean 'idle_pct'", "wait_ms"]),
+        (["kernels", "--kind", "com_"], ["did you mean comm?", "memory"]),
+        (["ranks", "--by", "idle_pc"], ["did you mean idle_pct?", "wait_ms"]),
         (["checks", "TO-X"], ["TO-X"]),
     ],
 )

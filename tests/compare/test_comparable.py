@@ -359,7 +359,7 @@ def test_damaged_traces_are_left_out_and_nothing_is_made_of_what_they_lack() -> 
 
 
 def test_a_rank_whose_gpu_was_not_recorded_is_left_out() -> None:
-    """Where rank 1 was recorded again, 'bytes communicated a step 201 MB → 403 MB' was a regression."""
+    """Where rank 1 was recorded again, 'bytes per step 201 MB → 403 MB' was a regression."""
     lost = {"rule": "TO-V008", "title": "", "severity": "warning", "confidence": "high", "message": "", "ranks": [1],
             "evidence": [{"metric": "ranks without GPU activity", "value": 1}], "advice": ""}  # fmt: skip
     inventory = {"collectives": [collective(5, 500)]}

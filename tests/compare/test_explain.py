@@ -16,8 +16,8 @@ from traceops.report.inventory import ComputeRows, OperatorRow
 from traceops.traces.snapshot_rows import NO_STACK
 
 REAL = [
-    ("ddp", "one_bucket", "collectives", "14 all-reduces a step became 1 (the same 470 MB)"),
-    ("ddp", "tiny_buckets", "collectives", "14 all-reduces a step became 34 (the same 470 MB)"),
+    ("ddp", "one_bucket", "collectives", "14 all-reduces per step became 1 (the same 470 MB)"),
+    ("ddp", "tiny_buckets", "collectives", "14 all-reduces per step became 34 (the same 470 MB)"),
     ("ddp", "item_sync", "blocking_calls", "aten::item makes the host wait for the GPU 40 times per step (0 before)"),
     ("ddp", "no_p2p", "bandwidth", "the same collectives move at 24.7 GB/s of bus bandwidth, 264 before"),
     ("ddp", "socket", "bandwidth", "the same collectives move at 4.33 GB/s of bus bandwidth, 264 before"),
@@ -67,7 +67,7 @@ def test_the_headline_says_the_cause_before_it_asks_for_more_steps() -> None:
 def test_what_makes_a_step_longer_is_no_reason_for_one_that_looks_shorter() -> None:
     """-5.6 % was explained by 40 blocking calls more, for which the GPU idles longer, and by a new finding."""
     said = compare([real("ddp")], [real("item_sync")]).sentence
-    assert "(-5.6 %). Ranks wait less for each other: -2.29 ms a step" in said
+    assert "(-5.6 %). Ranks wait less for each other: -2.29 ms per step" in said
     assert "aten::item" not in said and "New in head" not in said
     said = compare([real("socket")], [real("ddp")]).sentence
     assert said.startswith("Faster: step time") and "264 GB/s" in said and "New in head" not in said
@@ -123,7 +123,7 @@ def test_more_bytes_are_said() -> None:
     result = first({"inventory": {"collectives": [collective(10, 10**7)]}},
                    {"inventory": {"collectives": [collective(10, 2 * 10**7)]},
                     "buckets": {"comm_transfer": 10.0}})  # fmt: skip
-    assert "10 all-reduces a step became 10 (100 MB became 200 MB)" in result.explanations[0].text
+    assert "10 all-reduces per step became 10 (100 MB became 200 MB)" in result.explanations[0].text
     assert "exposes 10.00 ms more communication" in result.explanations[0].text
 
 
@@ -208,7 +208,7 @@ def test_no_change_needs_no_explanation() -> None:
 
 
 def test_a_count_that_grew_is_not_explained_by_time_that_shrank() -> None:
-    """'Regression: collectives a step 25 → 109. Compute -6.78 ms a step' gave what is better as the reason."""
+    """'Regression: collectives per step 25 → 109. Compute -6.78 ms per step' gave what is better as the reason."""
     old = {"kernels": [kernel("adam", 40, 20.0)], "collectives": [collective(10, 10**7)]}
     new = {"kernels": [kernel("adam", 20, 10.0)], "collectives": [collective(30, 10**7)]}
     sides = [
@@ -218,27 +218,27 @@ def test_a_count_that_grew_is_not_explained_by_time_that_shrank() -> None:
     ]  # fmt: skip
     result = compare(sides[:1], sides[1:])
     assert result.explanations[0].cause == "compute" and result.explanations[0].ms < 0
-    assert "Regression: collectives a step 10 → 30" in result.sentence
-    assert "10 all-reduces a step became 30" in result.sentence and "Compute" not in result.sentence
-    finding = next(f for f in result.findings if "collectives a step" in f.message)
-    assert "10 all-reduces a step became 30" in finding.message
+    assert "Regression: collectives per step 10 → 30" in result.sentence
+    assert "10 all-reduces per step became 30" in result.sentence and "Compute" not in result.sentence
+    finding = next(f for f in result.findings if "collectives per step" in f.message)
+    assert "10 all-reduces per step became 30" in finding.message
 
 
 def test_collectives_are_called_by_their_names_and_one_of_them_is_one() -> None:
-    """'17 -all-gather-bases a step came in; 1 all-reduce a step (18.9 MB) are gone'."""
+    """'17 -all-gather-bases a step came in; 1 all-reduce per step (18.9 MB) are gone'."""
     old = {"collectives": [{**collective(1, 10**7), "op": "_reduce_scatter_base"}]}
     new = {"collectives": [{**collective(17, 10**7), "op": "_allgather_base"}]}
     text = next(e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives")
-    assert text.startswith("17 all-gathers a step (170 MB) came in; 1 reduce-scatter a step (10.0 MB) is gone")
+    assert text.startswith("17 all-gathers per step (170 MB) came in; 1 reduce-scatter per step (10.0 MB) is gone")
 
 
 def test_a_collective_that_is_called_otherwise_is_the_same_one() -> None:
-    """'8 all-gathers a step (80.0 MB) came in; 6 all-gathers a step (60.0 MB) are gone'."""
+    """'8 all-gathers per step (80.0 MB) came in; 6 all-gathers per step (60.0 MB) are gone'."""
     old = {"collectives": [{**collective(6, 10**7), "op": "_allgather_base"}]}
     new = {"collectives": [{**collective(8, 10**7), "op": op} for op in ("allgather", "allreduce_coalesced")]}
     text = next(e.text for e in first({"inventory": old}, {"inventory": new}).explanations if e.cause == "collectives")
     assert text.startswith(
-        "8 coalesced all-reduces a step (80.0 MB) came in; 6 all-gathers a step became 8 (60.0 MB became 80.0 MB)"
+        "8 coalesced all-reduces per step (80.0 MB) came in; 6 all-gathers per step became 8 (60.0 MB became 80.0 MB)"
     )
 
 

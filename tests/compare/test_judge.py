@@ -147,7 +147,7 @@ def test_counts_stand_in_for_a_time_that_could_not_be_measured() -> None:
     result = compare([made(profiled=steps(100, 3))],
                      [made(profiled=steps(100, 3), at=1, counts={"collectives": 30})], QUIET)  # fmt: skip
     assert result.verdict == "regression" and row(result, "collectives").outcome == "regression"
-    assert result.sentence.startswith("Regression: collectives a step 10 → 30 (+200.0 %)")
+    assert result.sentence.startswith("Regression: collectives per step 10 → 30 (+200.0 %)")
 
 
 def test_a_threshold_set_for_a_count_holds_whatever_the_time_says() -> None:

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.compare import CompareConfig, ComparedCapture, compare
+from traceops.compare.judge import shows_from_pct
 from traceops.compare.model import Comparison, metric_of
 from traceops.compare.sentence import headline
 from traceops.compare.statistics import (
     detectable_pct,
+    drift,
     estimate,
     far_from_median,
     harmonic_mean,
     holm,
     quantile,
-    spread,
-    spread_of_rounds,
     step_error,
     taken_in_turn,
     two_sided_p,
@@ -207,7 +207,7 @@ def verdict(result: Comparison) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("change_pct", "spread_pct", "decided"),
-    [(91.0, 5.0, True), (12.0, 1.0, True), (0.0, 1.0, False), (-12.0, 1.0, True), (12.0, 12.0, False)],
+    [(91.0, 5.0, True), (12.0, 1.0, True), (0.0, 1.0, False), (-12.0, 1.0, True), (4.0, 12.0, False)],
 )
 def test_two_captures_on_a_cpu_decide_what_steps_differ_less_than(
     change_pct: float, spread_pct: float, decided: bool
@@ -224,16 +224,37 @@ def test_steps_that_only_alternate_do_not_widen_what_launches_may_differ_by() ->
     noise = np.random.default_rng(3).normal(size=120)
     level, slow = 20.0 + 0.2 * noise, 20.0 + np.repeat(noise[::8], 8)
     pairs = level * np.tile([0.05, 1.95], 60)
-    assert spread_of_rounds(level) > 0.5 * spread(level)  # unrelated steps: as it is
-    assert spread_of_rounds(slow) == spread(slow)  # neighbours are alike: as it is
-    assert spread_of_rounds(pairs) < 0.1 * spread(pairs)
+    assert drift(level) < 0.5 * np.std(level)  # unrelated steps: a stretch of them averages out
+    assert drift(slow) > 0.5 * np.std(slow)  # neighbours are alike: it does not
+    assert drift(pairs) < 0.1 * np.std(pairs)
     result = compare([trained(36.0, 1.0, 1)], [trained(16.5, 1.0, 2, turns=(0.05, 1.95))])
     assert verdict(result) == ("improvement", "improvement")
 
 
+def test_a_pace_that_drifts_hides_what_a_steady_one_shows() -> None:
+    """Eight stretches of each run that differ by a fifth among each other: launches may too."""
+    drifting = tuple(np.repeat([0.8, 1.1, 0.9, 1.2, 0.8, 1.2, 0.9, 1.1], 15))
+    base, head = trained(20.0, 1.0, 1, turns=drifting), trained(26.0, 1.0, 2, turns=drifting[::-1])
+    result = compare([base], [head])
+    assert verdict(result)[1] == "inconclusive" and "can show changes from" in result.sentence
+    assert verdict(compare([trained(20.0, 1.0, 1)], [trained(26.0, 1.0, 2)]))[1] == "regression"
+
+
+def test_what_two_captures_show_is_known_before_the_second() -> None:
+    steps = 20.0 + np.random.default_rng(1).normal(size=200)
+    quiet, slow = (
+        shows_from_pct(steps, "cpu", 0.0, CompareConfig()),
+        shows_from_pct(steps, "cpu", 40.0, CompareConfig()),
+    )
+    assert quiet is not None and slow is not None and 8.0 < quiet < 15.0 < 150.0 < slow
+    assert shows_from_pct(steps[:10], "cpu", 0.0, CompareConfig()) is None
+    assert (found := shows_from_pct(steps[:10], "cuda", 0.0, CompareConfig())) is not None and found < 15.0
+
+
 def test_a_loaded_machine_is_no_regression() -> None:
     """Head meets other work: its steps take three times as long, and differ by as much among each other."""
-    result = compare([trained(15.0, 2.0, 1)], [trained(43.0, 35.0, 2)])
+    waits = {"machine": [{"rank": 0, "host": "a", "waited_pct": 66.0}]}
+    result = compare([trained(15.0, 2.0, 1)], [trained(43.0, 35.0, 2, **waits)])
     assert verdict(result)[1] == "inconclusive"
 
 

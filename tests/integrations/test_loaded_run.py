@@ -96,7 +96,7 @@ def test_figures_are_those_of_the_page(run: LoadedRun) -> None:
     assert isinstance(run.figure("what_if"), objects.Figure)
     with pytest.raises(KeyError) as caught:
         run.figure("leger")
-    assert "did you mean 'ledger'" in str(caught.value) and all(name in str(caught.value) for name in run.figures)
+    assert "did you mean ledger?" in str(caught.value) and all(name in str(caught.value) for name in run.figures)
 
 
 @pytest.mark.parametrize(("package", "use"), [("pandas", "ranks"), ("plotly", "figure")])

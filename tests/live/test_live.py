@@ -63,6 +63,19 @@ def noisy(random: Random, ms: float, count: int) -> list[float]:
     return [ms * random.lognormvariate(0, 0.05) for _ in range(count)]
 
 
+def test_pulses_that_begin_anew_are_read_from_their_start(tmp_path):
+    rank = GeneratedRank(tmp_path / "rank_0", 0, Random(1))
+    reader, state = RankReader(rank.folder, 0), RankState(0)
+    for second in range(9):
+        rank.write(START_NS + second, START_NS)
+    state.take(reader.look())
+    GeneratedRank.__post_init__(rank)
+    rank._pulses, rank.step = 0, 20
+    rank.write(START_NS + 100, START_NS + 99)
+    state.take(reader.look())
+    assert [(pulse.number, pulse.steps) for pulse in state.pulses] == [(0, 20)]
+
+
 def test_a_change_of_pace_is_found_where_it_begins():
     random = Random(1)
     pace = fed(Pace(), noisy(random, 50, 200))

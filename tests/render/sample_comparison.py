@@ -45,7 +45,7 @@ EXPOSED = MetricChange(
     threshold_pct=2.0, of_step=True, samples=Samples(60, 60),
 )  # fmt: skip
 KERNELS = MetricChange(
-    "kernels", "kernels a step", "", "exact", "lower", 1204.0, 1206.0, "informative", "counted exactly",
+    "kernels", "kernels per step", "", "exact", "lower", 1204.0, 1206.0, "informative", "counted exactly",
     change=2.0, change_pct=0.1661, samples=Samples(3, 3),
 )  # fmt: skip
 MEMORY = MetricChange(
@@ -70,7 +70,7 @@ def sample_comparison(verdict: ComparisonVerdict = "regression", hostile: str = 
             Explanation(
                 "new_kernel", f"1 new kernel: {hostile}", 2.1, ("compute",), (Evidence(Fact.OTHER, 2.1, subject="ms"),)
             ),
-            Explanation("blocking", "3 blocking calls a step more", 0.9, ("idle_sync",)),
+            Explanation("blocking", "3 blocking calls per step more", 0.9, ("idle_sync",)),
             Explanation("communication", "all-reduce is faster", -0.2, ("comm_transfer",)),
             Explanation("other", "what is left", 0.3),
         ),

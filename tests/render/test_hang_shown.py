@@ -261,7 +261,7 @@ def test_the_first_line_names_who_what_and_who_waits() -> None:
     lines = printed(skipped())
     assert lines[0].startswith("✖ Rank 3 never called all_reduce #64 of default_pg. Ranks 0-2 wait for it")
     text = flowing(skipped())
-    assert "It is sleeping in load_batch (data.py:31). [TO-H001, error, high confidence]" in text
+    assert "It is sleeping in load_batch (data.py:31). Confidence: high TO-H001" in text
     assert text.count("load_batch (data.py:31)") == 3  # the sentence, its proof, the table
     assert "last enqueued by rank 3: #63 of default_pg" in text
     assert "No step ended for 42 s (limit 30 s) and nothing moved." in text

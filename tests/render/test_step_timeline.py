@@ -102,7 +102,7 @@ def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Rep
     page = Page(written)
     (data,) = [json.loads(text) for text in page.scripts() if text.startswith('{"names"')]
     assert len(json.dumps(data)) < 100_000
-    head, _ = unpacked(data["steps"][1]["data"])
+    head, _ = unpacked(data["steps"][0]["data"])
     assert [rank["rank"] for rank in head["ranks"]] == [0, 1, 2, 3]
     assert {head["words"][moved[3]] for rank in head["ranks"] for moved in rank["moved"]} == {"allreduce"}
     waits = [sum(turn - start for start, turn, *_ in rank["moved"]) for rank in head["ranks"]]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +49,7 @@ from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_text import ranks_text
+from traceops.core.text import meant
 from traceops.render.document import Answer, Cost, Text
 from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
@@ -117,11 +117,6 @@ def meant_rule(wanted: str) -> str:
     if (family := family_of(wanted)) is None:
         return meant(wanted, BY_ID)
     return f"; rules of {family.about}: {listed(rule.id for rule in family.rules)}"
-
-
-def meant(word: str, there: Collection[str]) -> str:
-    close = difflib.get_close_matches(word, list(there), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -118,7 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _obvious(words: list[str]) -> list[str]:
-    """The words as they were meant: `help COMMAND`, `version`, and `show QUESTION RUN`."""
+    """The words as they were meant: `help COMMAND`, `version`, `-v COMMAND`, and `show QUESTION RUN`."""
+    if len(words) > 1 and words[0] in ("-v", "--verbose", "-q", "--quiet") and words[1] in COMMANDS:
+        words = [words[1], words[0], *words[2:]]
     if words[:1] == ["help"]:
         return [*words[1:2], "--help"]
     if words == ["version"]:

@@ -247,10 +247,7 @@ def _check_python(name: str) -> None:
     except (OSError, subprocess.TimeoutExpired):
         return
     if done.returncode:
-        raise UsageError(
-            f"{name} is {there}, where traceops is not installed, so nothing could be recorded; install it there: "
-            f"{there} -m pip install traceops-torch"
-        )
+        raise UsageError(_text("not_ours", name=name, there=there, ours=sys.executable))
 
 
 def _not_there(words: Sequence[str]) -> str:
@@ -259,6 +256,9 @@ def _not_there(words: Sequence[str]) -> str:
     if Path(first).name in PROGRAMS:
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
         return _text("not_installed", program=first, trains=None if script is None else shlex.join(words[script:]))
+    apart = first.split()
+    if len(apart) > 1 and (Path(apart[0]).exists() or shutil.which(apart[0])):
+        return _text("one_word", word=first, words=shlex.join([*apart, *words[1:]]))
     close = near_path(first, run=False) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
     if close:
         return f"{first} does not exist{close}"

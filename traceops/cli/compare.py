@@ -14,7 +14,7 @@ from traceops.compare import CompareConfig, ComparedCapture, compare, load_confi
 from traceops.compare.capture import pair_folder, read_capture
 from traceops.compare.config import with_thresholds
 from traceops.core.errors import UsageError
-from traceops.core.text import printable
+from traceops.core.text import printable, traced_runs
 from traceops.render.comparison import FORMATS, write_comparison
 from traceops.render.comparison.markdown import announce
 from traceops.render.comparison.terminal import print_comparison
@@ -66,14 +66,12 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
 
 
 def _two(paths: Sequence[str]) -> str:
-    """What could be compared: a run with the newest other one of its folder, else the two newest of profile/."""
-    alone = Path(paths[0]) if len(paths) == 1 else Path()
-    folder = alone.parent if alone.joinpath("run.json").is_file() else Path("profile")
-    files = sorted(folder.glob("*/run.json"), key=lambda run: run.stat().st_mtime)
-    runs = [str(run.parent) for run in files if run.parent != alone]
-    if alone.parent == folder:
-        return f"{alone} {runs[-1] if runs else 'HEAD'}"
-    return " ".join(runs[-2:]) if len(runs) > 1 else f"{paths[0] if paths else 'BASE'} HEAD"
+    """What could be compared: what was given with the newest other run, else the two newest of profile/."""
+    alone = Path(paths[0]) if len(paths) == 1 and Path(paths[0]).exists() else None
+    there = [] if alone is None else traced_runs(alone.parent)
+    runs = [run for run in there or traced_runs() if run != alone]
+    base, head = ["BASE", "HEAD", *map(str, runs)][-2:] if len(runs) != 1 else ("BASE", str(runs[0]))
+    return f"{alone} {head}" if alone is not None else f"{base} {head}"
 
 
 def _missing(paths: Sequence[str]) -> str:

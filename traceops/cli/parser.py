@@ -8,13 +8,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
 from typing import Any, NoReturn, TextIO
 
 from traceops.cli.declared import Command
-from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, meant, newest_run, width_of
+from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, closest, meant, newest_run, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
 _MORE = "{} more options: {} --help-all"
@@ -144,10 +145,7 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            given = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-            near = meant(given, asked._option_string_actions)
-            rest = [word for word in words if word not in unknown]
-            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{near or f'; without: traceops {shlex.join(rest)}'}")
+            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_corrected(asked, words, unknown)}")
         return known
 
     def error(self, message: str) -> NoReturn:
@@ -164,6 +162,60 @@ class Parser(argparse.ArgumentParser):
         whole = self.format_usage()
         self._print_message(whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
+
+
+def _corrected(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
+    """'; did you mean --nproc?', the command with all options as they were likely meant, or without the word."""
+    given = {word.partition("=")[0] for word in unknown if word.startswith("-")}
+    ours = _as_meant(asked, words, given)
+    if not given or ours.keys() != given:
+        return f"; without: traceops {shlex.join(rest)}" if (rest := _without(words, unknown)) else ""
+    fixed = shlex.join([part for word in words for part in _renamed(word, ours)])
+    return f"; did you mean {''.join(ours.values()) if len(ours) == 1 and all(ours.values()) else f'traceops {fixed}'}?"
+
+
+def _as_meant(asked: argparse.ArgumentParser, words: Sequence[str], given: Container[str]) -> dict[str, str]:
+    """The options that those given likely mean; '' of one that names an argument, which needs no option."""
+    actions = asked._option_string_actions
+    arguments = {action.dest.casefold() for action in asked._actions if not action.option_strings}
+    ours: dict[str, str] = {}
+    for at, word in enumerate(words[: words.index("--") if "--" in words else None]):
+        name, joined, _ = word.partition("=")
+        if name not in given:
+            continue
+        valued = joined != "" or _has_value(words[at + 1 : at + 2])
+        fitting = [own for own, action in actions.items() if valued is None or (action.nargs != 0) is valued]
+        if valued is False:  # --json may stand for --format json
+            fitting += [own for own in ("--format", "--color") if own in actions]
+        if (close := closest(name, fitting)) is not None or name.lstrip("-") in arguments:
+            ours[name] = close or ""
+    return ours
+
+
+def _has_value(follows: Sequence[str]) -> bool | None:
+    """Whether the word behind an option is its value; None where it may be a path of the command's."""
+    if not follows or follows[0].startswith("-"):
+        return False
+    return None if Path(follows[0]).exists() else True
+
+
+def _renamed(word: str, ours: Mapping[str, str]) -> list[str]:
+    name, joined, value = word.partition("=")
+    return [*ours[name].split(), *([value] if joined else [])] if name in ours else [word]
+
+
+def _without(words: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """The words but the unknown ones; none where one of them had a value that would stay."""
+    rest: list[str] = []
+    for at, word in enumerate(words):
+        if word == "--":
+            return [*rest, *words[at:]]
+        before = words[at - 1] if at else ""
+        if before in unknown and before.startswith("-") and word not in unknown and not Path(word).exists():
+            return []
+        if word not in unknown:
+            rest.append(word)
+    return rest
 
 
 _WRONG_CHOICE = re.compile(r"argument (\w+): invalid choice: '([^']*)'")

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from traceops.capture.environment import host
+from traceops.capture.guard import contained
 from traceops.capture.light.window import NEEDED
 from traceops.capture.manifest import readable_ranks
 from traceops.capture.schedule import Schedule
@@ -26,6 +27,7 @@ from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.files import read_regular
 from traceops.core.installation import bundled
+from traceops.core.rank_files import RECORDED
 from traceops.core.run_lock import Launcher, RunLock, hold, in_use
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import launchers, schedulers
@@ -82,6 +84,8 @@ def main(args: argparse.Namespace) -> int:
             return run_series(decided.series)
         code = launch(decided.plan, lock=lock)
         captured = any(rank.traces for rank in readable_ranks(decided.plan.out)[0])
+        if captured and not code and not args.quiet:
+            contained(report_reach, decided.plan.out, decided.plan.gpus)  # no training fails of it
         return code if code or captured else NOTHING_CAPTURED
     finally:
         lock.release()
@@ -108,6 +112,31 @@ def power_text(repeat: int, on_gpus: bool) -> str:
 
     noise = LAUNCH_NOISE_PCT["cuda" if on_gpus else "cpu"]
     return _text("power", percent=detectable_pct(repeat, noise), repeat=repeat, noise=noise)
+
+
+_FINE_PCT = 10.0  # what two captures show on a quiet machine
+
+
+def report_reach(out: Path, on_gpus: bool) -> None:
+    """Print what size of change this run and one more can show, where that is larger than usual."""
+    import numpy as np
+
+    from traceops.across.run_use import machine_use  # NumPy and what reads reports: after the training alone
+    from traceops.compare.config import CompareConfig
+    from traceops.compare.judge import launch_noise_pct, shows_from_pct
+    from traceops.traces.observed import read_machines, read_observed
+
+    observed, _ = read_observed(str(out), 0)
+    if observed is None:
+        return
+    steps = observed.steps[1:][observed.steps["flags"][1:] & RECORDED == 0]["host_us"] / 1e3
+    manifest = json.loads(read_regular(out / "run.json"))
+    uses = machine_use(read_machines(str(out)), [observed], manifest)
+    device, waited = "cuda" if on_gpus else "cpu", max((use.waited_pct or 0.0 for use in uses), default=0.0)
+    percent = shows_from_pct(np.asarray(steps, dtype=float), device, waited, CompareConfig())
+    if percent is not None and percent > _FINE_PCT:
+        noise = launch_noise_pct([([steps], waited)], device)
+        Screen().say(_text("reach", percent=percent, noise=noise))
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:

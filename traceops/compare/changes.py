@@ -76,35 +76,35 @@ def bucket_text(bucket: str, ledger: LedgerChange) -> str:
     ms = ledger.change[bucket]
     words = BUCKETS[bucket]
     return (
-        f"{(words.longer if ms > 0 else words.shorter).format(device=ledger.device)}: {ms_change_text(ms)} a step "
+        f"{(words.longer if ms > 0 else words.shorter).format(device=ledger.device)}: {ms_change_text(ms)} per step "
         f"({ledger.base[bucket]:.2f} → {ledger.head[bucket]:.2f} ms)"
     )
 
 
 def count_change_text(what: str, old: float, new: float) -> str:
-    """815 kernels a step became 1,020."""
-    return f"{count_text(old)} {what}{'' if round(old) == 1 else 's'} a step became {count_text(new)}"
+    """815 kernels per step became 1,020."""
+    return f"{count_text(old)} {what}{'' if round(old) == 1 else 's'} per step became {count_text(new)}"
 
 
 def kernel_text(change: Change) -> str:
     """One kernel's change: new, gone, renamed, more often, or longer."""
     name = short_name(change.name, _MOST_NAME)
     if change.status == "new":
-        return f"new {name}, {count_text(change.head_count or 0)} a step, {ms_change_text(change.more_ms)}"
+        return f"new {name}, {count_text(change.head_count or 0)} per step, {ms_change_text(change.more_ms)}"
     if change.status == "vanished":
         return f"{name} is gone, {ms_change_text(change.more_ms)}"
     if change.status == "renamed":
         return f"{name} became {short_name(change.head_name, _MOST_NAME)}, {ms_change_text(change.more_ms)}"
     if abs((change.head_count or 0) - (change.base_count or 0)) >= 0.5:
-        counts = f"{count_text(change.base_count or 0)} → {count_text(change.head_count or 0)} times a step"
+        counts = f"{count_text(change.base_count or 0)} → {count_text(change.head_count or 0)} times per step"
         return f"{name} {counts}, {ms_change_text(change.more_ms)}"
     return f"{name} takes {change.base_ms or 0:.2f} → {change.head_ms or 0:.2f} ms"
 
 
 def calls_more_text(change: Change) -> str:
-    """How often something is called: aten::norm 0 → 14 times a step."""
+    """How often something is called: aten::norm 0 → 14 times per step."""
     name = short_name(change.head_name, _MOST_NAME)
-    return f"{name} {count_text(change.base_count or 0)} → {count_text(change.head_count or 0)} times a step"
+    return f"{name} {count_text(change.base_count or 0)} → {count_text(change.head_count or 0)} times per step"
 
 
 def operator_text(change: Change) -> str:
@@ -143,7 +143,7 @@ _JOB_VARIABLES = frozenset(
 
 
 class Use(Struct, frozen=True):
-    """Something that runs `count` times a step and takes `ms` of it, on the average rank."""
+    """Something that runs `count` times per step and takes `ms` of it, on the average rank."""
 
     name: str
     count: float

@@ -74,7 +74,7 @@ class _Case(Struct, frozen=True):
 
 
 def collectives_explanation(case: _Case) -> Explanation | None:
-    """Other collectives than before: 12 all-reduces a step became 1, with the same bytes. None if they are the same.
+    """Other collectives than before: 12 all-reduces per step became 1, with the same bytes. None if they are the same.
     What of the ledger a straggler or a slower link takes is not theirs."""
     old, new = _totals(case.base), _totals(case.head)
     if old is None or new is None or _same_pattern(old, new):
@@ -140,14 +140,14 @@ def _by_name(totals: _Totals) -> _Totals:
 def _became(name: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
     same = was_bytes is not None and now_bytes is not None and _pct(was_bytes, now_bytes) < _BYTES_PCT
     if was and now:
-        text = f"{count_text(was)} {name}{'' if count_text(was) == '1' else 's'} a step became {count_text(now)}"
+        text = f"{count_text(was)} {name}{'' if count_text(was) == '1' else 's'} per step became {count_text(now)}"
         if same and was_bytes:
             return f"{text} (the same {size_text(was_bytes)})"
         if was_bytes is not None and now_bytes is not None:
             return f"{text} ({size_text(was_bytes)} became {size_text(now_bytes)})"
         return text
     count, nbytes = (now, now_bytes) if now else (was, was_bytes)
-    what = f"{count_text(count)} {name}{'' if count_text(count) == '1' else 's'} a step"
+    what = f"{count_text(count)} {name}{'' if count_text(count) == '1' else 's'} per step"
     went = "came in" if now else "is gone" if count_text(count) == "1" else "are gone"
     return f"{what}{f' ({size_text(nbytes)})' if nbytes else ''} {went}"
 
@@ -379,7 +379,7 @@ def _compute(case: _Case) -> Explanation | None:
     movers = moved_kernels(case.changes, ms)
     named = movers[:_FEW]
     how = joined([kernel_text(c) for c in named]) if named else say("no_kernel")
-    text = f"compute {ms_change_text(ms)} a step: {how}"
+    text = f"compute {ms_change_text(ms)} per step: {how}"
     return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
 
 

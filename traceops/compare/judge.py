@@ -25,7 +25,7 @@ from traceops.compare.model import (
     Samples,
     metric_of,
 )
-from traceops.compare.statistics import Estimate, Float, estimate, far_from_median, holm, spread, spread_of_rounds
+from traceops.compare.statistics import Estimate, Float, drift, estimate, far_from_median, holm
 from traceops.core.units import digits_text
 
 # What recorded steps tell of a change whatever the profiler costs.
@@ -78,19 +78,18 @@ def _beyond(least: Sequence[float], most: Sequence[float], *, whole: bool) -> St
     return None
 
 
-# Of so many steps a capture, launches of one code were never seen to lie beyond each other by more than this many
-# standard deviations of their steps, or by this much of few steps on GPUs [benchmarks/compare/RESULTS.md].
+# Launches of one code were never seen to lie beyond each other by more than this many times what they are taken to
+# differ by, or, of few steps on GPUs, by this much [benchmarks/compare/RESULTS.md].
 _MANY_STEPS = 20
 _FEW_STEPS = 3
-_APART = 3.0
+_APART = 2.0
 _FEW_APART_PCT = 50.0
 
 
-def apart(base: Sequence[Float], head: Sequence[Float], *, on_gpus: bool, waited: float = 0.0) -> StepBound | None:
+def apart(base: Sequence[Float], head: Sequence[Float], *, noise_pct: float | None, on_gpus: bool) -> StepBound | None:
     """Every step of one side takes longer than any of the other, by more than launches of one code differ.
 
-    base, head: steps of each capture, ms. Single steps that something held up are left out. waited: percent of the time
-    in which a rank waits for a core, which differs from launch to launch.
+    base, head: steps of each capture, ms. Single steps that something held up are left out.
     """
     series = [[np.delete(own, far_from_median(own)) for own in side if len(own)] for side in (base, head)]
     if not all(series):
@@ -101,10 +100,7 @@ def apart(base: Sequence[Float], head: Sequence[Float], *, on_gpus: bool, waited
     )
     if bound is None or steps < (_FEW_STEPS if on_gpus else _MANY_STEPS):
         return None
-    longer = max(float(np.median(own)) for side in series for own in side)
-    least_pct = _FEW_APART_PCT
-    if steps >= _MANY_STEPS:
-        least_pct = max(100 * _APART * max(spread(own) for side in series for own in side) / longer, 2 * waited)
+    least_pct = _APART * noise_pct if steps >= _MANY_STEPS and noise_pct is not None else _FEW_APART_PCT
     return bound if abs(bound.pct) >= least_pct * (1.0 if bound.pct > 0 else bound.most_ms / bound.least_ms) else None
 
 
@@ -145,26 +141,44 @@ def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
 
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where too few captures measure
-# it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On CPUs launches differ as steps do: by 2 % where
-# these are alike, by 13 % where they differ by 12 % among each other, by 45 % at 35 % [benchmarks/compare/pairs.py]; a
-# machine that is busy from launch to launch in another way shows in the time for which main threads wait for a core.
+# it. On H200s 0.3 to 1.8 were measured [benchmarks/compare/gate.py]. On CPUs launches differ as the pace of each drifts
+# while it runs: what changes from one stretch of a run to the next also differs from run to run
+# [benchmarks/compare/pairs.py]; a machine that is busy from launch to launch in another way shows in the time for which
+# main threads wait for a core.
 LAUNCH_NOISE_PCT = {"cpu": 2.0, "cuda": 1.5}
-_OF_STEPS = 1.5  # of the standard deviation of a run's steps: what its launches differ by on CPUs, with a margin
+_OF_DRIFT = 1.5  # with a margin
 _LEAST_CAPTURES = 2
 
 
-def launch_noise_pct(
-    step_time: Metric, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], device: str
-) -> float | None:
-    """What launches of one code may differ by here; None where it takes several captures a side to know."""
+def launch_noise_pct(sides: Sequence[tuple[Sequence[Float], float]], device: str) -> float | None:
+    """What launches of one code may differ by here, percent of base's step; None where several captures must show it.
+
+    sides: of base and head the steps of each capture, ms, and the percent of its time for which a main thread waits for
+    a core.
+    """
     if device != "cpu":
-        return LAUNCH_NOISE_PCT[device]
-    sides = [[step_time.series(capture) for capture in side] for side in (base, head)]
-    if any(len(own) < _MANY_STEPS for side in sides for own in side):
+        return LAUNCH_NOISE_PCT["cuda"]
+    if any(len(own) < _MANY_STEPS for series, _ in sides for own in series):
         return None
-    step = float(np.mean([np.median(own) for own in sides[0]]))
-    of_steps = 100 * _OF_STEPS * max(spread_of_rounds(own) for side in sides for own in side) / step
-    return max(LAUNCH_NOISE_PCT[device], of_steps, waited_pct((*base, *head)))
+    steps = [float(np.mean([np.median(own) for own in series])) for series, _ in sides]
+    drifts = [_OF_DRIFT * max(map(drift, series)) for series, _ in sides]
+    least = [max(LAUNCH_NOISE_PCT["cpu"], waited) / 100 * step for (_, waited), step in zip(sides, steps, strict=True)]
+    return 100 * math.sqrt(float(np.mean(np.square(np.maximum(drifts, least))))) / steps[0]
+
+
+def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConfig) -> float | None:
+    """The smallest change that this capture and one more would show; None where two do not suffice."""
+    noise_pct = launch_noise_pct([([steps], waited)], device)
+    if noise_pct is None or len(steps) < MIN_STEPS:
+        return None
+    step = float(np.median(steps))
+    alike = estimate([steps], [steps], np.median, noise_pct / 100 * step)
+    assert alike is not None
+    return (
+        100
+        * alike.detectable(config.confidence, config.power, (config.threshold("step_time") or 0.0) / 100 * step)
+        / step
+    )
 
 
 def waited_pct(captures: Sequence[ComparedCapture]) -> float:

@@ -96,14 +96,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("idle", "idle", "ms", "ledger", "lower", _columns(*IDLE_BUCKETS), location=np.mean, of_step=True),
     Metric("busbw", "bus bandwidth", "GB/s", "communication", "higher", _busbw),
-    Metric("kernels", "kernels a step", "", "exact", "lower", _columns("kernels"), 10.0, exact=True),
-    Metric("collectives", "collectives a step", "", "exact", "lower", _columns("collectives"), 10.0, exact=True),
+    Metric("kernels", "kernels per step", "", "exact", "lower", _columns("kernels"), 10.0, exact=True),
+    Metric("collectives", "collectives per step", "", "exact", "lower", _columns("collectives"), 10.0, exact=True),
     Metric(
-        "collective_bytes", "bytes communicated a step", "B", "exact", "lower", _columns("collective_bytes"), 5.0,
+        "collective_bytes", "bytes per step", "B", "exact", "lower", _columns("collective_bytes"), 5.0,
         exact=True,
     ),
     Metric(
-        "blocking_calls", "blocking calls a step", "", "exact", "lower", _columns("blocking_calls"),
+        "blocking_calls", "blocking calls per step", "", "exact", "lower", _columns("blocking_calls"),
         exact=True,
     ),
     Metric(

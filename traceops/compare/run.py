@@ -141,12 +141,17 @@ def _noise(
 ) -> _Noise:
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     if (pct := config.launch_noise_pct) is None:
-        pct = judge.launch_noise_pct(step_time, base, head, "cpu" if on_cpu else "cuda")
+        pct = _launches_differ_by(step_time, (base, head), on_cpu)
     # Captures that were not taken in turn may have met different sessions of the machine.
     floor_pct = 0.0 if in_turn else pct or 0.0
     if on_cpu:
         floor_pct = (pct or 0.0) * math.sqrt(1 / len(base) + 1 / len(head))
     return _Noise(in_turn, in_turn and len(base) >= LEAST_PAIRS, pct, floor_pct)
+
+
+def _launches_differ_by(step_time: Metric, sides: Sequence[Sequence[ComparedCapture]], on_cpu: bool) -> float | None:
+    timed = [([step_time.series(capture) for capture in side], judge.waited_pct(side)) for side in sides]
+    return judge.launch_noise_pct(timed, "cpu" if on_cpu else "cuda")
 
 
 def _bound(
@@ -161,7 +166,7 @@ def _bound(
     if open_ := [one for one in unlike if step_time.name in one.metrics]:
         return judge.step_bound(base, head) if all(one.of_profiler for one in open_) else None
     timed = [[step_time.series(capture) for capture in side] for side in (base, head)]
-    return judge.apart(*timed, on_gpus=not on_cpu, waited=judge.waited_pct((*base, *head)) if on_cpu else 0.0)
+    return judge.apart(*timed, noise_pct=_launches_differ_by(step_time, (base, head), on_cpu), on_gpus=not on_cpu)
 
 
 def _regression(row: MetricChange, held: Explanation | None, explanations: Sequence[Explanation]) -> Finding:

@@ -206,7 +206,11 @@ def _wanted(comparison: Comparison, step: MetricChange) -> str:
     captures = min(len(comparison.base.captures), len(comparison.head.captures))
     if captures < 3:
         enough = max(step.samples.base, step.samples.head) >= MIN_STEPS
-        return say("several_settle" if enough else "more_steps_settle")
+        return (
+            _phrase("several_settle", least=step.mde_pct if captures == 1 else None)
+            if enough
+            else say("more_steps_settle")
+        )
     if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
         return ""
     needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)

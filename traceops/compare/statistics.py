@@ -266,32 +266,17 @@ def detectable_pct(captures: int, noise_pct: float, confidence: float = 0.95, po
     return own.detectable(confidence, power)
 
 
-_ROUNDS = (2, 3, 4, 6, 8)  # steps
-_LEAST_ROUNDS = 10
-_CANCELS = 0.5
+_STRETCHES = 8
 
 
-def spread(series: Float) -> float:
-    """The standard deviation of a series' steps, from the distance of its 5th and 95th percentile."""
-    low, high = np.percentile(series, [5, 95])
-    return float(high - low) / (2 * NormalDist().inv_cdf(0.95))
+def drift(series: Float) -> float:
+    """The standard deviation of the mean step from stretch to stretch of a run, single steps far above left out.
 
-
-def spread_of_rounds(series: Float) -> float:
-    """The standard deviation of a series' steps without what cancels out within rounds of a few steps.
-
-    A loader whose two workers deliver in pairs makes every second step short: the steps differ, and their sums do not.
-    Where sums of neighbouring steps differ by less than half of what unrelated steps would, that spread counts,
-    scaled to one step.
+    What cancels out within a stretch is not in it: a loader whose two workers deliver in pairs makes every second step
+    short, and no run of them faster than another.
     """
-    own = spread(series)
-    for count in _ROUNDS:
-        if len(series) >= count * _LEAST_ROUNDS:
-            sums = series[: len(series) // count * count].reshape(-1, count).sum(axis=1)
-            of_round = spread(sums) / math.sqrt(count)
-            if of_round < _CANCELS * own:
-                own = of_round
-    return own
+    level = np.delete(series, far_from_median(series))
+    return float(np.std([np.mean(part) for part in np.array_split(level, _STRETCHES)], ddof=1))
 
 
 def far_from_median(series: Float) -> NDArray[np.intp]:

@@ -8,11 +8,13 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, cast
+
+from traceops.words.catalogue import texts
 
 # Signs that a spreadsheet takes for the begin of a formula, also in their full-width form. Our CSV files put ' before.
 FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
@@ -209,26 +211,46 @@ LIBRARIES = frozenset(
 
 
 _MOST_ENTRIES = 10_000
-# What other tools call it.
-_ALSO = {
-    "diff": "compare", "profile": "run", "record": "run", "trace": "run", "launch": "run", "start": "run",
-    "report": "analyze", "stats": "analyze", "timeline": "view", "export": "view", "ui": "open", "serve": "open",
-    "debug": "diagnose", "hang": "diagnose", "check": "doctor", "add": "save", "push": "save", "ls": "list",
-    "rm": "prune", "delete": "prune", "--gpus": "--nproc", "-n": "--nproc", "-np": "--nproc", "--np": "--nproc",
-    "--nproc-per-node": "--nproc", "--nproc_per_node": "--nproc", "--ranks": "--nproc", "--world-size": "--nproc",
-    "--steps": "--active", "--output": "--out", "-o": "--out", "--out": "--output",
-}  # fmt: skip
+_TYPO = 0.75  # of difflib: one slip in four letters
+_LIKE = 0.6  # the same for files: names that are there are few, and long
+
+
+def closest(word: str, there: Iterable[str]) -> str | None:
+    """The name that a word most likely means, or None: what other tools call it, a slip, or one that it is a part of.
+
+    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has.
+    """
+    names, wanted = list(there), _plain(word)
+    if (name := _called_otherwise(word, names)) is not None:
+        return name
+    plain = {_plain(name): name for name in names}
+    close = _get_close_matches(wanted, list(plain), n=1, cutoff=_TYPO)
+    if close:
+        return plain[close[0]]
+    holding = [name for own, name in plain.items() if set(wanted.split("-")) <= set(own.split("-"))]
+    if word.startswith("-"):
+        return holding[0] if len(holding) == 1 else None
+    return min(
+        holding or [name for own, name in plain.items() if len(wanted) > 2 and wanted in own], key=len, default=None
+    )
+
+
+def _called_otherwise(word: str, names: Collection[str]) -> str | None:
+    for name, also in texts("also", "names").items():
+        if name.partition(" ")[0] in names and (word in also.split() or _plain(word) in map(_plain, also.split())):
+            return name
+    return None
+
+
+def _plain(word: str) -> str:
+    """Without dashes in front, which make all options alike."""
+    return word.lstrip("-").casefold().replace("_", "-")
 
 
 def meant(word: str, there: Iterable[str]) -> str:
     """'; did you mean analyze?', or nothing where nothing is like it."""
-    names = list(there)
-    if (also := _ALSO.get(word)) in names:
-        return f"; did you mean {also}?"
-    bare = {name.lstrip("-"): name for name in names}  # or the dashes make all options alike
-    close = [bare[name] for name in _get_close_matches(word.lstrip("-").casefold(), list(bare), n=1, cutoff=0.6)]
-    close = close or sorted((name for name in names if len(word) > 2 and word.casefold() in name.casefold()), key=len)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = closest(word, there)
+    return f"; did you mean {close}?" if close else ""
 
 
 def _get_close_matches(word: str, there: list[str], n: int, cutoff: float) -> list[str]:
@@ -237,11 +259,19 @@ def _get_close_matches(word: str, there: list[str], n: int, cutoff: float) -> li
     return get_close_matches(word, there, n, cutoff)
 
 
+def traced_runs(folder: Path = Path("profile")) -> list[Path]:
+    """The runs of a folder that hold traces, the newest last."""
+    files = [
+        file
+        for file in islice(folder.glob("*/run.json"), _MOST_ENTRIES)
+        if any(file.parent.glob("rank_*/*trace.json*"))
+    ]
+    return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime)]
+
+
 def newest_run(folder: Path = Path("profile")) -> Path | None:
-    """The run of a folder that began last."""
-    found = islice(folder.glob("*/run.json"), _MOST_ENTRIES)
-    newest = max(found, key=lambda file: file.stat().st_mtime, default=None)
-    return None if newest is None else newest.parent
+    """The run of a folder that began last, of those that hold traces."""
+    return next(reversed(traced_runs(folder)), None)
 
 
 def near_path(path: str, *, run: bool = True) -> str:
@@ -261,8 +291,8 @@ def near_path(path: str, *, run: bool = True) -> str:
     except OSError:
         return ""
     by_case = {name.casefold(): name for name in names}
-    if not (close := _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=0.6)):
-        newest = (newest_run(parent) or newest_run()) if run else None
+    if not (close := _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=_LIKE)):
+        newest = (newest_run(parent) or newest_run()) if run and not given.suffix else None
         return "" if newest is None else f"; did you mean {newest}, the newest run there?"
     found = parent / by_case[close[0]]
     rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import tempfile
@@ -36,7 +35,7 @@ from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
-from traceops.core.text import printable
+from traceops.core.text import meant, printable
 from traceops.measure.hta_bridge import hta_analysis
 from traceops.pipeline.analyze import analyze as analyze_traces
 from traceops.render.document import Document, soft
@@ -217,9 +216,8 @@ class LoadedRun:
         """A figure of the page as plotly's. Raises KeyError that lists those there are, ImportError without plotly."""
         there = self._described().charts
         if (asked := name.replace("_", "-")) not in there:
-            close = difflib.get_close_matches(asked, list(there), n=1)
-            meant = f" (did you mean {close[0]!r}?)" if close else ""
-            raise _Unknown(f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}")
+            listed = ", ".join(there) or "none"
+            raise _Unknown(f"no figure {name!r} of this run{meant(asked, there)}; there are: {listed}")
         figure = _extra("plotly", "Figure", "plotly.graph_objects")
         made: go.Figure = figure(there[asked])
         return made

@@ -134,6 +134,9 @@ class RankState:
             self.pulses.clear()
             self.pace, self.steps, self.weighed = Pace(), 0, 0
         before = self.pulse
+        if before is not None and look.pulses and look.pulses[0].number <= before.number:  # they began anew
+            self.pulses.clear()
+            before, self.weighed = None, 0
         self.pulses.extend(look.pulses)
         seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
         for step in look.steps:

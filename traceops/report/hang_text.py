@@ -187,7 +187,7 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     """Who hangs and why; without a cause, what was read and that it shows no rank waiting."""
     if diagnosis.roots:
         first, others = diagnosis.roots[0], len(diagnosis.roots) - 1
-        return " ".join([root_sentence(first), root_label(first), *_said("more", others=others or None)])
+        return " ".join([root_sentence(first), *_said("more", others=others or None)])
     stall = "" if diagnosis.evidence.stall is None else f"{stall_text(diagnosis)}. "
     if waiting := _waiting(diagnosis):
         since = [since_text(since) for since in diagnosis.evidence.since[:1] if since.said]
@@ -241,11 +241,6 @@ def root_sentence(root: Root) -> str:
     """The message of a cause, with who waits and what the ranks do instead where it leaves that out."""
     carries = [] if root.carried is None or root.op is None else [carried_text(root.carried, root.op)]
     return " ".join([root.message, *root.sentences("doing", "any_root"), *carries])
-
-
-def root_label(root: Root) -> str:
-    """'[TO-H001, error, high confidence]'."""
-    return f"[{root.rule}, error, {root.confidence} confidence]"
 
 
 def root_advice(root: Root) -> str:

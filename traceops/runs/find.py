@@ -73,7 +73,9 @@ def _expanded(path: str) -> list[str]:
         return [path]
     matched = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 Path.glob takes no absolute pattern
     if not matched:
-        raise InputError(f"{path} matches nothing")
+        folder = os.path.dirname(path)  # noqa: PTH120 a pattern is no path
+        meant = f"; did you mean {folder}?" if os.path.isdir(folder) else ""  # noqa: PTH112 the same
+        raise InputError(f"{path} matches nothing{meant}")
     return [one for one in matched if Path(one).is_dir()] or matched
 
 

@@ -336,7 +336,7 @@ def test_the_verdict_stands_first_and_only_what_decides_is_not_folded() -> None:
     assert "- **+2.10 ms:** 1 new kernel: plain" in lines
     assert overview.count("\n- **+") + overview.count("\n- **-") == 3 and len(tables(parsed(overview))) == 1
     assert len(lines) < 20
-    for word in ("what is left", "kernels a step", "aten::item", "head\\_1", "9 times of 10", "OMP_NUM_THREADS"):
+    for word in ("what is left", "kernels per step", "aten::item", "head\\_1", "9 times of 10", "OMP_NUM_THREADS"):
         assert word in folded and word not in overview
 
 

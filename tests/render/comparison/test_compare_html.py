@@ -320,8 +320,8 @@ def test_one_line_holds_no_character_that_steers() -> None:
 def test_a_cost_that_the_words_name_is_not_said_twice() -> None:
     reason = sample_comparison(hostile="x").explanations[1]
     assert text.cost_text(reason) == "+0.90 ms:"
-    assert text.cost_text(replace(reason, text="blocked +0.90 ms a step")) == ""
-    assert text.cost_text(replace(reason, ms=-0.9, text="blocked -0.90 ms a step")) == ""
+    assert text.cost_text(replace(reason, text="blocked +0.90 ms per step")) == ""
+    assert text.cost_text(replace(reason, ms=-0.9, text="blocked -0.90 ms per step")) == ""
 
 
 def test_how_it_was_compared_names_captures_commits_and_what_is_missing() -> None:

@@ -283,7 +283,7 @@ def hang_answer(diagnosis: Diagnosis, proof: str) -> Answer | None:
         lines.append(("Waiting", (text(waits),)))
     if advice := hang_text.root_advice(root):
         lines.append(("Do", (text(advice),)))
-    lines.append(("How sure", (text(f"{SURE[root.confidence]}."),)))
+    lines.append(("How sure", (text(f"{SURE[root.confidence]}. ", Span(root.rule, "soft")),)))
     lines.append(("Proof", (text(Span(WORDS["proof"], href=proof)),)))
     return Answer(tuple(lines))
 
@@ -312,7 +312,9 @@ def hang_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def other_roots(diagnosis: Diagnosis) -> list[str]:
     """A line for each cause after the one that the verdict tells."""
-    return [f"{hang_text.root_sentence(root)} {hang_text.root_label(root)}" for root in diagnosis.roots[1:]]
+    return [
+        f"{hang_text.root_sentence(root)} ({root.rule}, {root.confidence} confidence)" for root in diagnosis.roots[1:]
+    ]
 
 
 def waits_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:

@@ -14,7 +14,7 @@ from traceops.core.rank_text import ranks_text, who_first, who_runs
 from traceops.core.text import first_words
 from traceops.hangs.model import HOW_IT_ENDED, Diagnosis, Root
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.document import Block, Code, TableBlock, text
+from traceops.render.document import Block, Code, Span, TableBlock, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.hang.tables import say
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -79,7 +79,8 @@ def describe_summary(
     for finding in beside:
         blocks += [text(""), finding_block(finding)]
     if diagnosis.ranks:
-        blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES), text("")]
+        blocks += [text(""), _ranks(diagnosis, _MOST_LINES if verbose else _FIRST_LINES)]
+        blocks += [text("")] * verbose
     if diagnosis.roots:
         stall, read = hang_text.stall_text(diagnosis), f"Read: {hang_text.read_text(diagnosis)}."
         blocks.append(text(f"{stall}. {read}" if stall else read))
@@ -100,8 +101,12 @@ def describe_summary(
 
 
 def _root(root: Root, advised: set[str], most: int) -> Iterator[Block]:
-    sentence = f"{MARK['error']} {hang_text.root_sentence(root)} {hang_text.root_label(root)}"
-    yield text(sentence, look="level-error", indent=(0, 2))
+    sentence = f"{MARK['error']} {hang_text.root_sentence(root)}"
+    if most > _FIRST_EVIDENCE:
+        yield text(sentence, look="level-error", indent=(0, 2))
+        yield text(f"Confidence: {root.confidence}  ", Span(root.rule, "soft"), indent=(2, 4))
+    else:
+        yield text(f"{sentence} ", Span(root.rule, "soft"), look="level-error", indent=(0, 2))
     news = [line for what, value in root.evidence if (line := _news(what, value, sentence))]
     for line in news[:most]:
         yield text(line, indent=(4, 6))

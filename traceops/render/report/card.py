@@ -322,7 +322,11 @@ def _cut(said: str, limit: int) -> str:
         return said
     clauses = [at for found in _CLAUSE.finditer(said[: limit + 2]) if (at := found.start()) >= _LEAST_CLAUSE]
     whole = [at for at in clauses if said[:at].count("(") == said[:at].count(")")]
-    return said[: whole[-1]] if whole else f"{said[: limit - 1].rpartition(' ')[0] or said[: limit - 1]}…"
+    if whole:
+        kept = said[: whole[-1]]
+        head, colon, first = kept.rpartition(": ")
+        return head if colon and "," not in first else kept  # one of several examples is no list
+    return f"{said[: limit - 1].rpartition(' ')[0] or said[: limit - 1]}…"
 
 
 # The card in blocks: a page's, and a terminal's lines.
@@ -340,11 +344,13 @@ def headline(card: Card) -> Headline:
 def judged_line(card: Card) -> str:
     """'Judged 58 % of the step · not checked: fabric, hangs'."""
     the = "window" if card.window else "step"
-    named, more = card.not_checked[:_MOST_UNCHECKED], len(card.not_checked) - _MOST_UNCHECKED
+    every = len(card.not_checked)
+    named = card.not_checked[: every if every == _MOST_UNCHECKED + 1 else _MOST_UNCHECKED]
+    more = every - len(named)
     parts = [] if card.judged_pct is None else [f"Judged {card.judged_pct:.0f} % of the {the}"]
     if named:
         parts.append(f"not checked: {', '.join(named)}{f' and {more} more' if more > 0 else ''}")
-    if card.without_profiler is not None:
+    if card.without_profiler is not None and card.fixed_ms is not None:
         parts.append(f"times {'without' if card.without_profiler else 'with'} the profiler")
     if card.caveat is not None:
         parts.append(texts("card", "words")[f"caveat.{card.caveat}"])

@@ -21,7 +21,7 @@ from traceops.report.model import Report
 from traceops.rules.compute import BOUNDS, OF_CAUSE, SPEED
 
 _MOST_PLACES = 12  # whose operators unfold
-_MOST_OPERATORS = 40
+_MOST_OPERATORS = 20
 _LEAST_PCT = 0.1  # of the busy time, that a loss or a place is listed from
 _OTHERS = "other operators"
 _COLOURS = {"product": "#0072B2", "attention": "#D55E00", "convolution": "#009E73", "other": "#808080"}
@@ -145,7 +145,7 @@ def places_table(report: Report, places: Sequence[PlaceTime]) -> Table:
 
 def operators_table(report: Report, rows: ComputeRows) -> Table:
     """A row an operator on one set of inputs."""
-    shown = sorted((row for row in rows.operators if row.name), key=lambda row: -row.ms)[:_MOST_OPERATORS]
+    shown = sorted((row for row in rows.operators if row.name), key=lambda row: -row.ms)
     return _operators(report, shown, say("compute", "operators"), "kernels")
 
 
@@ -169,7 +169,13 @@ def _operators(report: Report, rows: Sequence[OperatorRow], caption: str, withou
         "cause": lambda row: Cell((row.cause or "").replace("_", " ")),
     }
     return table_of(
-        "operator_work", rows, report.summary.step_words, make=cells, without=(without,), facts={"caption": caption}
+        "operator_work",
+        rows,
+        report.summary.step_words,
+        make=cells,
+        without=(without,),
+        facts={"caption": caption},
+        most=_MOST_OPERATORS,
     )
 
 

@@ -70,7 +70,12 @@ def _others(report: Report) -> list[Finding]:
 
 def _finding_line(finding: Finding) -> Text:
     look = f"level-{finding.severity}"
-    return text(f"{MARK[finding.severity]} {shortened(headline_of(finding))} ", Span(finding.rule, "soft"), look=look)
+    return text(
+        f"{MARK[finding.severity]} {shortened(headline_of(finding))} ",
+        Span(finding.rule, "soft"),
+        look=look,
+        indent=(0, 2),
+    )
 
 
 def _details(report: Report) -> list[Block]:

@@ -260,16 +260,20 @@ def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
         path = "".join(f"M{round(100 * x)} {round(10 * y)}h0" for x, y in places if x is not None and y is not None)
         yield plot.Shape(path, str(colours or "#808080"), opacity, fill=False, width=float(marker.get("size", 6)))
         return
+    covered = set()  # by a dot that lies within 2 px
     for place, (x, y) in enumerate(places):
         if x is None or y is None:
             continue
+        colour = colours[place] if isinstance(colours, (list, tuple)) else str(colours or "#808080")
+        if (spot := (round(400 * x), round(y / 2), colour)) in covered:
+            continue
+        covered.add(spot)
         own = said(place, {"x": trace["x"][place], "y": trace["y"][place]})
         if symbol.startswith("line-ns"):
             line = marker.get("line") or {}
-            colour = str(line.get("color") or colours)
-            yield plot.Segment(x, y - _TICK_PX, x, y + _TICK_PX, colour, float(line.get("width", 2)), title=own)
+            tick = str(line.get("color") or colours)
+            yield plot.Segment(x, y - _TICK_PX, x, y + _TICK_PX, tick, float(line.get("width", 2)), title=own)
             continue
-        colour = colours[place] if isinstance(colours, (list, tuple)) else str(colours or "#808080")
         radius = float(marker.get("size", 6)) / 2
         yield plot.Dot(x, y, radius, colour, opacity, symbol.endswith("-open"), own)
 
