@@ -174,7 +174,7 @@ def test_doctor_judges_the_rest_and_says_first_what_ended_the_job(
     files = [str(tmp_path / name) for name in ("topo.txt", "job.log")]
     assert main(["doctor", "--from", *files, "-o", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"traceops diagnose {files[1]}: ") and "TO-E007" in lines[0]
+    assert lines[0].startswith(f"traceops diagnose {files[1]}: ") and "ens99" in lines[0]
     assert any("GPU0-1" in line or "2 GPUs" in line for line in lines[1:])
 
 
