@@ -153,7 +153,13 @@ def differences(case: Case, deadline: float = math.inf) -> tuple[list[str], Outc
     if not plain.code and traced.code == NOTHING_CAPTURED:
         traced = replace(traced, code=0)
     plain, traced = _comparable(case, plain), _comparable(case, traced)
+    if _has_ranks(case) and sorted(plain.stdout) == sorted(traced.stdout):  # a rank's line torn by another's
+        traced = replace(traced, stdout=plain.stdout)
     return plain.differences(traced), plain, traced
+
+
+def _has_ranks(case: Case) -> bool:
+    return case.way == "run" or "torchrun" in case.command
 
 
 def _limit_s(deadline: float) -> float:
@@ -168,7 +174,7 @@ def _comparable(case: Case, one: Outcome) -> Outcome:
     A signal's traceback names the line that ran at that moment.
     """
     code, stdout, stderr = one.code, one.stdout, one.stderr
-    if case.way == "run" or "torchrun" in case.command:
+    if _has_ranks(case):
         code = int(code != 0)  # torchrun has a code of its own
         stdout = b"\n".join(sorted(stdout.splitlines()))
     if case.way == "run" or case.signal or "stderr" in case.ignore:
