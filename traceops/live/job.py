@@ -38,6 +38,7 @@ _FEW = 10
 _STEPS, _MOSTLY = 8, 0.6  # since the change, before a cause is named, and the part of them that is slow
 _SURPRISE = 22.0  # and by how much chance is too unlikely to make them so, where some were as slow before
 _LEAST = 1.10  # times the usual step, where a cause is named
+_LEAST_UNEXPLAINED = 1.15  # where none is found: long runs drift by less
 _SOON_S, _LATE_S = 3.0, 8.0  # and no sooner and no later than so long after it was seen
 _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
@@ -366,7 +367,8 @@ class Job:
             pids=", ".join(map(str, cause.strangers)) or None, reason=None if throttle is None else throttle[0],
             mhz_before=None if throttle is None else throttle[1], mhz_now=None if throttle is None else throttle[2],
         )  # fmt: skip
-        page = cause.why not in HARMLESS
+        drifts = cause.why is Why.UNKNOWN and now < _LEAST_UNEXPLAINED * before
+        page = cause.why not in HARMLESS and not drifts
         return Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
 
     def _evidence(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[RankEvidence]:
