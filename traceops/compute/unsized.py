@@ -195,7 +195,7 @@ def find_small_chains(kernels: Kernels) -> None:
 def find_few_rows(kernels: Kernels) -> None:
     """Products of few rows, by the tiles in their names: what they take is what their weights take to be read."""
     few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
-    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
+    if not few or (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
         return
     for one in few:
         one.cause = "bandwidth_bound_at_limit"
