@@ -39,7 +39,7 @@ _NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_
 
 
 def maker_of(names: Iterable[str]) -> Maker | None:
-    """Whose GPU ran kernels of these names; None where none of them tells."""
+    """The vendor of the GPU, by names of kernels; None if no name shows it."""
     for name in names:
         if _AMD.search(name):
             return "AMD"
@@ -57,7 +57,7 @@ _OF_TYPE: dict[str, Unit] = {
 
 @lru_cache(maxsize=4096)
 def unit_of(dtype: str, kernel: str) -> Unit:
-    """Which unit multiplies numbers of this type; of float32 only the kernel's name tells."""
+    """Which unit multiplies numbers of this type; for float32, only the kernel's name shows it."""
     if unit := _OF_TYPE.get(dtype):
         return unit
     patterns: tuple[tuple[Unit, re.Pattern[str]], ...] = (
@@ -95,7 +95,7 @@ def fused_names(name: str) -> tuple[str, tuple[str, ...]] | None:
 
 @lru_cache(maxsize=4096)
 def kind_of_kernel(name: str) -> Literal["product", "attention", "other"]:
-    """What a kernel without an operator does, as far as its name tells."""
+    """What a kernel without an operator does, as far as its name shows."""
     if _ATTENTION.search(name):
         return "attention"
     return "product" if _PRODUCT.search(name) else "other"
@@ -107,7 +107,7 @@ _FEW_ROWS = 64
 
 @lru_cache(maxsize=4096)
 def few_rows_of(kernel: str) -> int:
-    """At most how many rows a product of few rows has, by the tile in its kernel's name; 0 for no such product."""
+    """The most rows that a product of few rows can have, by the tile in its kernel's name; 0 for other products."""
     found = _TILE.search(kernel) if kind_of_kernel(kernel) == "product" else None
     if found is None:
         return 0

@@ -28,8 +28,8 @@ _SMALL = frozenset({"elementwise", "cast", "copy", "fill", "reduction", "norm"})
 
 
 def find_unsized_attention(kernels: Kernels) -> None:
-    """Of a trace without shapes: a softmax between two batched products, with all kernels between these. Fused
-    attention has the products alone: what lies between them is the least that goes."""
+    """A softmax between two batched products, with all kernels between them. Fused attention saves at least what
+    lies between the products."""
     between: list[Judged] = []
     uses: dict[int, Judged] = {}
     saved = launches = around = 0.0
@@ -56,7 +56,7 @@ def _is_softmax(one: Judged) -> bool:
 
 
 def find_unsized_products(kernels: Kernels) -> None:
-    """Of a trace without shapes: products whose kernels' names say that they miss the tensor cores, or their speed."""
+    """Products whose kernels, by their names, miss the tensor cores or their full speed."""
     long = kernels.free(
         lambda one: one.kind in ("product", "convolution") and one.ns > _LONG_NS * max(one.launches, 1.0)
     )
@@ -73,7 +73,7 @@ def find_unsized_products(kernels: Kernels) -> None:
 
 
 def _in_tf32(ns: float, gpu: Gpu) -> float:
-    """What a product takes in TF32 that takes so long without tensor cores, at their full speed."""
+    """How long a product takes in TF32 at full speed, from its time without tensor cores."""
     return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
 
 
@@ -89,7 +89,7 @@ def _stretches(order: list[Judged]) -> Iterator[tuple[list[Judged], Judged]]:
 
 
 def find_copied_keys(kernels: Kernels) -> None:
-    """Two large copies of one size before each attention: keys and values, for grouped heads or in another order."""
+    """Two large copies of equal size before each attention: keys and values, repeated for heads or reordered."""
     copies: dict[int, Judged] = {}
     read: dict[int, Judged] = {}
     appended: Counter[int] = Counter()
@@ -110,7 +110,7 @@ def find_copied_keys(kernels: Kernels) -> None:
 
 
 def _heads_per_key(kernels: Kernels, appended: Counter[int]) -> float:
-    """How many heads share their keys: what is appended to a cache beside what is added to all heads' result."""
+    """How many heads share their keys, from the size of what is appended to a cache and of the heads' output."""
     added = Counter(one.numel for one in kernels.order if one.use.name == "aten::add" and one.numel < _LARGE)
     if not appended or not added:
         return _GROUPED
@@ -118,7 +118,7 @@ def _heads_per_key(kernels: Kernels, appended: Counter[int]) -> float:
 
 
 def find_made_masks(kernels: Kernels) -> None:
-    """A mask that is made before each attention of a cache: what is hidden is read too, about half of it."""
+    """A mask made before each attention over a cache: the hidden part, about half, is read too."""
     uses: dict[int, Judged] = {}
     read: dict[int, Judged] = {}
     for between, after in _stretches(kernels.order):
@@ -132,7 +132,7 @@ def find_made_masks(kernels: Kernels) -> None:
 
 
 def find_growing(kernels: Kernels) -> None:
-    """Tensors that are joined before each attention or product: all of a cache is copied to append a little."""
+    """Tensors joined before each attention or product: a whole cache is copied to append a little."""
     joined: dict[int, Judged] = {}
     for between, _ in _stretches(kernels.order):
         joined |= {id(one): one for one in between if one.kind == "cat" and one.cause is None and one.use.alone}
@@ -143,7 +143,7 @@ def find_growing(kernels: Kernels) -> None:
 
 
 def find_widened_weights(kernels: Kernels) -> None:
-    """Large casts before products of few rows, with what else is done to them: weights made wide for each use."""
+    """Large casts before products of few rows: weights are converted for each use."""
     uses: dict[int, Judged] = {}
     for between, after in _stretches(kernels.order):
         if after.kind != "product" or not few_rows_of(after.use.main_kernel):
@@ -156,7 +156,7 @@ def find_widened_weights(kernels: Kernels) -> None:
 
 
 def find_float32_kernels(kernels: Kernels) -> None:
-    """Products in float32 or TF32 alone: in 16 bits they take half, by the operations and by what they read."""
+    """Only products in float32 or TF32: in 16 bits, both operations and bytes take half the time."""
     products = [one for one in kernels.all if one.kind in ("product", "convolution")]
     floats = [one for one in products if one.use.alone and one.cause is None and one.unit in ("simt", "tf32")]
     if time_of(one for one in products if one.unit in ("half", "fp8")) > _MUCH * time_of(floats):
@@ -167,7 +167,7 @@ def find_float32_kernels(kernels: Kernels) -> None:
 
 
 def find_converted_layouts(kernels: Kernels) -> None:
-    """Kernels that bring images from channels first to last, and back, around convolutions; and norms between them."""
+    """Kernels that convert images between channels first and last around convolutions, and norms between them."""
     converted = kernels.free(lambda one: any(map(converts_layout, one.use.kernels)))
     saved = sum(one.use.kernel_ns_of(converts_layout) * one.calls / one.use.calls for one in converted)
     norms = kernels.free(lambda one: any(map(_NORM_FIRST.search, one.use.kernels)))
@@ -177,7 +177,7 @@ def find_converted_layouts(kernels: Kernels) -> None:
 
 
 def find_small_chains(kernels: Kernels) -> None:
-    """Small kernels in a row, of which each takes the device as long as to begin and end: one does the same."""
+    """Small kernels in a row, each about as short as a kernel can be: one fused kernel could replace them."""
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
     for between, _ in _stretches(kernels.order):
@@ -193,7 +193,7 @@ def find_small_chains(kernels: Kernels) -> None:
 
 
 def find_few_rows(kernels: Kernels) -> None:
-    """Products of few rows, by the tiles in their names: what they take is what their weights take to be read."""
+    """Products of few rows, by the tiles in their names: their time is that of reading the weights."""
     few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
     if not few or (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
         return

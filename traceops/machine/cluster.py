@@ -1,4 +1,4 @@
-"""What a cluster has, as Slurm (scontrol, sinfo) and Kubernetes (kubectl) print it: nodes alike in a line."""
+"""What a cluster has, as Slurm (scontrol, sinfo) and Kubernetes (kubectl) print it: a line for nodes alike."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NodeKind(Struct, frozen=True):
 
 
 def cluster_here() -> tuple[list[NodeKind], list[str]]:
-    """What the first program that answers tells; and why the others do not."""
+    """What the first program that answers reports, and why the others did not answer."""
     problems = []
     for command in PROGRAMS:
         told = output(command, _PROGRAM_S)

@@ -164,7 +164,7 @@ class StepGraph(Struct, frozen=True, dict=True):
         return [other for other in self.roles[rank] if other != rank]
 
     def has_peers(self, rank: int) -> bool:
-        """Whether there are any: of thousands of ranks nobody has to list them all for each."""
+        """Whether there are any, without a list of thousands of peers for each rank."""
         return any(other != rank for other in self.roles[rank])
 
 
