@@ -52,7 +52,7 @@ class _Passed(Struct, frozen=True):
 
 def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[Pipeline, ...]:
     """Chains of ranks that hand activations on and gradients back, and loops of them where ranks hold several stages.
-    Which is which is told by what the ranks compute beside their sends and receives."""
+    What the ranks compute beside their sends and receives shows which is which."""
     by_rank = {summary.rank: summary for summary in ranks}
     forward: dict[Edge, list[_Passed]] = defaultdict(list)
     backward: dict[Edge, list[_Passed]] = defaultdict(list)

@@ -46,14 +46,14 @@ class Watchers:
     def begin(self, schedule: Schedule, guard: Guard, scope: ExitStack) -> None:
         """Watch from now on; what `scope` ends, ends with it."""
         if self._settings.observe or self._settings.with_memory:
-            # Have what the allocator holds saved where memory runs out
+            # Save what the allocator holds when memory runs out.
             way, history = self._way, self._settings.with_memory
             watch = self.memory = MemoryWatch(self._record.folder, history=history, steps=lambda: way.step)
             undo: list[Callable[[], Any]] = [watch.close]
             scope.callback(lambda: [contained(one) for one in undo])
             contained(when_loaded, {"torch.cuda": watch.install}, guard, undo)
         if self._settings.observe:
-            # Watch the steps and the host; where that cannot begin, nothing else changes
+            # Watch the steps and the host. If that cannot begin, nothing else changes.
             scope.callback(self.end_observing)
             try:
                 rank = self._record.manifest.rank

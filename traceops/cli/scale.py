@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
         if args.dry_run:
             print("\n".join(decided.plan.shell(os.environ) for decided in trainings.plans))
             return 0
-        # Train each size in turn; the runs that finished
+        # Train each size in turn, and return the runs that finished.
         trainings.train = _reporting_samples(trainings.train)
         with held(trainings.folder):
             trainings.open(overwrite=args.overwrite, again=True)

@@ -263,7 +263,7 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
 
 
 def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> float:
-    """So many of its calls at once: never faster than one of them. shared: all have the same weights, read once."""
+    """The time of so many calls as one: never less than a single call. shared: all read the same weights, once."""
     once, moved = one.ns / one.calls, one.work.bytes
     if moved is None:
         fixed = min(one.launches / one.calls * expected_ns("index", 0.0), once)
@@ -395,8 +395,9 @@ def _bf16_behind_tf32(losses: list[Loss]) -> None:
 
 
 _LITTLE = 0.05
-_GENERAL = frozenset({"unfused_elementwise", "float32_training"})  # of the whole model: where savings are about alike,
-_OF_GENERAL = 0.75  # the fix of one place leads
+# Causes of the whole model: where savings are about equal, the fix of a single place comes first.
+_GENERAL = frozenset({"unfused_elementwise", "float32_training"})
+_OF_GENERAL = 0.75
 
 
 def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> float:

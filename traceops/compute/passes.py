@@ -142,7 +142,7 @@ def _island(order: list[Judged], at: int) -> list[Judged]:
 
 
 def _in_half_ns(one: Judged) -> float:
-    """What 16 bits spare of work between two casts, which go."""
+    """What 16 bits save between two casts, which then go too."""
     call = one.ns / one.calls
     return call if one.kind == "cast" else call * (HALF_OF_STRIDED if is_strided(one.use.main_kernel) else 0.5)
 

@@ -376,9 +376,9 @@ def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> t
             ended = _watch(job, workers)
         finally:
             undead = workers.end()
-        # one Trial a stage of the job
+        # One Trial per stage of the job.
         launch, *stages = ended
-        # A launch is no stage of its own: it is told of as part of the first one.
+        # A launch is no stage of its own: its time counts to the first one.
         first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
         stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
         # The ways NCCL says it took, over all stages, the most used first.
@@ -411,8 +411,7 @@ def _watch(job: Job, workers: Workers) -> list[Ended]:
 
 def _wait_for(stage: str, workers: Workers, until: float) -> How:
     """Until every rank has ended the stage, or it is clear that they will not. A rank that has failed keeps the others
-    waiting. They get a moment all the same: what they say of it may tell more, and they may have all they need to end
-    the stage."""
+    waiting. They get a moment all the same: their errors may add to it, or they may end the stage too."""
     failed_at: float | None = None
     while True:
         workers.refresh()

@@ -43,7 +43,7 @@ def main() -> None:
     reporter.say("end", stage=LAUNCH)
     context = _join(task, reporter)
     _run_stages(task, context)
-    # Wait for the others: who leaves first takes its connections, and rank 0 the store
+    # Wait for the others: a rank that leaves takes its connections with it, and rank 0 the store.
     from torch.distributed import DistError
 
     with suppress(DistError):  # the store went first, or the others do not come

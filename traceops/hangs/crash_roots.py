@@ -223,7 +223,7 @@ def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool =
         if kind in FROM_OUTSIDE and kind not in told:
             told.add(kind)
             crashes.append(Crash(kind, (), event))
-    # by file the first line that tells of a cause, or of the waiting that it explains
+    # By file, the first line that names a cause, or the waiting that it explains.
     first: dict[str, int] = {}
     for root in roots:
         if root.crash is not None:

@@ -423,7 +423,7 @@ def _first_failures(
     log: Sequence[LogEvent], *, by_watchdog: bool = False, alone: bool = False
 ) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
     """Of each rank, and of the lines of each file that name none, the first failure of its own."""
-    # the line in which each file first tells of a collective that ran out of time: what is later follows
+    # By file, the first line about a collective that timed out: what comes later follows from it.
     waited: dict[str, int] = {}
     for event in log:
         if event.kind == "timeout":

@@ -243,8 +243,8 @@ def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
 
 
 def _alike(ranks: Sequence[RankEvidence]) -> float:
-    """The log likelihood of ranks that all do more of their own work and of what follows it, in the same measure. It
-    need not be in proportion: of larger batches, what a step does once stays as it is."""
+    """The log likelihood that all ranks do more of their own work by the same measure, and of what follows it. It need
+    not be in proportion: with larger batches, what a step does once stays as it is."""
     grew = [sum(one.grew_ms.get(kind, 0.0) for kind in _GROUPS[Why.HOST]) for one in ranks]
     part = fmean(grew) / max(fmean(one.now_ms - one.before_ms for one in ranks), 1e-9)
     if not _BOTH < part < 1 - _BOTH:

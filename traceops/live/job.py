@@ -334,7 +334,7 @@ class Job:
 
     def _is_due(self, episode: _Episode, waited: float) -> bool:
         """Whether there were looks enough at hosts to name a first cause. waited: seconds since the change was seen."""
-        # At the host of the rank that was looked at least
+        # The rank whose host has the fewest looks decides.
         counts = []
         for state in self.ranks.values():
             _, since = state.around(episode.step)

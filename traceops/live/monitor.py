@@ -178,7 +178,7 @@ def what_changed(healthy: Report, now: Report) -> list[str]:
     from traceops.report.document import to_json_object
 
     sides = [capture_of(to_json_object(report), path) for report, path in ((healthy, "healthy"), (now, "now"))]
-    # Steps of the whole run are the same ones on both sides: what is compared is the two windows.
+    # Both sides share the steps of the whole run, so only the two windows are compared.
     sides = [replace(side, report=replace(side.report, unprofiled_steps=(), whole_run=None)) for side in sides]
     before_ms, now_ms = (float(step_series(side, "duration_ms").mean()) for side in sides)
     steps = step_numbers(sides[0])

@@ -248,7 +248,7 @@ class SavedOutputs(Struct, frozen=True):
 
     def difference(self, machine: Machine) -> Difference | None:
         """Why the host cannot be this machine, at one time; None where nothing speaks against it."""
-        # What a topology tells. A matrix has all GPUs of its host; NCCL's log may have those of a job alone.
+        # A matrix has all GPUs of its host; NCCL's log may have only those of a job.
         if any(gpu.bus_id for gpu in machine.gpus):
             theirs = ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
         else:

@@ -235,7 +235,7 @@ def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:
     """Operations of each of these operators, NaN where its shapes are not known or do not tell."""
     shapes = events.shape[rows]
-    # Input and weight of each convolution -> its output, which only its backward tells
+    # Input and weight of each convolution -> its output, which only its backward shows.
     outputs: dict[str, Any] = {}
     for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
         if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:

@@ -36,7 +36,7 @@ def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
         return HtaTables(failed=NO_ACTIVITY)
     frames, failed = hta_frames(rank, trace)
     if "launches" in frames:
-        # HTA's row a launch (thousands) folded to one row a quantity, in µs
+        # HTA's rows, one per launch (thousands), folded to one per quantity, in µs.
         columns = ["cpu_duration", "gpu_duration", "launch_delay"]
         described = frames["launches"][columns].describe(percentiles=[0.05, 0.5, 0.95])
         folded: pd.DataFrame = described.T.reset_index(names="quantity")

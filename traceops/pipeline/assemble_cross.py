@@ -363,7 +363,7 @@ def clocks_of(run: CrossRank) -> Clocks:
 
 def cross_rank_tables(run: CrossRank) -> Tables:
     """The tables behind the figures that compare ranks."""
-    # a row a collective of known size, evenly thinned out beyond 2000: bytes, transfer and bus bandwidth
+    # One row per collective of known size, thinned out evenly beyond 2000: bytes, transfer and bus bandwidth.
     known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
     step = max(len(known) // _MOST_POINTS, 1)
     return Tables(

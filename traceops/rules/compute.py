@@ -216,7 +216,7 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
     if loss.cause == "float32_products" and other is not None and effect != "host":
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
-    # the key of its headline: the cause, and which of its forms
+    # The key of its headline: the cause and its form.
     form = ""
     if not loss.sizes:
         form = "_unsized"

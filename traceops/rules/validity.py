@@ -200,7 +200,7 @@ _MOST_LISTED = 1024  # ranks named in one finding
 
 def judge_traces(inputs: Inputs) -> list[Verdict]:
     """How far the traces can be trusted."""
-    # TO-V002: one finding a file, so that each is named
+    # TO-V002: one finding per file, so that each is named.
     found = []
     for summary in inputs.ranks:
         if summary.damage:

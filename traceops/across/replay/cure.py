@@ -211,7 +211,7 @@ def as_peers(
         healthy = [rank for rank in graph.roles[peer] if rank not in ranks]
         cured = [rank for rank in graph.roles[peer] if rank in ranks]
         if len(cured) > len(healthy):
-            # Those ranks that usually are as quick as these peers: late in a step or two, they tell of the usual pace
+            # Ranks that are usually as quick as these peers: late in a step or two, they show the usual pace
             # too. Where more ranks are late by chance than are not, the others are the lucky ones.
             chosen = typical if np.count_nonzero(typical) else ~typical
             theirs = np.concatenate([own_steps(graph, rank)[chosen] for rank in healthy])

@@ -222,7 +222,7 @@ class Attempts:
         for pid, event in self._killed:
             if pid in self._pids:
                 event.amend(accused=(self._pids[pid],))
-        # Python says of itself which signal ended it, torchrun of which rank: one of each belong together
+        # Python names the signal that ended it, torchrun the rank: one of each belong together.
         for words, code in _FATAL_SIGNALS.items():
             told = [one for one in events.all_of("error", None) if words in one.event.text]
             ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]

@@ -101,7 +101,7 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
     facts = {"rank": rows.rank, "busy": rows.busy_ms, "attainable": rows.attainable_ms, "rates": rows.rates}
     blocks: list[Block] = [text(say("compute", "rated", words, efficiency=rows.efficiency_pct, **facts))]
     if any(loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms for loss in rows.losses):
-        # a row a cause, with what its fix saves and changes
+        # One row per cause, with what its fix saves and changes.
         cells = {
             "cause": lambda row: Cell(row.cause.replace("_", " ")),
             "step": _step_cell,

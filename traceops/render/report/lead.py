@@ -177,7 +177,7 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     about other steps than the typical ones nothing is said: those take as long without its cause.
     """
     if finding.rule in STRAGGLERS:
-        # what TO-S001's or TO-S002's cure would give; None where no step is known to be shorter
+        # The step after TO-S001's or TO-S002's fix; None where no step is known to be shorter.
         return joint_cure(report, finding) or _single_cure(report, finding)
     if (together := joint_cure(report, finding)) is not None:
         return together

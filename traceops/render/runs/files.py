@@ -233,7 +233,7 @@ def write_runs(rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[
     if "json" in formats:
         contents["runs.json"] = json_text(RunsDocument(runs=tuple(rows)))
     if "csv" in formats:
-        # a row a run, a column a bucket of its ledger, its findings in one cell
+        # One row per run, one column per bucket of its ledger, its findings in one cell.
         contents["runs.csv"] = csv_text([_row(row) for row in rows])
     return write_files(contents, set(FILES), folder)
 
