@@ -65,7 +65,7 @@ def plan_of(number: int) -> dict[str, Any]:
     ranks = random.choice((4, 4, 4, 5, 6, 8))
     plan: dict[str, Any] = {
         "number": number, "habit": "none", "faults": [], "seconds": 17.0, "base_ms": random.uniform(8, 30),
-        "compute_ms": random.uniform(6, 18) if ranks == 4 else random.uniform(3, 6), "longer_at": random.uniform(6, 8),
+        "compute_ms": random.uniform(6, 18) if ranks == 4 else random.uniform(3, 6), "longer_at": random.uniform(8, 10),
     }  # fmt: skip
     if number % 3 == 0:
         plan["habit"] = HABITS[number // 3 % len(HABITS)]
@@ -75,7 +75,7 @@ def plan_of(number: int) -> dict[str, Any]:
         kinds.append(random.choice([kind for kind in SECOND if kind != kinds[0]]))
     if "core" in kinds:
         ranks, plan["compute_ms"] = 4, random.uniform(12, 18)
-    at = random.uniform(5.5, 8.0)
+    at = random.uniform(9.0, 13.0)  # a healthy pace is known by then
     step_ms = plan["base_ms"] + plan["compute_ms"] + 3
     where = random.sample(range(ranks), len(kinds))
     for kind, rank in zip(kinds, where, strict=True):
