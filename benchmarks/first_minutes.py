@@ -46,7 +46,7 @@ _SERVED_S = 10
 # A command in a message ends with its sentence.
 _WORD = r"'[^']*'|\"[^\"]*\"|[^\s;()'\"]*[^\s;,()'\"]"
 _COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,()'\"]|$)")
-_MEANT = re.compile(r"did you mean '?([^?,']+)'?[?,]")
+_MEANT = re.compile(r"[Dd]id you mean:? '?([^?,']+)'?[?,]")
 _DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 
@@ -107,8 +107,9 @@ def trials(folder: Path, torch: Path | None) -> int:
 def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
     """Print what is missing in the message for each mistake, and the score of each half.
 
-    The 20 "new-aside" and "third-aside" are those of 40 with the lowest SHA-256 of what is typed. right: words that the
-    advised command has to contain; empty where several would do. A message without a command gives no wrong advice.
+    The 20 "new-aside" and "third-aside" are those of 40 with the lowest SHA-256 of what is typed, the 30 "fourth-aside"
+    of 60. right: words that the advised command has to contain; empty where several would do. A message without a
+    command gives no wrong advice. What follows >>> is typed in Python.
     """
     scores: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name, (Path(__file__).with_name("mistakes.tsv")).open() as file:
@@ -178,6 +179,8 @@ def typed(words: list[str], folder: Path, programs: Path | None = None) -> tuple
         env.pop("PYTHONPATH", None)
     env["PATH"] = os.pathsep.join([str(programs), env["PATH"]])
     command = [str(programs / "python"), "-m", "traceops", *words]
+    if words[:1] == [">>>"]:
+        command[1:] = ["-c", f"import traceops; {words[1]}"]
     limit = _SERVED_S if words[:1] and words[0] in _SERVES else 600
     try:
         done = subprocess.run(
