@@ -154,7 +154,7 @@ def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -
     assert "reports/x is a report; its run is analysed" in capsys.readouterr().err
     assert main(["show", "reports/x/summary.html", "-q"]) == 0
     assert main(["analyze", "profile/xx"]) == 3
-    assert "did you mean profile/x?" in capsys.readouterr().err
+    assert "the newest run there is profile/x" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_a_folder")

@@ -66,12 +66,17 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
 
 
 def _two(paths: Sequence[str]) -> str:
-    """What could be compared: what was given with the newest other run, else the two newest of profile/."""
+    """What could be compared: what was given with the newest other run of as many ranks, else the two newest of
+    profile/."""
     alone = Path(paths[0]) if len(paths) == 1 and Path(paths[0]).exists() else None
-    there = [] if alone is None else traced_runs(alone.parent)
+    there = [] if alone is None else [run for run in traced_runs(alone.parent) if _ranks(run) == _ranks(alone)]
     runs = [run for run in there or traced_runs() if run != alone]
     base, head = ["BASE", "HEAD", *map(str, runs)][-2:] if len(runs) != 1 else ("BASE", str(runs[0]))
     return f"{alone} {head}" if alone is not None else f"{base} {head}"
+
+
+def _ranks(run: Path) -> int:
+    return len(list(run.glob("rank_*")))
 
 
 def _missing(paths: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
@@ -24,6 +25,7 @@ _USAGE_LINES = 3  # before an error; more would hide it
 _NARROW = 60  # columns below which the usage names no single option
 _CHOICE = re.compile(r"argument (?P<what>[^:]+): invalid choice: '(?P<given>.*?)' \(")
 _UNKNOWN = "unrecognized arguments:"
+_OPTION = re.compile(r"--?[^\W\d]")
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -145,8 +147,47 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_corrected(asked, words, unknown)}")
+            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{self._corrected(asked, words, unknown)}")
         return known
+
+    def _corrected(self, asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
+        """'; did you mean --nproc?', or a whole command: options as they certainly were meant, without the others. The
+        options that there are where no such command can be made out."""
+        end = words.index("--") if "--" in words else len(words)
+        rest, fixed, ours, dropped = list(words[:end]), list[str](), list[str](), list[str]()
+        while rest:
+            word = rest.pop(0)
+            name, joined, value = word.partition("=")
+            foreign = _OPTION.match(word) and (end < len(words) or word in unknown)
+            if not foreign or name in asked._option_string_actions:
+                (dropped if word in unknown else fixed).append(word)
+                continue
+            valued = True if joined else _has_value(rest)
+            if (own := _option_meant(asked, name, valued, end < len(words))) is not None:
+                ours.append(own)
+                fixed += [*own.split(), *([value] if joined else [])]
+                if rest and rest[0] in unknown and not rest[0].startswith("-"):
+                    fixed.append(rest.pop(0))
+                continue
+            dropped.append(word)
+            if valued and not joined:
+                if end == len(words) and rest[0] not in unknown:
+                    return _options_of(asked)  # what would stay may be its value
+                dropped.append(rest.pop(0))
+        fixed += words[end:]
+        if not self._takes(fixed):
+            return _options_of(asked)
+        if dropped:
+            return f"; without {shlex.join(dropped)}: traceops {shlex.join(fixed)}"
+        return f"; did you mean {ours[0] if len(ours) == 1 and ours[0] else f'traceops {shlex.join(fixed)}'}?"
+
+    def _takes(self, words: Sequence[str]) -> bool:
+        """Whether these words can be parsed."""
+        try:
+            with redirect_stderr(io.StringIO()):
+                return not self.parse_known_args(words)[1]
+        except SystemExit:
+            return False
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""
@@ -154,7 +195,7 @@ class Parser(argparse.ArgumentParser):
         from traceops.core.text import printable
 
         if (wrong := _CHOICE.match(message)) is not None:
-            message += meant(wrong["given"], _choices(self, wrong["what"]))
+            message += meant(wrong["given"], _choices(self, wrong["what"])) or _reads(Parser.typed)
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
@@ -164,32 +205,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
 
 
-def _corrected(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
-    """'; did you mean --nproc?', the command with all options as they were likely meant, or without the word."""
-    given = {word.partition("=")[0] for word in unknown if word.startswith("-")}
-    ours = _as_meant(asked, words, given)
-    if not given or ours.keys() != given:
-        return f"; without: traceops {shlex.join(rest)}" if (rest := _without(words, unknown)) else ""
-    fixed = shlex.join([part for word in words for part in _renamed(word, ours)])
-    return f"; did you mean {''.join(ours.values()) if len(ours) == 1 and all(ours.values()) else f'traceops {fixed}'}?"
-
-
-def _as_meant(asked: argparse.ArgumentParser, words: Sequence[str], given: Container[str]) -> dict[str, str]:
-    """The options that those given likely mean; '' of one that names an argument, which needs no option."""
-    actions = asked._option_string_actions
+def _option_meant(asked: argparse.ArgumentParser, name: str, valued: bool | None, scripted: bool) -> str | None:
+    """The option that one certainly means; '' for one that names an argument, which needs none. scripted: for a script,
+    which takes no options of the built-in training."""
+    groups = [group for group in asked._action_groups if not (scripted and group.title == "training")]
+    actions = {own: action for group in groups for action in group._group_actions for own in action.option_strings}
+    fitting = [own for own, action in actions.items() if valued is None or (action.nargs != 0) is valued]
+    if valued is False:  # --json may stand for --format json
+        fitting += [own for own in ("--format", "--color") if own in actions]
     arguments = {action.dest.casefold() for action in asked._actions if not action.option_strings}
-    ours: dict[str, str] = {}
-    for at, word in enumerate(words[: words.index("--") if "--" in words else None]):
-        name, joined, _ = word.partition("=")
-        if name not in given:
-            continue
-        valued = joined != "" or _has_value(words[at + 1 : at + 2])
-        fitting = [own for own, action in actions.items() if valued is None or (action.nargs != 0) is valued]
-        if valued is False:  # --json may stand for --format json
-            fitting += [own for own in ("--format", "--color") if own in actions]
-        if (close := closest(name, fitting)) is not None or name.lstrip("-") in arguments:
-            ours[name] = close or ""
-    return ours
+    return closest(name, fitting) or ("" if name.lstrip("-") in arguments else None)
 
 
 def _has_value(follows: Sequence[str]) -> bool | None:
@@ -199,23 +224,27 @@ def _has_value(follows: Sequence[str]) -> bool | None:
     return None if Path(follows[0]).exists() else True
 
 
-def _renamed(word: str, ours: Mapping[str, str]) -> list[str]:
-    name, joined, value = word.partition("=")
-    return [*ours[name].split(), *([value] if joined else [])] if name in ours else [word]
+def _options_of(asked: argparse.ArgumentParser) -> str:
+    """The options of a command that most people need."""
+    command = getattr(asked, "_command", None)
+    if command is None:
+        return ""
+    shown = command.shown or [own for own in asked._option_string_actions if own.startswith("--") and own != "--color"]
+    return f"; options of {asked.prog}: {', '.join(shown)}{'; all: --help-all' if command.shown else ''}"
 
 
-def _without(words: Sequence[str], unknown: Sequence[str]) -> list[str]:
-    """The words but the unknown ones; none where one of them had a value that would stay."""
-    rest: list[str] = []
-    for at, word in enumerate(words):
-        if word == "--":
-            return [*rest, *words[at:]]
-        before = words[at - 1] if at else ""
-        if before in unknown and before.startswith("-") and word not in unknown and not Path(word).exists():
-            return []
-        if word not in unknown:
-            rest.append(word)
-    return rest
+def _reads(words: Sequence[str]) -> str:
+    """The command for what an unknown one was given: a script, a log, or a run or traces."""
+    if "--" in words[1:]:
+        return f"; a training is recorded by: traceops run {shlex.join(words[words.index('--') :])}"
+    for path in map(Path, words[1:]):
+        if path.suffix == ".py" and path.is_file():
+            return f"; a script is recorded by: traceops run -- {shlex.quote(str(path))}"
+        if path.suffix in (".log", ".out", ".err") and path.is_file():
+            return f"; a log is read by: traceops diagnose {shlex.quote(str(path))}"
+        if path.is_dir() and any(next(path.glob(one), None) for one in ("*trace*.json*", "run.json", "report.json")):
+            return f"; this folder is read by: traceops analyze {shlex.quote(str(path))}"
+    return ""
 
 
 _WRONG_CHOICE = re.compile(r"argument (\w+): invalid choice: '([^']*)'")

@@ -141,8 +141,10 @@ def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     listed = "".join(f"\n  {file}: {what}" for file, what in found.problems[:20])
     why = reason("hangs", "nothing_read", path=root)
     logs = [log for kind in ("*.log", "*.out", "*.err") for log in root.parent.glob(kind) if log != root]
-    if logs and not listed:
-        why += f"; did you mean {max(logs, key=lambda log: log.stat().st_mtime)}?"
+    if any(root.glob("*trace*.json*")):
+        why += f"; traces are read by: traceops analyze {root}"
+    elif logs and not listed:
+        why += f"; a log beside it: traceops diagnose {max(logs, key=lambda log: log.stat().st_mtime)}"
     return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
 
 
