@@ -150,7 +150,7 @@ def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
 
 def advised(words: list[str], wrong: str, said: str) -> list[str] | None:
     """The command that a message advises: what was typed with a word corrected or dropped, or one it spells out."""
-    if words[0] == ">>>":
+    if words[:1] == [">>>"]:
         said = said.rstrip().rpartition("\n")[2]  # of a traceback
     text = " ".join((said.rpartition("error:")[2] if "usage:" in said and "error:" in said else said).split())
     if (meant := _MEANT.search(text)) is not None and not meant[1].startswith("traceops "):
