@@ -95,7 +95,7 @@ def build_table(
     """
     total, rows = total or len(rows), rows[:most]
     if total > len(rows):
-        note = f"{total - len(rows)} more in {file or rest_in}."
+        note = f"{total - len(rows)} more in {file or rest_in or 'report.json'}."
     made = [_column_cells(column, rows) for column in columns]
     footer: tuple[tuple[Cell, ...], ...] = ()
     if summarize:
