@@ -46,7 +46,7 @@ _SERVED_S = 10
 # A command in a message ends with its sentence.
 _WORD = r"'[^']*'|\"[^\"]*\"|[^\s;()'\"]*[^\s;,()'\"]"
 _COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,?()'\"]|$)")
-_MEANT = re.compile(r"(?:[Dd]id you mean:?|the newest run there is) '?([^?,']+?)'?(?:[?,]|$)")
+_MEANT = re.compile(r"[Dd]id you mean:? '?([^?,']+)'?[?,]")
 _DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 

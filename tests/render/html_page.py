@@ -15,7 +15,7 @@ _VOID = {"meta", "link", "br", "img", "input", "hr"}
 _CELLS = {"td", "th"}
 # Elements of a table that need no end tag, and what ends them.
 _ENDED_BY = {
-    **dict.fromkeys(_CELLS, {*_CELLS, "tr", "tbody", "tfoot"}), "tr": {"tr", "tbody", "tfoot"},
+    **{cell: {*_CELLS, "tr", "tbody", "tfoot"} for cell in _CELLS}, "tr": {"tr", "tbody", "tfoot"},
     "thead": {"tbody", "tfoot"}, "tbody": {"tbody", "tfoot"}, "tfoot": {"tbody"},
 }  # fmt: skip
 

@@ -147,19 +147,26 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{self._corrected(asked, words, unknown)}")
+            asked.error(
+                f"{_UNKNOWN} {' '.join(_foreign(asked, words, unknown))}{self._corrected(asked, words, unknown)}"
+            )
         return known
 
-    def _corrected(self, asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
+    def _corrected(
+        self, asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str], *, whole: bool = False
+    ) -> str:
         """'; did you mean --nproc?', or a whole command: options as they certainly were meant, without the others. The
         options that there are where no such command can be made out."""
         end = words.index("--") if "--" in words else len(words)
+        foreign = _foreign(asked, words, unknown)
+        if not any(word.startswith("-") for word in foreign) and any(one.dest == "sql" for one in asked._actions):
+            at = words.index(foreign[0]) - 1
+            return f"; did you mean traceops {shlex.join([*words[:at], ' '.join(words[at:])])}?"
         rest, fixed, ours, dropped = list(words[:end]), list[str](), list[str](), list[str]()
         while rest:
             word = rest.pop(0)
             name, joined, value = word.partition("=")
-            foreign = _OPTION.match(word) and (end < len(words) or word in unknown)
-            if not foreign or name in asked._option_string_actions:
+            if word not in foreign or not word.startswith("-"):
                 (dropped if word in unknown else fixed).append(word)
                 continue
             valued = True if joined else _has_value(rest)
@@ -179,13 +186,31 @@ class Parser(argparse.ArgumentParser):
             return _options_of(asked)
         if dropped:
             return f"; without {shlex.join(dropped)}: traceops {shlex.join(fixed)}"
-        return f"; did you mean {ours[0] if len(ours) == 1 and ours[0] else f'traceops {shlex.join(fixed)}'}?"
+        whole = whole or len(ours) != 1 or not ours[0]
+        return f"; did you mean {f'traceops {shlex.join(fixed)}' if whole else ours[0]}?"
 
-    def _takes(self, words: Sequence[str]) -> bool:
-        """Whether these words can be parsed."""
+    def _chosen(self, given: str, what: str) -> str:
+        """'; did you mean VALUE?'. Where it is a command that does not take the rest, that is corrected too; where no
+        command is meant, what reads what was given."""
+        words, choices = list(Parser.typed), _choices(self, what)
+        close = closest(given, choices)
+        if what != "COMMAND" or (close is not None and self._takes(fixed := [close, *words[words.index(given) + 1 :]])):
+            return meant(given, choices)
+        if close is None:
+            return _reads(words)
         try:
             with redirect_stderr(io.StringIO()):
-                return not self.parse_known_args(words)[1]
+                unknown = self.parse_known_args(fixed)[1]
+        except SystemExit:
+            unknown = []
+        asked = asked_parser(self, fixed)
+        return f"; here that is {close}{self._corrected(asked, fixed, unknown, whole=True) if unknown else _options_of(asked)}"
+
+    def _takes(self, words: Sequence[str]) -> bool:
+        """Whether these words can be parsed, and are more than a command without anything to run."""
+        try:
+            with redirect_stderr(io.StringIO()):
+                return words != ["run"] and not self.parse_known_args(words)[1]
         except SystemExit:
             return False
 
@@ -195,7 +220,7 @@ class Parser(argparse.ArgumentParser):
         from traceops.core.text import printable
 
         if (wrong := _CHOICE.match(message)) is not None:
-            message += meant(wrong["given"], _choices(self, wrong["what"])) or _reads(Parser.typed)
+            message += self._chosen(wrong["given"], wrong["what"])
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
@@ -203,6 +228,13 @@ class Parser(argparse.ArgumentParser):
         whole = self.format_usage()
         self._print_message(whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
+
+
+def _foreign(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """What a command does not know: in front of -- also options that argparse took for the training's."""
+    options = [word for word in words[: words.index("--") if "--" in words else 0] if _OPTION.match(word)]
+    others = [word for word in options if word.partition("=")[0] not in asked._option_string_actions]
+    return list(dict.fromkeys([*others, *unknown]))
 
 
 def _option_meant(asked: argparse.ArgumentParser, name: str, valued: bool | None, scripted: bool) -> str | None:

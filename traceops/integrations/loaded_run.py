@@ -281,6 +281,9 @@ class Findings(tuple[Finding, ...]):
 
     __slots__ = ()
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"findings have no {name}{meant(name, ('frame', 'count', 'index'))}")
+
     def frame(self) -> pd.DataFrame:
         """A row per finding."""
         return _frame(map(finding_line, self), FindingLine)

@@ -138,8 +138,8 @@ def _columns(bars: Bars, unit: int) -> tuple[Int, ...]:
 
 
 def _moved(rank: DetailRank, words: dict[str, int]) -> list[list[int | float | None]]:
-    """Transfers as [start, turn, end, operation, group, role, bytes, GB/s, who came last, stage]: the start since the one
-    before, turn and end since the start.
+    """Transfers as [start, turn, end, operation, group, role, bytes, GB/s, who came last, stage]: the start since the
+    one before, turn and end since the start.
 
     -1 and None are not known.
     """
