@@ -204,7 +204,8 @@ class Parser(argparse.ArgumentParser):
         except SystemExit:
             unknown = []
         asked = asked_parser(self, fixed)
-        return f"; here that is {close}{self._corrected(asked, fixed, unknown, whole=True) if unknown else _options_of(asked)}"
+        rest = self._corrected(asked, fixed, unknown, whole=True) if unknown else _options_of(asked)
+        return f"; here that is {close}{rest}"
 
     def _takes(self, words: Sequence[str]) -> bool:
         """Whether these words can be parsed, and are more than a command without anything to run."""
