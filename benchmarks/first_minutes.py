@@ -108,8 +108,8 @@ def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
     """Print what is missing in the message for each mistake, and the score of each half.
 
     The 20 "new-aside" and "third-aside" are those of 40 with the lowest SHA-256 of what is typed, the 30 "fourth-aside"
-    of 60; "fifth" was written after the messages. right: words that the advised command has to contain; empty where several would do. A message without a
-    command gives no wrong advice. What follows >>> is typed in Python.
+    of 60; "fifth" was written after the messages. right: words that the advised command has to contain; empty where
+    several would do. A message without a command gives no wrong advice. What follows >>> is typed in Python.
     """
     scores: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name, (Path(__file__).with_name("mistakes.tsv")).open() as file:

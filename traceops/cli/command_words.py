@@ -262,8 +262,7 @@ def _not_there(words: Sequence[str]) -> str:
         return _text("one_word", word=first, words=shlex.join([*apart, *words[1:]]))
     script = next((at for at, word in enumerate(words) if Path(word).suffix == ".py" and Path(word).exists()), None)
     if first.startswith("-") and script is not None:
-        ours = shlex.join([*words[:script], "--", *words[script:]])
-        return f"options of traceops run come before --: traceops run {ours}"
+        return _text("before", words=shlex.join([*words[:script], "--", *words[script:]]))
     close = near_path(first, run=False) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
     if close:
         return f"{first} does not exist{close}"

@@ -13,7 +13,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from traceops.cli.declared import Command
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, closest, meant, newest_run, width_of
@@ -157,37 +157,14 @@ class Parser(argparse.ArgumentParser):
     ) -> str:
         """'; did you mean --nproc?', or a whole command: options as they certainly were meant, without the others. The
         options that there are where no such command can be made out."""
-        end = words.index("--") if "--" in words else len(words)
-        foreign = _foreign(asked, words, unknown)
-        if not any(word.startswith("-") for word in foreign) and any(one.dest == "sql" for one in asked._actions):
-            at = words.index(foreign[0]) - 1
-            return f"; did you mean traceops {shlex.join([*words[:at], ' '.join(words[at:])])}?"
-        rest, fixed, ours, dropped = list(words[:end]), list[str](), list[str](), list[str]()
-        while rest:
-            word = rest.pop(0)
-            name, joined, value = word.partition("=")
-            if word not in foreign or not word.startswith("-"):
-                (dropped if word in unknown else fixed).append(word)
-                continue
-            valued = True if joined else _has_value(rest)
-            if (own := _option_meant(asked, name, valued, end < len(words))) is not None:
-                ours.append(own)
-                fixed += [*own.split(), *([value] if joined else [])]
-                if rest and rest[0] in unknown and not rest[0].startswith("-"):
-                    fixed.append(rest.pop(0))
-                continue
-            dropped.append(word)
-            if valued and not joined:
-                if end == len(words) and rest[0] not in unknown:
-                    return _options_of(asked)  # what would stay may be its value
-                dropped.append(rest.pop(0))
-        fixed += words[end:]
-        if not self._takes(fixed):
+        rewritten = _rewritten(asked, words, unknown)
+        if rewritten is None or not self._takes(rewritten.words):
             return _options_of(asked)
-        if dropped:
-            return f"; without {shlex.join(dropped)}: traceops {shlex.join(fixed)}"
-        whole = whole or len(ours) != 1 or not ours[0]
-        return f"; did you mean {f'traceops {shlex.join(fixed)}' if whole else ours[0]}?"
+        command = f"traceops {shlex.join(rewritten.words)}"
+        if rewritten.dropped:
+            return f"; without {shlex.join(rewritten.dropped)}: {command}"
+        whole = whole or len(rewritten.ours) != 1 or not rewritten.ours[0]
+        return f"; did you mean {command if whole else rewritten.ours[0]}?"
 
     def _chosen(self, given: str, what: str) -> str:
         """'; did you mean VALUE?'. Where it is a command that does not take the rest, that is corrected too; where no
@@ -231,6 +208,45 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
 
 
+class _Rewritten(NamedTuple):
+    """A command with options as they were meant: `ours` of those that were, `dropped` those that there are not."""
+
+    words: list[str]
+    ours: list[str]
+    dropped: list[str]
+
+
+def _rewritten(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> _Rewritten | None:
+    """None where it is not clear which words belong to an option that there is not."""
+    end = words.index("--") if "--" in words else len(words)
+    foreign = _foreign(asked, words, unknown)
+    if not any(word.startswith("-") for word in foreign) and any(one.dest == "sql" for one in asked._actions):
+        at = words.index(foreign[0]) - 1
+        return _Rewritten([*words[:at], " ".join(words[at:])], [], [])
+    rest = list(words[:end])
+    fixed, ours, dropped = made = _Rewritten([], [], [])
+    while rest:
+        word = rest.pop(0)
+        name, joined, value = word.partition("=")
+        if word not in foreign or not word.startswith("-"):
+            (dropped if word in unknown else fixed).append(word)
+            continue
+        valued = True if joined else _has_value(rest)
+        if (own := _option_meant(asked, name, valued, end < len(words))) is not None:
+            ours.append(own)
+            fixed += [*own.split(), *([value] if joined else [])]
+            if rest and rest[0] in unknown and not rest[0].startswith("-"):
+                fixed.append(rest.pop(0))
+            continue
+        dropped.append(word)
+        if valued and not joined:
+            if end == len(words) and rest[0] not in unknown:
+                return None  # what would stay may be its value
+            dropped.append(rest.pop(0))
+    fixed += words[end:]
+    return made
+
+
 def _foreign(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> list[str]:
     """What a command does not know: in front of -- also options that argparse took for the training's."""
     options = [word for word in words[: words.index("--") if "--" in words else 0] if _OPTION.match(word)]
@@ -266,17 +282,23 @@ def _options_of(asked: argparse.ArgumentParser) -> str:
     return f"; options of {asked.prog}: {', '.join(shown)}{'; all: --help-all' if command.shown else ''}"
 
 
+# The command for what an unknown one was given.
+_RECORDED = "; a training is recorded by: traceops run {}"
+_OF_A_FILE = {
+    ".py": "; a script is recorded by: traceops run -- {}",
+    **dict.fromkeys((".log", ".out", ".err"), "; a log is read by: traceops diagnose {}"),
+}
+_OF_A_FOLDER = "; this folder is read by: traceops analyze {}"
+
+
 def _reads(words: Sequence[str]) -> str:
-    """The command for what an unknown one was given: a script, a log, or a run or traces."""
     if "--" in words[1:]:
-        return f"; a training is recorded by: traceops run {shlex.join(words[words.index('--') :])}"
+        return _RECORDED.format(shlex.join(words[words.index("--") :]))
     for path in map(Path, words[1:]):
-        if path.suffix == ".py" and path.is_file():
-            return f"; a script is recorded by: traceops run -- {shlex.quote(str(path))}"
-        if path.suffix in (".log", ".out", ".err") and path.is_file():
-            return f"; a log is read by: traceops diagnose {shlex.quote(str(path))}"
+        if path.suffix in _OF_A_FILE and path.is_file():
+            return _OF_A_FILE[path.suffix].format(shlex.quote(str(path)))
         if path.is_dir() and any(next(path.glob(one), None) for one in ("*trace*.json*", "run.json", "report.json")):
-            return f"; this folder is read by: traceops analyze {shlex.quote(str(path))}"
+            return _OF_A_FOLDER.format(shlex.quote(str(path)))
     return ""
 
 

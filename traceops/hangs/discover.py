@@ -134,6 +134,10 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     return evidence
 
 
+_TRACES = "; traces are read by: traceops analyze {}"
+_LOG_BESIDE = "; a log beside it: traceops diagnose {}"
+
+
 def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     unread = {path for path, _ in found.problems}
     ends = (how_it_ends(text) for text in found.logs if str(text) not in unread)
@@ -142,9 +146,9 @@ def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     why = reason("hangs", "nothing_read", path=root)
     logs = [log for kind in ("*.log", "*.out", "*.err") for log in root.parent.glob(kind) if log != root]
     if any(root.glob("*trace*.json*")):
-        why += f"; traces are read by: traceops analyze {root}"
+        why += _TRACES.format(root)
     elif logs and not listed:
-        why += f"; a log beside it: traceops diagnose {max(logs, key=lambda log: log.stat().st_mtime)}"
+        why += _LOG_BESIDE.format(max(logs, key=lambda log: log.stat().st_mtime))
     return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
 
 
