@@ -172,9 +172,6 @@ def opening_answer(found: Opened) -> Answer | None:
     return answer_of(found.report, card(found))
 
 
-# Keeps what was opened last, for who asks several questions of one run.
-
-
 _MOST = 4
 
 

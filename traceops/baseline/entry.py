@@ -28,7 +28,6 @@ from traceops.version import __version__
 
 # The key of a baseline: what two captures must have in common for their times to be comparable.
 
-
 UNKNOWN = "unknown"
 
 # What the model part says beside the model's name, each where it is known: key of `training`, letter in the key.

@@ -19,7 +19,6 @@ from traceops.core.units import minute_text
 
 # Change points of a noisy series: where its level changed for good, how sure that is, and by how much.
 
-
 Float = NDArray[np.float64]
 
 MAX_P = 0.01  # a change point is reported up to this probability of seeing one as clear in noise

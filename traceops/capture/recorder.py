@@ -25,7 +25,6 @@ from traceops.core.capture_failure import FIRST_STEPS, CaptureOperation
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-
 _watched = False
 
 

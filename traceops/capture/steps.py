@@ -165,7 +165,6 @@ ENGINES = (
     Engine("torch.distributed.optim.optimizer", "DistributedOptimizer", "step", "DistributedOptimizer.step"),
 )
 
-
 _OPTIMIZERS = "torch.optim.optimizer"
 _MODULES = "torch.nn.modules.module"
 _SCALER = "torch.amp.grad_scaler"  # torch loads it before its optimizers

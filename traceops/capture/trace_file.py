@@ -26,7 +26,6 @@ from traceops.core.rank_files import COLLECTIVES
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-
 _TAIL_BYTES_of_collectives = 4096
 _BACKEND = "gloo"
 

@@ -399,9 +399,6 @@ def _environment(captures: Sequence[ComparedCapture]) -> dict[str, str] | None:
     }
 
 
-# Why a run needs more memory than another: by line where both kept snapshots, else by what it is.
-
-
 _PLACE = re.compile(r"(?P<file>[^:]+):(?P<line>\d{1,9}) (?P<function>.+)")
 _FEW = 3
 _SHARE = 0.1  # of the change: less is not its reason

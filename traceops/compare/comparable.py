@@ -22,9 +22,6 @@ from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.rank_text import runs_text, who
 from traceops.report.step_times import EarlyWindowRow, MachineRow, WholeRunRows
 
-# Where the recorded steps of two sides are not of one kind: what then says nothing of a change is not judged.
-
-
 EVERY = frozenset(metric.name for metric in METRICS)
 _OF_STEP_TIME = frozenset({"step_time", "throughput"})
 # What the profiler's own cost is a part of, and the unprofiled step is not.

@@ -32,7 +32,6 @@ from traceops.core.units import digits_text
 #
 # It makes no step shorter, and the device's own work no longer.
 
-
 _WORK = ("compute", "memory")  # of the device itself; communication may wait
 
 
@@ -447,9 +446,6 @@ def _waive(row: MetricChange, config: CompareConfig, today: date) -> MetricChang
         return replace(row, waiver=waiver, reason=say("beyond_waiver", reason=row.reason, limit=waiver.limit_pct))
     waived = say("waived", until=waiver.until, reason=waiver.reason)
     return replace(row, outcome="waived", waiver=waiver, reason=waived)
-
-
-# Which explanation is the reason for one metric that moved: none that goes the other way.
 
 
 _COUNTED_BY = {"collectives": "collectives", "collective_bytes": "collectives"}  # metric -> cause

@@ -16,7 +16,6 @@ from traceops.core.arrays import Int
 
 # Student's t distribution, as far as an interval needs it.
 
-
 _NORMAL_FROM = 1e6  # degrees of freedom from which the normal distribution is the same to six digits
 _TINY = 1e-300
 

@@ -170,7 +170,6 @@ def _with_own(known: Gpu, device: str, own: Rates) -> Gpu:
 
 # The table of this machine's GPU, which traceops doctor --compute measures and keeps.
 
-
 KEPT = "gpus"
 _LARGEST_BYTES = 1 << 20
 
@@ -226,7 +225,6 @@ def kept_fingerprint() -> str:
 
 
 # Of the H200.
-
 
 _FIXED_NS = {  # of any kernel, however little it does: beginning, ending, and what its blocks wait for
     "product": 1_800.0, "convolution": 2_500.0, "attention": 3_500.0, "norm": 2_000.0, "softmax": 2_500.0,

@@ -29,7 +29,6 @@ def compiled_passes() -> Any:
 
 native: Any = compiled_passes()
 
-
 _FEW = 64
 FEW_ROWS = 32  # of a table, up to which Python's own lists and tuples are faster
 _NONE = np.empty(0, dtype=np.int64)
@@ -294,7 +293,6 @@ def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray
 
 
 # Bars of one row, as few as are asked for: what is too short to be seen is drawn together with its neighbours.
-
 
 _NAME_BITS = 22  # a trace has fewer different names
 _LONGEST = (1 << 62 - _NAME_BITS) - 1  # ns, 18 minutes: what lasts longer is as long for choosing a name

@@ -111,7 +111,6 @@ def _named(path: Path) -> Iterator[None]:
 
 # Files of the cache: written for their owner, and believed only where nobody else could have written them.
 
-
 TRUST = "TRACEOPS_CACHE_TRUST"
 _ROOT = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -206,7 +205,6 @@ def _user_id(name: str) -> int:
 
 # The cache folder, which the user can move, empty or turn off.
 
-
 FOLDER = "TRACEOPS_CACHE"
 OFF = "off"
 
@@ -227,7 +225,6 @@ def cache_folder(kind: str) -> Path | None:
 
 
 # One writer at a time in a folder, of all processes that lock it; a process that dies gives it back.
-
 
 LOCK = ".traceops.lock"
 _LOOKS_S = 0.05  # between two looks at a lock that another process holds

@@ -146,9 +146,6 @@ def shared_port(folder: str) -> int:
     return int(port)
 
 
-# Tests whether communication between ranks gives the right values.
-
-
 # Odd counts leave a remainder wherever work is cut by powers of two; the last one is 16 MB of float32.
 _CASES = (
     (torch.float32, (1, 1023, 65_537, 4_194_301)),

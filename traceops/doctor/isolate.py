@@ -22,7 +22,6 @@ from traceops.fabric import fabric
 
 # Deadlines of tests, so that all of them together keep the time of the checkup.
 
-
 PATIENT_S: Mapping[str, float] = {
     LAUNCH: 90.0, "start": 40.0, "all_reduce": 30.0, "pairs": 50.0, "ddp_step": 30.0,
 }  # fmt: skip
@@ -40,7 +39,6 @@ def within(deadlines_s: Mapping[str, float], left: float) -> dict[str, float]:
 
 
 # Pairs of ranks to test, and their order.
-
 
 Pair = tuple[int, int]
 ALL_PAIRS_TO = 16  # ranks: 120 pairs; 64 ranks would have 2,016

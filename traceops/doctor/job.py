@@ -156,7 +156,6 @@ def child_environment(task: WorkerTask, environ: Mapping[str, str], logs: Path) 
 
 # Events that a worker reports while it runs: a line of JSON each, in a file of its own.
 
-
 Event = dict[str, Any]
 
 

@@ -44,7 +44,6 @@ class Fabric(Struct, frozen=True):
 
 # Facts about a run that the rules of the fabric need besides its evidence.
 
-
 _MOST_HOSTS = 4
 
 
@@ -92,7 +91,6 @@ def at_least(severity: Severity, other: Severity | None) -> Severity:
 #
 # It has nobody to talk to, but NCCL and gloo look for a network all the same: what is wrong with that need not concern
 # it.
-
 
 SET = {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"}
 UNSET = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME")

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 # One spelling for PCI bus ids, however a source writes them.
 
-
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII)
 
 
@@ -22,9 +21,6 @@ def normal_bus_id(text: str | None) -> str | None:
         return None
     domain, bus, device, function = match.groups()
     return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{(function or '0').lower()}"
-
-
-# When two names are of one host: with or without its domain, in capitals or not.
 
 
 LOCAL_HOST = "localhost"  # a name that many hosts bear

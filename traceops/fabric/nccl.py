@@ -207,9 +207,6 @@ class NcclLog(Struct, frozen=True):
     host_remarks: tuple[HostRemark, ...] = ()
 
 
-# What a log of NCCL could have told: whether anything follows from what is missing in it.
-
-
 # NCCL itself says that it has no network: it does not go on over another one.
 _NOTHING_LEFT: tuple[NetworkEventKind, ...] = ("no_interface", "no_network")
 

@@ -22,7 +22,6 @@ from traceops.fabric.model import Gpu, Machine, Measured, Path, PathKind, Refere
 
 # A short name for a machine's GPUs and how they are joined, so that numbers measured on it go to its like only.
 
-
 _PCIE_LIKE = {"PHB": "NODE"}  # NCCL calls both PHB, nvidia-smi tells them apart
 
 
@@ -202,9 +201,6 @@ def _reference(content: Any, path: str) -> Reference:
 
 def _in_a_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:80] or "unknown"
-
-
-# What a GPU's link to its host carries from pinned memory, by what the machine or the GPU's name says.
 
 
 # GB/s of a lane, one way, in large copies: as NCCL counts them. On H200 (16 lanes of generation 5) pinned copies reach

@@ -12,8 +12,6 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path, is_rdma, short_host
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 
-# Which GPU of a machine a rank runs on, where that is known: by bus id, or because its ranks have all the GPUs.
-
 
 class RankGpus:
     """The GPUs of the ranks of a log.

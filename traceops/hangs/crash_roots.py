@@ -194,9 +194,6 @@ def _proof(crash: Crash) -> tuple[tuple[str, str], ...]:
     return (*proof, *((f"{event.path}:{line}", text) for line, text in event.before))
 
 
-# What else failed or ended beside the causes: what a scheduler did then, and crashes that no cause tells.
-
-
 _MOST = 4
 _OF_SIGNALS: tuple[CrashKind, ...] = ("hangup", "terminated")
 

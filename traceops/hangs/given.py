@@ -335,7 +335,6 @@ def _rows(value: Any) -> list[Any]:
 
 # The rank that the name of a file tells, or of its folder.
 
-
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
@@ -358,9 +357,6 @@ def rank_of_text(path: Path, one_node: bool) -> int | None:
         return rank_in_name(path)
     match = _RANK.search(path.name)
     return int(match[1]) if match else None
-
-
-# Reads flight-recorder dumps, in several processes where there are many: unpickling takes most of a diagnosis.
 
 
 _POOL_WORTH_BYTES = 16 << 20  # below this, starting processes takes longer than the work

@@ -124,9 +124,6 @@ def _possible(record: RankRecord) -> list[int]:
     return sorted(set.intersection(*groups)) if groups else [record.rank]
 
 
-# Which start of which job a log is of, by its name: Slurm's, torchrun's attempts, kubectl's --previous.
-
-
 _SLURM = re.compile(r"^slurm-(\d{1,18})(?:_(\d{1,9}))?(?=[._-])")
 _ATTEMPT = re.compile(r"^attempt_(\d{1,6})$")
 _PREVIOUS = re.compile(r"(?:^|[._-])prev(?:ious)?(?=[._-]|$)", re.IGNORECASE)

@@ -220,9 +220,6 @@ def _unclear(
     return status.messages is None and (group in with_p2p or too_few)
 
 
-# Whether two ranks' calls are calls of one collective, and how a call is described.
-
-
 # Sizes that may differ between the ranks of a correct call.
 _ANY_INPUT = (
     "all_to_all", "alltoall", "scatter", "broadcast", "all_gather", "coalesced", "gather", "send", "recv",

@@ -163,7 +163,6 @@ def about(call: Call, root: Root) -> Root:
 
 # Collectives that ranks called differently: where their calls first part, and which side is out of line.
 
-
 # Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
 _LEAST_COMMON = 3
 # Of calls that have ended, only those where a difference is never correct.

@@ -220,9 +220,6 @@ def _network(
     )
 
 
-# Which way NCCL goes between the ranks that hang together: what its log and the topology beside it add to a root.
-
-
 # The causes that this gives, by which the rule has its advice.
 P2P, WAY_KNOWN, GLOO = "p2p", "way_known", "gloo"
 _CAME_BEFORE, _PENDING_AFTER = "came over it before", "operations pending behind it"  # names of proofs

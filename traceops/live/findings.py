@@ -157,7 +157,6 @@ HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 # Causes that show only by what is missing: they are named later than others.
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
 
-
 _WAITS_SIGMA, _WAITS_PART = 3.0, 0.15
 _WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
 # Groups of kinds of core/live_pulses.py, and the cause where one grows.

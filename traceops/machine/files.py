@@ -76,9 +76,6 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name))
 
 
-# Runs programs on a machine in trouble, where they may never come back.
-
-
 NO_ANSWER = "no answer"
 
 

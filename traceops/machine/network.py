@@ -133,9 +133,6 @@ def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     return ()
 
 
-# Reads RDMA devices (InfiniBand, RoCE, EFA) from /sys.
-
-
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # by GT/s
 _WIDEST = 32  # virtual machines show 63 or 255
 
@@ -267,7 +264,6 @@ def v2_index(port: Port) -> int | None:
 #
 # NCCL opens libnccl-net.so, or what NCCL_NET_PLUGIN names: NVIDIA/nccl@5067397:src/plugin/net.cc. The plugin may be
 # installed as libnccl-net-ofi.so alone, which it does not open by itself: aws/aws-ofi-nccl@2daf7d3:src/Makefile.am.
-
 
 _DEFAULT = "libnccl-net.so"
 _PREFIX = "libnccl-net"

@@ -19,9 +19,6 @@ from msgspec import Struct
 
 from traceops.machine.files import cores, entries, exists, number, text
 
-# Reads what nvidia-smi says of NVLinks and of direct access between GPUs.
-
-
 _GPU = re.compile(r"GPU (\d{1,4}): ")
 _LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")
 _SPEED = re.compile(r"(\d{1,5}(?:\.\d+)?) GB/s")
@@ -419,9 +416,6 @@ def _shm(root: Path) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize
-
-
-# Reads cores and NUMA nodes, and which of them this process may use.
 
 
 class Near(Struct, frozen=True):

@@ -175,9 +175,6 @@ def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, An
     return dict(results)
 
 
-# Makes one Machine of what was read of a host: GPUs, network devices, and the paths between them.
-
-
 _MATRIX = "nvidia-smi topo -m"
 
 

@@ -22,7 +22,6 @@ from traceops.traces.text_lines import whole_text
 
 # The text of a file that somebody saved, in parts of one host each: pdsh, clush, ansible and syslog name them.
 
-
 _MARKS = (
     b"NVSMI LOG",
     b"NVIDIA-SMI ",
@@ -123,9 +122,6 @@ def _reports(text: str) -> Iterator[str]:
         return
     for gpus, begin in first.items():
         yield text[begin : last[gpus]]
-
-
-# Which GPUs saved outputs tell of, and whether two of them can be of one machine.
 
 
 class ToldGpus(Struct, frozen=True):

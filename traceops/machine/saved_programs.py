@@ -48,7 +48,6 @@ def driver_log(report: str) -> str:
 
 # Reads what ``python -m torch.utils.collect_env``, and vLLM's program of that name, print of torch.
 
-
 _NCCL = re.compile(r"^[ \t>]{0,20}\[(?:pip3?|conda)\] nvidia-nccl-(cu\d{1,3})(?:==| +)([\d.]{1,20})", re.M)
 _VARIABLES = re.compile(r"^vLLM Build Flags", re.M)
 _SET = re.compile(r"^([A-Z][A-Z0-9_]{2,60})=(.*)$", re.M)

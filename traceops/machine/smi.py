@@ -12,7 +12,6 @@ from traceops.fabric.model import Pcie, normal_bus_id
 
 # Reads ``nvidia-smi -q`` as text into the tree that ``nvidia-smi -q -x`` prints as XML.
 
-
 _COUNT = re.compile(r"^(?:Attached GPUs\s*: |\s{0,8}<attached_gpus>)(\d{1,4})\b", re.M)
 _BANNER = re.compile(r"^=+NVSMI LOG=+\s*$", re.M)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")

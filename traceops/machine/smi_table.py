@@ -206,7 +206,6 @@ def _using(gpu: SmiGpu, left: str, middle: str, use: re.Match[str]) -> SmiGpu:
 
 # Reads the GPUs that ``nvidia-smi -L`` lists, also where torch.utils.collect_env or vLLM's shows them.
 
-
 _LISTED = re.compile(r"GPU (\d{1,4}): (\S.{0,199}?) \(UUID: ([^)]{1,80})\)\s*$")
 _BARE = re.compile(r"GPU (\d{1,4})[:：] (\S.{0,199}?)\s*$")  # collect_env leaves the UUIDs out
 _SLICE = re.compile(r"\s{1,8}MIG \S{1,40} +Device +\d{1,3}:")

@@ -17,8 +17,6 @@ from enum import Enum
 
 from traceops.memory.model import CategoryMemory, ModuleMemory, RankMemory
 
-# What was allocated and freed in a training, in order, without torch.
-
 
 class Category(str, Enum):
     """What an allocation is for."""
@@ -66,7 +64,6 @@ class Allocation:
 
 # (allocation, True) where it was made, (allocation, False) where it was freed.
 Event = tuple[Allocation, bool]
-
 
 ROUND = 512
 _SMALL = 1 << 20

@@ -46,9 +46,6 @@ from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv
 from traceops.train.strategies import FSDP2, MESHES
 
-# What a training needs where only the number of parameters is known: a formula, without activations.
-
-
 _WEIGHT = {"bf16-params": 2, "fp64": 8}
 _STATES = {"sgd": 1, "adamw": 2}
 

@@ -139,9 +139,6 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return stored(sum(known)) if known and len(known) == len(values) else None
 
 
-# The rows of a run's memory.
-
-
 MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
 
 
@@ -233,7 +230,6 @@ def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None
 
 
 # A flame graph a rank, from looks at its host: a file for https://www.speedscope.app.
-
 
 _RUNNER = (
     "/traceops/capture/as_script.py",

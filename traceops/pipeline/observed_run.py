@@ -34,9 +34,6 @@ if TYPE_CHECKING:  # what reads light windows and recordings of memory is loaded
     from traceops.measure.step_memory import StepMemory
     from traceops.traces.memory_snapshot import DeviceSnapshot
 
-# What the recorded steps of a run held, from the memory events in the trace of one rank.
-
-
 _MOST_TRIED = 2  # ranks, where the first has none
 
 

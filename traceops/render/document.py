@@ -16,9 +16,6 @@ from traceops.core.findings import Check, Confidence, Finding
 from traceops.core.words import STEP, StepWords
 from traceops.render.cells import Cell, Table
 
-# How sure a finding is, in words.
-
-
 SURE: dict[Confidence, str] = {
     "high": "High",
     "medium": "Medium: likely; check it before you act",

@@ -19,7 +19,6 @@ from traceops.render.document import Checks, FindingBlock, Items, Place, Section
 
 # The evidence of a finding in lines: its numbers, and the lines of files that it quotes.
 
-
 _MOST_NAME = 40
 _MOST_VALUE = 100
 _MOST_QUOTES = 4

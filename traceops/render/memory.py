@@ -146,9 +146,6 @@ def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str
     return Table(caption, columns, tuple(tuple(map(Cell, row)) for row in rows))
 
 
-# What tensors held in the recorded steps, by the phases that made and freed it, for the page and the terminal.
-
-
 _MIB_BYTES = 1 << 20
 
 
@@ -188,7 +185,6 @@ def _makers(most: MemoryStepPeak) -> Iterator[tuple[str, ...]]:
 
 
 # Memory snapshots of torch, for people at a terminal.
-
 
 _PLACES = 12  # shown
 _BARS, _BAR = 12, 16  # of memory over time: rows, and characters of the longest

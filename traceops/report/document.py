@@ -48,7 +48,6 @@ def to_json_object(report: Report) -> dict[str, Any]:
 
 # Reading report.json back, of this schema version and of earlier ones.
 
-
 # Parts of a report with words that somebody else wrote: the others are numbers and names of kernels.
 WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
 

@@ -21,7 +21,6 @@ from traceops.traces.discover import Window
 
 # The few ranks and steps that show one finding: who it names, who suffers, and where it is plainest.
 
-
 _NAME = re.compile(r"(?P<rule>TO-[A-Z]\d{3})(?:[.#](?P<place>[1-9]\d{0,3}))?", re.I)
 _MOST_NAMED = 4
 
@@ -89,9 +88,6 @@ def _wait(run: CrossRank, rank: int, step: int | None) -> int:
             if member == rank and (step is None or summary.step_number(position) == step):
                 total += wait
     return total
-
-
-# What a timeline's file is called: a part of a run has a name of its own, beside the whole one.
 
 
 FILE_NAME = "timeline.pftrace.gz"

@@ -19,7 +19,6 @@ from traceops.timeline.processes import DEVICE_CATEGORIES, TrackNumbers, rank_uu
 
 # The few wire types of protocol buffers that a Perfetto trace needs [protobuf.dev, encoding].
 
-
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _WRAP = 1 << 64
 _double = struct.Struct("<d").pack

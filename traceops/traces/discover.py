@@ -55,9 +55,6 @@ from traceops.traces.windows import (
     without_other_runs,
 )
 
-# Which traces of one folder are of one job: in it a rank has one process, and its traces are windows of that one.
-
-
 Process = tuple[str | None, int]  # host, pid
 _CLEAR = 0.5  # times as far from its own job's begin as from the next nearest
 _FAR_NS = 10 * 10**9  # ranks of one job begin within it
@@ -151,9 +148,6 @@ def _by_pid(owns: Sequence[_Own], anchors: Sequence[_Own]) -> list[int] | None:
 
 def _distinct(jobs: list[int]) -> list[int] | None:
     return jobs if len(set(jobs)) == len(jobs) else None
-
-
-# Which traces that name no rank one process wrote, one after the other, under names of its own.
 
 
 _HOST_EVENT = re.compile(

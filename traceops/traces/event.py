@@ -80,7 +80,6 @@ def _magnitude(digits: bytes) -> float:
 _ABSENT = msgspec.Raw(b"")
 _RAW = ("Input Dims", "grid", "bytes", "size", "Input type", "Input Strides", "Concrete Inputs")
 
-
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 

@@ -338,9 +338,6 @@ def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
         first = file.read(CHUNK_BYTES)
 
 
-# Runs an iterator a few items ahead in a thread, so that reading and unzipping overlap with what is made of them.
-
-
 Item = TypeVar("Item")
 
 _AHEAD = 8  # of 256 kB each

@@ -17,7 +17,6 @@ from traceops.traces.source import CannotUnpackError, Damaged, chunks, open_bina
 
 # Text in UTF-16, as Windows' shells write it, as UTF-8.
 
-
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _SAMPLE = 1 << 12  # bytes
 _SHARE = 0.7  # of every second byte that is NUL in text of the West
@@ -51,7 +50,6 @@ def as_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 # Lines of a log that a collector put into JSON: journald, Docker, Stackdriver, CloudWatch, Loki, fluent-bit.
-
 
 # Where the collectors put the line itself; the first that is there counts.
 _KEYS = ("MESSAGE", "log", "textPayload", "line", "@message", "_raw", "message", "msg")
@@ -187,9 +185,6 @@ def _message(record: dict[str, Any]) -> str | None:
 
 def _as_line(said: str) -> bytes:
     return said.rstrip("\r\n").replace("\r\n", "\n").replace("\n", "\r").encode(errors="replace")
-
-
-# Which of many words stand in a block of bytes, in one pass over it and not in one for each word.
 
 
 _PIECE = 4  # bytes

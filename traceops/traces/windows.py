@@ -366,9 +366,6 @@ def group_windows(
     return tuple(Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())), problems
 
 
-# Which window of a run is analysed: the latest whole one, unless it was to be better than the first and is not.
-
-
 def chosen_window(windows: Sequence[Window], manifest: Mapping[str, Any]) -> Window:
     """The latest one that as many ranks hold as any, of the newest job.
 

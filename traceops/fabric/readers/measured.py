@@ -68,7 +68,6 @@ _NAMES = {
     "hypercube", "alltoallv",
 }  # fmt: skip
 
-
 _Way = tuple[float, float, float, str]  # time in µs, algorithm and bus bandwidth in GB/s, and what was wrong
 
 

@@ -120,9 +120,6 @@ def _bytes(path: str) -> bytes:
     return b"".join(parts)
 
 
-# How the devices in NCCL's topology XML reach each other, by NCCL's own rules.
-
-
 # What a link's other end is, by the first digits of its PCI class.
 _SWITCH_CLASS = "0x068000"
 _GPU_CLASSES = ("0x03", "0x12", "0x13")  # display controllers and, of AMD, processing accelerators

@@ -27,7 +27,6 @@ from traceops.traces.text_lines import text_lines
 
 # The matrices in the text of ``nvidia-smi topo -m``: their words, whatever stands around and between them.
 
-
 KINDS: dict[str, PathKind] = {
     "C2C": "C2C", "PIX": "PIX", "PSB": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "NODE", "SYS": "SYS", "SOC": "SYS",
 }  # fmt: skip
@@ -362,7 +361,6 @@ def _is_told(machine: Machine, by: Machine) -> bool:
 
 
 # Machines from the text of ``rocm-smi --showtopo`` and ``amd-smi topology``.
-
 
 _KINDS: dict[str, PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
 # ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.

@@ -86,7 +86,6 @@ class Beginnings:
 
 # Starts that did not get past a program's imports, where a later one of the same file did: by its tracebacks alone.
 
-
 _MODULE = "<module>"
 _FROZEN = "<frozen "
 
@@ -117,7 +116,6 @@ def _ended_in_imports(frames: Sequence[Frame]) -> tuple[str, int] | None:
 
 
 # The processes that ended in a log, and where another attempt begins in it.
-
 
 FATAL = "Fatal Python error: "
 _FATAL_SIGNALS = {

@@ -107,7 +107,6 @@ def _seconds(age: str) -> int:
 
 # Containers as kubectl tells of them: what ended one before it was started again, and how it is now.
 
-
 # kubectl describe, and kubectl get -o yaml or json.
 _LAST = re.compile(r'^(?P<indent> {1,80})"?(?:Last State|lastState)"?: ?')
 _NOW = re.compile(r'^ {1,80}"?(?:State|state)"?: {0,40}(?P<value>[A-Za-z]{0,40})')
@@ -275,9 +274,6 @@ def last_line(path: str, rank: int) -> tuple[LogEvent, ...]:
         LogEvent("said", rank, path, at, line.strip(), clock=clock_of(line.encode(errors="replace")))
         for at, line in said[-1:]
     )
-
-
-# What a log shows before a loss scaler gave up: the last steps that it skipped because gradients overflowed.
 
 
 # 'OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1' (DeepSpeed), 'gradient overflow detected,

@@ -91,7 +91,6 @@ def timed_out_rank(body: str) -> int | None:
 
 # The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
 
-
 # As torch's watchdog writes them -> as its flight recorder does, of those that differ by more than their case.
 OPERATIONS = {
     "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "_all_gather_base",
@@ -320,10 +319,6 @@ WORDS = Words(
     *(words.encode() for words in RESTARTS),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip
-
-
-# Which rank says a line of a log, from the prefixes of torch, torchrun, Slurm, MPI and traceops itself.
-
 
 _DEFAULT_GROUP = "default_pg"
 _RANK = re.compile(

@@ -27,9 +27,6 @@ from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("nccl")
 
-# What NCCL's RAS tells of communicators, whether it came as text or as JSON.
-
-
 # What a status says of one rank and of several, in words; RUNNING and INIT are none.
 _STATUS: Mapping[str, tuple[str, str]] = {
     "NOCOMM": (
@@ -321,7 +318,6 @@ def _status_of(status: _Status) -> str:
 
 
 # Ranks on which NCCL Inspector wrote nothing more while it wrote on for the others of their communicator.
-
 
 _APART_S = 2  # seconds in which the others wrote on: what one interval's end tears apart comes at one moment
 # What no rank can complete before all have called it; a rank may be far behind in the others.

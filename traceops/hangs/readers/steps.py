@@ -41,7 +41,6 @@ _LEVEL = re.compile(rb"\b(?:DEBUG|INFO|WARNING)\b|(?:^|\[)[IW]\d{4} \d\d:")
 _ISO = re.compile(rb"\b(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)")
 _GLOG = re.compile(rb"(?:^|\[)[DIWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
 
-
 Moment = tuple[str, int]  # the kind of clock, seconds
 
 
@@ -115,9 +114,6 @@ def _line_before(block: bytes, place: int) -> bytes:
     return block[max(begin, first) : place]
 
 
-# When a job's log was written: the times in its lines, of its steps and at its end.
-
-
 _HEAD = 200  # bytes of a line in which its time is looked for
 _OF_KERNEL = (b"NVRM: ", b" kernel: ", b"Killed process")
 
@@ -176,7 +172,6 @@ def _names(block: bytes, pid: int) -> bool:
 
 
 # Steps and times in a log: progress bars of tqdm, and lines with a time and a step.
-
 
 _TQDM = re.compile(
     rb"\b(\d{1,9})/\d{1,9} \[(\d{1,3}(?::\d\d)?:\d\d)<[^,\]\r\n]{0,20}, {1,3}(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"

@@ -224,9 +224,6 @@ def map_in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], 
     yield from map(function, tasks[done:])
 
 
-# Gives files to workers, a few more than they can process at a time, and handles workers that died.
-
-
 Given = TypeVar("Given")
 Taken = TypeVar("Taken", contravariant=True)
 

@@ -39,7 +39,6 @@ from traceops.version import __version__
 
 # The line that says how far the reading of traces is: ranks, MB, MB/s, time left.
 
-
 if TYPE_CHECKING:
     pass
 

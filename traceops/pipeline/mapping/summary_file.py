@@ -38,7 +38,6 @@ from traceops.traces.windows import ANEW, FORMAT, SUFFIX, SummaryHeader, split, 
 
 # Frozen structs of numbers, text, tuples and arrays as MessagePack, read back by their types.
 
-
 T = TypeVar("T")
 
 _OF_NUMBERS = re.compile(r"(?:int|float|bool|Int|NDArray\[np\.\w+\])(?: \| None)?")  # as annotations are written
@@ -199,9 +198,6 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def _well_formed(part: Any, _: Any) -> Any:
     return part.encode("utf-8", "replace").decode() if isinstance(part, str) else part
-
-
-# Whether the parts of a summary that came from a file fit each other: the reduce looks things up across them.
 
 
 _CELL = (str, int, float, type(None))
@@ -375,9 +371,6 @@ def unzipped(file: IO[bytes], path: str) -> bytes:
     except Damaged as error:
         raise FileError(path, f"{error}; {ANEW}", ": ") from error
     return data.getvalue()
-
-
-# What a file holds, told without parsing it, and which code makes summaries: both equal, the summary is.
 
 
 _PIECE = 1 << 20

@@ -76,7 +76,6 @@ def _without_python_types(value: Any) -> Any:
 
 # compare.junit.xml: a test case a gated metric, for Jenkins, GitLab and whatever else shows test results.
 
-
 SUITE = "traceops compare"
 _XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
@@ -156,7 +155,6 @@ def _xml(said: str) -> str:
 
 
 # compare.sarif: regressions and new findings as SARIF 2.1.0, for code scanning and editors.
-
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FALLBACK_FILE = "traceops.toml"

@@ -261,7 +261,6 @@ def _saved_text(pct: float | None) -> str:
 
 # Plotly figures on one clock: the critical path of the median step, and the longest step on all ranks.
 
-
 _LEAST_PART_MS = 1e-6
 MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser draws each as a shape
 

@@ -41,7 +41,6 @@ from traceops.rules.explained import explains
 
 # The picture that proves the verdict: one step of the rank to blame, of one that waits, and of the others.
 
-
 MOST_PIECES = 300  # of a lane; shorter runs join the kind that takes most of a cell
 _MOST_BLAMED = 3  # ranks with a lane each; of more, one stands for all
 _MOST_OTHERS = 3

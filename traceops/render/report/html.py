@@ -36,9 +36,6 @@ def definitions(report: Report, shown: Sequence[int]) -> Section:
     return section_of("definitions", (Terms((*buckets, *columns)), soft(say("definitions", "unknown"))))
 
 
-# Which section of the page shows what a finding speaks of.
-
-
 # By the beginning of a rule's id: ids of sections, the first that the page has is the proof.
 _SHOWN_IN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TO-S", ("lateness", "timeline")),

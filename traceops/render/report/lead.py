@@ -157,9 +157,6 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
     return named
 
 
-# What a step takes, and would take with the cause of a finding gone: for the two bars.
-
-
 _REPLAYED = (  # evidence that is the impact, as a change was replayed
     Fact.SAVED_BY_EVEN_STAGES,
     Fact.SAVED_AT_PEERS_PACE,

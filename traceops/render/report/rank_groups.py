@@ -111,9 +111,6 @@ def rank_column(report: Report) -> Column:
     return Column("rank", "Rank", say("ranks", "alike"), number=False, make=cell)
 
 
-# Which rows of the timeline in the page stand where: by host, and where one rank stands for others, for whom.
-
-
 _FEW_DRAWN = 4  # ranks that a label names one by one
 
 

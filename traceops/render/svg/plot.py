@@ -145,7 +145,6 @@ class Plot(msgspec.Struct, frozen=True):
 
 # Axes of a figure in plotly's schema: where a value lies, and which values are written below or beside.
 
-
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _BREAK = re.compile(r"<br */?>")
 _LETTER = 0.0085  # of a plot's width: a letter of a label, at 900 pixels
@@ -292,9 +291,6 @@ class PlotFrame(msgspec.Struct, frozen=True):
     def band(self) -> float:
         """Px that one category or place of the y axis takes."""
         return (self.height - self.top) / abs((self.y.high - self.y.low) or 1.0)
-
-
-# What pointing at a mark says: plotly's hover templates, for SVG's titles.
 
 
 _FIELD = re.compile(r"%\{(\w+)(?:\[(\d+)\])?(?::([^}]*))?\}")

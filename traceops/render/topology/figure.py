@@ -65,9 +65,6 @@ class FigureDrawing(Struct):
     texts: list[FigureText] = field(default_factory=list)
 
 
-# What the boxes and bars of a topology figure say, in lines that fit their width.
-
-
 LINE = 17  # px from one line of text to the next
 
 
