@@ -145,10 +145,8 @@ def in_backward() -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """A method that is called once a training step; optimizer steps inside it are parts of that.
-
-    module, owner, method: where it is. label: what it is called in run.json.
-    """
+    """A method that is called once a training step; optimizer steps inside it are parts of that. module, owner, method:
+    where it is. label: what it is called in run.json."""
 
     module: str
     owner: str

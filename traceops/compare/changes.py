@@ -29,10 +29,8 @@ _WORTH_PCT = 1.0  # of the step: less explains nothing
 
 
 class LedgerChange(Struct, frozen=True):
-    """Change of each bucket in ms per step, what base and head had, and what a step of the base takes.
-
-    in_noise: buckets whose change was tested and could be noise. device: what computes, GPU or CPU.
-    """
+    """Change of each bucket in ms per step, what base and head had, and what a step of the base takes. in_noise:
+    buckets whose change was tested and could be noise. device: what computes, GPU or CPU."""
 
     change: dict[str, float]
     base: dict[str, float]

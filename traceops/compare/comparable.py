@@ -36,11 +36,9 @@ _UNMARKED = {"window", "cut_off"}  # nothing said where a step begins
 
 
 class Unlike(Struct, frozen=True):
-    """A reason not to judge these metrics; none where it is only told.
-
-    why: a clause of the verdict; short: the same behind a metric's numbers. cure: what makes them judgeable, an order.
-    of_profiler: whether only what the profiler cost is not alike, so that what it cannot change still tells.
-    """
+    """A reason not to judge these metrics; none where it is only told. why: a clause of the verdict; short: the same
+    behind a metric's numbers. cure: what makes them judgeable, an order. of_profiler: whether only what the profiler
+    cost is not alike, so that what it cannot change still tells."""
 
     why: str
     short: str

@@ -76,11 +76,9 @@ H200 = Rates(
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory.
-
-    half: the type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where
-    the rates are from; own: measured on this machine.
-    """
+    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory. half: the
+    type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where the rates
+    are from; own: measured on this machine."""
 
     name: str
     tensor: float = 1.0

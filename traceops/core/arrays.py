@@ -300,11 +300,9 @@ _CELL_BITS = 3  # what is drawn together spans at most 8 times what counts as sh
 
 
 class Bars(Struct, frozen=True, eq=False):
-    """Bars of one row that do not overlap, in order of begin: equally long columns.
-
-    `start` and `end` in ns; `name` is a number of a name. A bar stands for `count` events: one with its own name, or
-    several, of which `name` is the longest and which took `busy` ns without the gaps between them.
-    """
+    """Bars of one row that do not overlap, in order of begin: equally long columns. `start` and `end` in ns; `name` is
+    a number of a name. A bar stands for `count` events: one with its own name, or several, of which `name` is the
+    longest and which took `busy` ns without the gaps between them."""
 
     start: Int
     end: Int

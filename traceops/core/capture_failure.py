@@ -48,11 +48,9 @@ _MOST_TEXT = 300  # of an error's message: a record has to fit into one write to
 
 @dataclass(frozen=True)
 class CaptureFailure:
-    """What ended the capture of `rank` in step number `step`.
-
-    operation: see `CaptureOperation`. error, message: class and text of the exception. errno: its name (ENOSPC), if
-    any. needed_bytes, free_bytes: room on the disk, where it was too small. exit_code: of a process that ended itself.
-    """
+    """What ended the capture of `rank` in step number `step`. operation: see `CaptureOperation`. error, message: class
+    and text of the exception. errno: its name (ENOSPC), if any. needed_bytes, free_bytes: room on the disk, where it
+    was too small. exit_code: of a process that ended itself."""
 
     rank: int
     operation: str

@@ -184,10 +184,8 @@ def ranks_replaced(environ: Mapping[str, str] = os.environ) -> int | None:
 
 def effective_batches(ranks: int, accumulation: int, batch: int | None) -> list[str]:
     """The table of effective batch sizes, as lines: all ranks, and one that accumulates `ranks` times as much.
-
-    accumulation: micro-batches a step of each rank before; batch: samples of a micro-batch, None where nobody knows
-    it yet (the last column then counts micro-batches).
-    """
+    accumulation: micro-batches a step of each rank before; batch: samples of a micro-batch, None where nobody knows it
+    yet (the last column then counts micro-batches)."""
     names = ["ranks", "accumulation", "batches a step"] if batch is None else [
         "ranks", "batch", "accumulation", "samples a step"]  # fmt: skip
     lines = [f"{'':9}  {'  '.join(names)}"]

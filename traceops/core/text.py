@@ -211,9 +211,7 @@ _LIKE = 0.6  # the same for files: names that are there are few, and long
 
 def closest(word: str, there: Iterable[str]) -> str | None:
     """The name that a word most likely means, or None: what other tools call it, a slip, or one that it is a part of.
-
-    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has.
-    """
+    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has."""
     names, wanted = list(there), _plain(word)
     if (name := _called_otherwise(word, names)) is not None:
         return name

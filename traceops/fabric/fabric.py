@@ -15,11 +15,9 @@ from traceops.fabric.nccl import GraphBandwidth, NcclLog
 
 
 class Fabric(Struct, frozen=True):
-    """All evidence of the fabric of one run. problems: files that could not be used, and why.
-
-    graphs: from NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first. benchmarks: what
-    nccl-tests and rccl-tests measured, as their logs tell it. inspector: what NCCL's Inspector plugin wrote.
-    """
+    """All evidence of the fabric of one run. problems: files that could not be used, and why. graphs: from
+    NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first. benchmarks: what nccl-tests and
+    rccl-tests measured, as their logs tell it. inspector: what NCCL's Inspector plugin wrote."""
 
     machines: tuple[Machine, ...] = ()
     log: NcclLog | None = None

@@ -217,12 +217,9 @@ class World(Struct, frozen=True):
 
 
 def world_of(told: Iterable[World], own: Collection[int], named: Collection[int]) -> World | None:
-    """The ranks of the job; None where nothing tells how many.
-
-    told: what manifests, groups and logs say. own: ranks that left files; named: those in logs. Without a size that is
-    told, the highest rank tells it only where enough of those below are known too. What says least may be of a smaller
-    group, so the largest counts.
-    """
+    """The ranks of the job; None where nothing tells how many. told: what manifests, groups and logs say. own: ranks
+    that left files; named: those in logs. Without a size that is told, the highest rank tells it only where enough of
+    those below are known too. What says least may be of a smaller group, so the largest counts."""
     claims = [claim for claim in told if 0 < claim.size <= MOST_RANKS]
     own, named = ({rank for rank in ranks if 0 <= rank < MOST_RANKS} for ranks in (own, named))
     ranks = sorted(own | named)

@@ -32,10 +32,8 @@ class JoinedOperation(Struct, frozen=True):
 def stuck_together(
     ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], unseen: Collection[int] = ()
 ) -> list[Root]:
-    """Operations that all members came to and that do not end: one rank's GPU, or the network.
-
-    unseen: ranks without a record; where logs alone tell of an operation, one of them may not have come to it.
-    """
+    """Operations that all members came to and that do not end: one rank's GPU, or the network. unseen: ranks without a
+    record; where logs alone tell of an operation, one of them may not have come to it."""
     return [
         _stuck(operation, explained, ranks, waits)
         for operation in _joined_operations(ranks, waits)

@@ -212,11 +212,9 @@ class Cause(Struct, frozen=True):
 
 
 def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
-    """The causes that the evidence of some ranks shows, those among them that changed most; at least one.
-
-    Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
-    work and the others wait; all ranks do more of all; all wait longer, and no host does more.
-    """
+    """The causes that the evidence of some ranks shows, those among them that changed most; at least one. Three
+    explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of work and
+    the others wait; all ranks do more of all; all wait longer, and no host does more."""
     outer = _from_outside(ranks)
     return [outer] if outer is not None else _by_likelihood(ranks)
 

@@ -80,10 +80,8 @@ NO_ANSWER = "no answer"
 
 
 class Output(Struct, frozen=True):
-    """What a program printed; `problem` says why there is nothing, None where there is.
-
-    timed_out: it gave no answer in time.
-    """
+    """What a program printed; `problem` says why there is nothing, None where there is. timed_out: it gave no answer in
+    time."""
 
     text: str
     problem: str | None = None

@@ -315,11 +315,9 @@ _IPC_LOCK = 14  # a capability: without it memlock counts
 
 
 class Limits(Struct, frozen=True):
-    """What a process may use; None where there is no limit, or it is not known.
-
-    memory and memory_used: bytes. processors: cores' worth of time. tasks: processes and threads. memlock: bytes.
-    may_lock: memlock does not count for this process. shm and shm_free: bytes of /dev/shm. leftovers: NCCL's segments.
-    """
+    """What a process may use; None where there is no limit, or it is not known. memory and memory_used: bytes.
+    processors: cores' worth of time. tasks: processes and threads. memlock: bytes. may_lock: memlock does not count for
+    this process. shm and shm_free: bytes of /dev/shm. leftovers: NCCL's segments."""
 
     memory: int | None = None
     memory_used: int | None = None
@@ -426,10 +424,8 @@ class Near(Struct, frozen=True):
 
 
 class Cpus(Struct, frozen=True):
-    """allowed: cores this process may use. nodes: cores by NUMA node.
-
-    balancing: whether the kernel moves memory between nodes by itself. virtual: a hypervisor runs this machine.
-    """
+    """allowed: cores this process may use. nodes: cores by NUMA node. balancing: whether the kernel moves memory
+    between nodes by itself. virtual: a hypervisor runs this machine."""
 
     allowed: frozenset[int]
     nodes: dict[int, frozenset[int]]

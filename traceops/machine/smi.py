@@ -58,10 +58,8 @@ _WHOLE = ("product_name", "performance_state", "compute_mode", "ecc_mode", "cloc
 
 
 def smi_tree(text: str, *, cut_off: bool = False) -> ET.Element | None:
-    """The last ``nvidia-smi -q`` of a text, as the XML's root; None where there is none.
-
-    cut_off: GPUs of which parts are missing, and no others; else only whole ones.
-    """
+    """The last ``nvidia-smi -q`` of a text, as the XML's root; None where there is none. cut_off: GPUs of which parts
+    are missing, and no others; else only whole ones."""
     if not (starts := [match.end() for match in _BANNER.finditer(text)]):
         return None
     root, gpu = ET.Element("nvidia_smi_log"), None

@@ -57,12 +57,9 @@ class LostGpu(Struct, frozen=True):
 
 
 class SmiTable(Struct, frozen=True):
-    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
-
-    unread: GPUs of which nvidia-smi read errors in place of numbers; they are not among the others.
-
-    The memory of a GPU whose name is cut off is a part of its name: RTX 3090 and 3060 look alike without it.
-    """
+    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing. unread: GPUs
+    of which nvidia-smi read errors in place of numbers; they are not among the others. The memory of a GPU whose name
+    is cut off is a part of its name: RTX 3090 and 3060 look alike without it."""
 
     smi: Smi
     cut: bool

@@ -145,10 +145,8 @@ MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
 def memory_rows(
     uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot], recorded: tuple[int, StepMemory] | None
 ) -> MemoryRows | None:
-    """None where no rank told more than its peaks, which are in the table of ranks.
-
-    recorded: the rank whose trace has memory events, and what they say.
-    """
+    """None where no rank told more than its peaks, which are in the table of ranks. recorded: the rank whose trace has
+    memory events, and what they say."""
     if not any(len(use.looks) or use.held for use in uses) and not snapshots and recorded is None:
         return None
     return MemoryRows(

@@ -138,10 +138,8 @@ def findings_section(
     place_of: Callable[[Finding], Place | None] = lambda finding: None,
     words: StepWords = STEP,
 ) -> Section:
-    """All findings, or how many rules are clear and how many could not be judged.
-
-    proof: (name, '#id') of the section that shows a finding. place_of: where the page's timeline shows it.
-    """
+    """All findings, or how many rules are clear and how many could not be judged. proof: (name, '#id') of the section
+    that shows a finding. place_of: where the page's timeline shows it."""
     if findings:
         blocks = [
             replace(finding_block(finding, f"finding-{number}", proof(finding), words), place=place_of(finding))

@@ -301,9 +301,7 @@ _WORTH = 0.02  # share of what tensors hold that a line has at least
 
 def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = False) -> list[Block]:
     """What tensors held, by kind and, where a history was recorded, by line; what was free, and why it was no use.
-
-    phase: of the step, where a stack tells. named: the rank is, because no sentence before has done so.
-    """
+    phase: of the step, where a stack tells. named: the rank is, because no sentence before has done so."""
     limit = gib_text(found.total) if found.limited else None
     kept = [f"{gib_text(found.held[name])} {_NAMES[name]}" for name in _KEPT_KINDS if found.held.get(name)]
     what = phrases(

@@ -177,11 +177,9 @@ def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> 
 
 
 def trend_rate(measured: Sequence[tuple[int, float]], ranks: int) -> float:
-    """Samples a second of `ranks` ranks, from (ranks, samples a second) of two sizes or more, ascending.
-
-    What a rank gets done is taken as a power of the ranks: the slope is least squares' over all sizes, in logarithms,
-    and it goes on from the largest. On public tables the error is in docs/runs.md. Raises ValueError for one size.
-    """
+    """Samples a second of `ranks` ranks, from (ranks, samples a second) of two sizes or more, ascending. What a rank
+    gets done is taken as a power of the ranks: the slope is least squares' over all sizes, in logarithms, and it goes
+    on from the largest. On public tables the error is in docs/runs.md. Raises ValueError for one size."""
     if len(measured) < 2:
         raise ValueError("a trend needs two sizes")
     sizes = [math.log(n) for n, _ in measured]
@@ -204,9 +202,7 @@ _MODEL = (
 
 class MeasuredRun(Struct, frozen=True):
     """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold.
-
-    fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch.
-    """
+    fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch."""
 
     name: str
     path: str

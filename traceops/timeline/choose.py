@@ -34,12 +34,9 @@ class Around(Struct, frozen=True):
 
 
 def around_finding(name: str, findings: Sequence[Finding], run: CrossRank, present: Collection[int]) -> Around:
-    """The ranks and the step for a finding called as `TO-S001`, or `TO-S001.2` for the second of a rule.
-
-    Ranks: the first few that the finding names, the one that waits longest for them, and the one that waits
-    least, of those `present`. Step: the longest of those it names, else of all.
-    Raises UsageError where there is no such finding.
-    """
+    """The ranks and the step for a finding called as `TO-S001`, or `TO-S001.2` for the second of a rule. Ranks: the
+    first few that the finding names, the one that waits longest for them, and the one that waits least, of those
+    `present`. Step: the longest of those it names, else of all. Raises UsageError where there is no such finding."""
     finding = find_named(name, findings)
     times = {own.summary.rank: own for own in run.ranks}
     lengths: dict[int, int] = defaultdict(int)

@@ -75,10 +75,8 @@ class _Own(Struct, frozen=True):
 def windows_of_jobs(
     files: list[TraceFile], window_in_name: dict[str, int | None], processes: Mapping[str, Process | None]
 ) -> tuple[tuple[Window, ...], list[tuple[str, str]], list[tuple[str, str]]]:
-    """The windows of each job, the newest last; duplicates; and files that may be of another job.
-
-    processes: by path. Where some tell none, and where each rank has one, all traces are of one job.
-    """
+    """The windows of each job, the newest last; duplicates; and files that may be of another job. processes: by path.
+    Where some tell none, and where each rank has one, all traces are of one job."""
     jobs, sure = _jobs(files, processes)
     windows: list[Window] = []
     problems: list[tuple[str, str]] = []
@@ -166,12 +164,9 @@ def process_of(head: bytes) -> int | None:
 
 
 def with_processes(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, with a process only where several of them are of it.
-
-    Such files name no rank, lie in one folder, have one pid and one name but for its digits (trace_7.json and
-    trace_12.json, by their steps), and each begins behind the end of the one before. Ranks of containers that have one
-    pid record at the same time.
-    """
+    """The candidates, with a process only where several of them are of it. Such files name no rank, lie in one folder,
+    have one pid and one name but for its digits (trace_7.json and trace_12.json, by their steps), and each begins
+    behind the end of the one before. Ranks of containers that have one pid record at the same time."""
     alike: dict[tuple[str, str, int], list[Candidate]] = defaultdict(list)
     for one in candidates:
         if one.process is not None and one.rank_in_name is None and one.rank_inside is None and not one.summarized:
@@ -246,11 +241,9 @@ class Discovery(Struct, frozen=True):
 
 
 def discover(path: str) -> Discovery:
-    """Traces and summaries of traces under a folder, or one such file; local or remote.
-
-    Raises InputError where there is nothing to analyse. Files that look like traces and are empty or
-    no JSON become problems, not errors, as long as one good file is left.
-    """
+    """Traces and summaries of traces under a folder, or one such file; local or remote. Raises InputError where there
+    is nothing to analyse. Files that look like traces and are empty or no JSON become problems, not errors, as long as
+    one good file is left."""
     root, sizes = list_files(path)
     if not is_remote(root) and Path(root, PAIRS).is_file():
         raise InputError(

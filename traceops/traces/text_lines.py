@@ -279,12 +279,8 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x
 
 def blocks(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
     """Pieces of whole lines with the number of their first line, unpacked, in UTF-8, without a collector's JSON.
-
-    longest: bytes from which a line is too long, and is cut.
-
-    Where a packed stream is damaged, the blocks end with what was readable. Raises InputError where the file
-    cannot be read.
-    """
+    longest: bytes from which a line is too long, and is cut. Where a packed stream is damaged, the blocks end with what
+    was readable. Raises InputError where the file cannot be read."""
     yield from without_envelopes(_blocks(path, longest))
 
 

@@ -298,10 +298,8 @@ def _last_skipped(path: str, since: int, end: int) -> tuple[tuple[int, str], ...
 
 
 def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...], Starts]:
-    """The events of the last start that the log tells of, and by start those of the ones before it.
-
-    rank: whose the lines are that name none. Raises InputError where the file cannot be read.
-    """
+    """The events of the last start that the log tells of, and by start those of the ones before it. rank: whose the
+    lines are that name none. Raises InputError where the file cannot be read."""
     events, earlier = read_starts(path, rank)
     for judged in (without_requests, without_outlived, with_ends, without_aftermath, without_passed, with_pod_states):
         events = judged(path, events)

@@ -136,10 +136,8 @@ _MOST_TASKS = 1 << 16
 
 
 class Exit(Struct, frozen=True):
-    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ.
-
-    when: seconds by the clock of its host, where the launcher says so.
-    """
+    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ. when: seconds
+    by the clock of its host, where the launcher says so."""
 
     line: int
     ranks: tuple[int, ...]

@@ -41,11 +41,9 @@ STALL_NEEDLES: tuple[bytes, ...] = (
 
 
 def stalled_ranks(body: str) -> tuple[int, ...] | None:
-    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing.
-
-    Of ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in
-    whom they miss, or none is listed.
-    """
+    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing. Of
+    ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in whom
+    they miss, or none is listed."""
     missing: set[int] | None = None
     for which, listed in _lists(body):
         ranks = listed if which == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed

@@ -39,11 +39,9 @@ _STATUS: Mapping[str, tuple[str, str]] = {
 
 
 class Trouble(Struct, frozen=True):
-    """What a report says of some ranks of one communicator. line: where it says so, from 1.
-
-    op: 'AllReduce', … and count: up to which of them the ranks have launched, where it is about that. ranks: of the
-    communicator; empty where none is named.
-    """
+    """What a report says of some ranks of one communicator. line: where it says so, from 1. op: 'AllReduce', … and
+    count: up to which of them the ranks have launched, where it is about that. ranks: of the communicator; empty where
+    none is named."""
 
     line: int
     text: str
@@ -325,11 +323,9 @@ _NEEDS_ALL = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll")
 
 
 def inspector_events(inspector: Inspector) -> tuple[LogEvent, ...]:
-    """An event for each number at which some ranks' lines end though the others' go on in several writes.
-
-    Inspector writes at intervals, so that a difference within one write of the others proves nothing. Times are
-    compared within one file only: hosts' clocks differ. Sends and receives are left aside, as ranks differ in them.
-    """
+    """An event for each number at which some ranks' lines end though the others' go on in several writes. Inspector
+    writes at intervals, so that a difference within one write of the others proves nothing. Times are compared within
+    one file only: hosts' clocks differ. Sends and receives are left aside, as ranks differ in them."""
     alike: defaultdict[tuple[str, str], list[InspectorRank]] = defaultdict(list)
     for row in inspector.completed:
         if not row.is_p2p:

@@ -120,9 +120,7 @@ _OF_KERNEL = (b"NVRM: ", b" kernel: ", b"Killed process")
 
 class LogTimes(Struct, frozen=True):
     """first, last: of the lines that have one; last_step: of the last step whose line has one. steps: it shows any.
-
-    pids: those of the asked that it names as a process of the job.
-    """
+    pids: those of the asked that it names as a process of the job."""
 
     first: Moment | None
     last: Moment | None

@@ -273,10 +273,8 @@ class _Window(Struct):
 
 
 def completed_at(block: bytes, service: bytes | None = None) -> int | None:
-    """Where the last line of a block stands that says of the program that it came to its end.
-
-    service: of docker compose; the end of another does not count.
-    """
+    """Where the last line of a block stands that says of the program that it came to its end. service: of docker
+    compose; the end of another does not count."""
     if not any(word in block for word in _COMPLETED_WORDS):
         return None
     ends = (match.start() for match in _COMPLETED.finditer(block))

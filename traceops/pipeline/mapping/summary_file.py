@@ -70,11 +70,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: type[T], seen: dict[Any, Any], shared: frozenset[type] = frozenset()) -> T:
-    """What `encode` made of a `kind`, every value checked against its type.
-
-    Text and instances of the `shared` types that equal one in `seen` are that one: many decoded with one
-    `seen` take little memory. Raises ValueError where the bytes are anything else.
-    """
+    """What `encode` made of a `kind`, every value checked against its type. Text and instances of the `shared` types
+    that equal one in `seen` are that one: many decoded with one `seen` take little memory. Raises ValueError where the
+    bytes are anything else."""
     try:
         value = _decoder(cast(Any, kind)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
@@ -319,12 +317,8 @@ def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
 
 
 def unpack(data: bytes, seen: dict[Any, Any], *, fits: bool = False) -> tuple[SummaryHeader, RankSummary]:
-    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
-
-    fits: `why_unfit` found nothing when it was made.
-
-    Raises ValueError, which says what to do, where the bytes are anything else.
-    """
+    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them. fits: `why_unfit` found
+    nothing when it was made. Raises ValueError, which says what to do, where the bytes are anything else."""
     header, body = split(data)
     try:
         summary = decode(body, RankSummary, seen, _SHARED)

@@ -82,11 +82,9 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 
 def render_junit(comparison: Comparison) -> str:
-    """The text of compare.junit.xml.
-
-    A regression is a failure, a metric that could not be judged is skipped with the reason, all others pass;
-    a waived regression passes and says so in its output. Without any gated metric there is one skipped case.
-    """
+    """The text of compare.junit.xml. A regression is a failure, a metric that could not be judged is skipped with the
+    reason, all others pass; a waived regression passes and says so in its output. Without any gated metric there is one
+    skipped case."""
     cases = [_case(metric, comparison.power) for metric in comparison.gated] or [_no_case(comparison)]
     counts = {
         "tests": str(len(cases)),

@@ -482,10 +482,8 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
 
 def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
     """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
-
-    Files of an earlier checkup in the folder that this one does not have are removed, others are left.
-    Raises InputError where the folder cannot be written to.
-    """
+    Files of an earlier checkup in the folder that this one does not have are removed, others are left. Raises
+    InputError where the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
         contents["doctor.html"] = render_doctor_html(checkup)

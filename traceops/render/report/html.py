@@ -105,11 +105,9 @@ _NO_COST = 0.9  # profiled ÷ unprofiled step, below which these steps are not a
 
 
 def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] = ()) -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. `files`: those that are written beside it.
-
-    Everything that came from a trace is escaped, and a content security policy admits the page's own
-    scripts only. Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. `files`: those that are written beside it. Everything
+    that came from a trace is escaped, and a content security policy admits the page's own scripts only. Raises
+    ValueError for another `plotlyjs`."""
     return write_html(replace(describe(report), files=frozenset(files)), plotlyjs=plotlyjs)
 
 

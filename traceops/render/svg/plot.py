@@ -59,10 +59,8 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Very many marks of one colour as one path: x in 1/10,000 of the width, y in 1/10 px.
-
-    fill: rectangles; else a line of `width` px, of which a piece without length is a dot.
-    """
+    """Very many marks of one colour as one path: x in 1/10,000 of the width, y in 1/10 px. fill: rectangles; else a
+    line of `width` px, of which a piece without length is a dot."""
 
     kind: ClassVar[str] = "shape"
     path: str
