@@ -29,8 +29,7 @@ from traceops.render.report.card import LONGEST, card_of
 from traceops.render.report.html import render_html
 from traceops.report.document import render_json
 from traceops.report.hang_json import hang_document, hang_json
-from traceops.report.hang_rows import merged_ranks, merged_waits
-from traceops.report.hang_text import hang_sentence
+from traceops.report.hang_text import hang_sentence, merged_ranks, merged_waits
 from traceops.report.write import json_text
 from traceops.rules.explained import checks
 from traceops.rules.registry import BY_ID

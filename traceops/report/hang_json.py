@@ -10,8 +10,16 @@ from traceops.core.rank_text import first_ranks
 from traceops.hangs import json_types
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
-from traceops.report.hang_rows import MergedWait, merged_waits
-from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, seen_events, shown_path, unknown_ranks
+from traceops.report.hang_text import (
+    MergedWait,
+    hang_level,
+    hang_sentence,
+    known_ranks,
+    merged_waits,
+    seen_events,
+    shown_path,
+    unknown_ranks,
+)
 from traceops.report.run import MOST_MISSING
 from traceops.report.write import copied
 
