@@ -193,7 +193,7 @@ class Recent:
         if (state := _state(path)) in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
-        # whether a path names what was written of an analysis or diagnosis, and no traces
+        # Whether a path names a written analysis or diagnosis instead of traces.
         found = open_run(path) if _report_or_hang(path) is not None else self._analysed(path)
         self._kept[state] = found
         if len(self._kept) > _MOST:

@@ -148,7 +148,7 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
             f"{path} is a doctor.json of version {version}, this traceops reads {_LISTED}; read it "
             "with the traceops that wrote it"
         )
-    # the checkup that a document was made of, without NCCL's log, tests of others and serial numbers of GPUs
+    # A document leaves out NCCL's log, tests of others and serial numbers of GPUs.
     return Checkup(
         hosts=found.hosts,
         backend=found.backend,

@@ -27,7 +27,7 @@ def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Data
     for name in columns:
         if (dtype := _dtype(hints[name])) is not None:
             made[name] = made[name].astype(dtype)
-    # what the fields of a row mean, those that its type describes
+    # Map the fields of a row to the meanings that its type gives them.
     hints = get_type_hints(kind, include_extras=True)
     made.attrs["columns"] = {name: said for name in kind.__struct_fields__ if (said := _meaning(hints[name]))}
     return made

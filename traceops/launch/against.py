@@ -192,7 +192,7 @@ def ended_by_signals() -> Iterator[None]:
         signal.raise_signal(signal.SIGTERM)  # which a launch in progress knows how to end on
 
     handlers = {signal.SIGTERM: leave, signal.SIGHUP: hang_up}
-    # nohup and the like ignore a signal on purpose
+    # nohup and similar programs ignore a signal on purpose.
     ours = [number for number in handlers if signal.getsignal(number) is signal.SIG_DFL]
     before = {number: signal.signal(number, handlers[number]) for number in ours}
     try:

@@ -541,7 +541,7 @@ def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
     elif all(event.kind in ("outlived", "passed") for event in seen):
         part = "passed"
     else:
-        # the first line that is not what follows from another's end, the first of all where each is, and who says it
+        # Take the first line that does not follow from another process's end, else the first line, and who wrote it.
         part, quoted = "messages", next((group for group in groups if not _follows(group[0])), groups[0])
     return _said(
         part,

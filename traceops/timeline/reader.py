@@ -113,7 +113,7 @@ class WholeEvents:
     """A sink whose events are dicts from key to undecoded JSON, nothing left out, handed on in batches."""
 
     def __init__(self, use: Callable[[list[WholeEvent]], None]) -> None:
-        # numbers keep their digits; constants become text, for JSON has no such numbers
+        # Numbers keep their digits; constants become text, as JSON has no such numbers.
         self.decoder = json.JSONDecoder(parse_float=_verbatim, parse_int=_verbatim, parse_constant=str)
         self._use = use
         self._pending: list[WholeEvent] = []  # read one by one

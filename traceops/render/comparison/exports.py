@@ -94,7 +94,7 @@ def render_junit(comparison: Comparison) -> str:
         "time": "0",
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
-    # when head was captured, as the schema of JUnit files has it: ISO 8601 without a zone, in UTC
+    # JUnit's schema wants the time of head's capture as ISO 8601 without a zone, in UTC.
     known = [c.started_ns for c in comparison.head.captures if c.started_ns is not None]
     if not known or text.started_text(max(known)) == UNKNOWN:
         timestamp = {}

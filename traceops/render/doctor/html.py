@@ -379,7 +379,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
-    # what was tried where something failed or was slow; None where nothing else was tried
+    # List what was tried where something failed or was slow; None where nothing else was tried.
     cells: dict[str, Callable[[Attempt], Cell]] = {
         "change": lambda row: _text(row.change),
         "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),

@@ -174,7 +174,7 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
             latest = next((v for v in reversed(trend.values) if v is not None), None) if trend else None
             row = {"key": history.key.text, "captures": len(history.samples), "commits": len(history.commits)}
             row["latest"] = minute_text(history.samples[-1].entry.time_ns)
-            # the latest lasting change of a key's step time, or why there is none
+            # Show the latest lasting change of a key's step time, or why there is none.
             if trend is not None and trend.changes:
                 last = trend.changes[-1]
                 last_change = say("changed", change=step_text(trend, last), commit=last.since.label)
@@ -277,7 +277,7 @@ def write_history(
 ) -> list[Path]:
     """Write the three files into `folder`, each whole or not at all; the page comes first. Raises InputError where the
     folder cannot be written to."""
-    # what history.json holds, see docs/formats.md
+    # docs/formats.md describes history.json.
     contents: dict[str, str | bytes] = {
         "history.html": render_history_html(histories, problems, store, plotlyjs=plotlyjs),
         "history.json": json_text(
