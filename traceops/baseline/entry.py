@@ -199,7 +199,7 @@ class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     dirty: bool | None = None
     source: str = ""
-    report: Annotated[Any, Meta(description="The object of the capture's report.json.")]
+    report: Any
 
 
 class _FileKind(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from traceops.core.redaction import redact_text, redact_value
 from traceops.version import __version__
+from traceops.words.catalogue import texts
 
 T = TypeVar("T")
 
@@ -25,6 +26,11 @@ class Tool(msgspec.Struct, frozen=True):
 
     name: Annotated[str, Meta(extra_json_schema={"const": "traceops"})] = "traceops"
     version: str = __version__
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """What the fields of a document's record mean, by name, as words/fields.ini has it; a base's fields are its own."""
+    return {name: said for one in reversed(kind.__mro__) for name, said in texts("fields", one.__name__).items()}
 
 
 # A file that could not be used, as our JSON documents list it.

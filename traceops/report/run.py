@@ -28,10 +28,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     world_size: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     ranks_present: tuple[Whole, ...] = ()
-    ranks_missing: Annotated[tuple[Whole, ...], Meta(description="The first 4096 of them.")] = ()
-    ranks_missing_runs: Annotated[
-        tuple[tuple[Whole, Whole], ...], Meta(description="All of them: first and last of each run.")
-    ] = ()
+    ranks_missing: tuple[Whole, ...] = ()
+    ranks_missing_runs: tuple[tuple[Whole, Whole], ...] = ()
     hosts: tuple[str, ...] = ()
     device: str | None = None
     device_type: Literal["cuda", "cpu"] | None = None
@@ -40,21 +38,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     nccl_version: str | None = None
     strategy: str | None = None
     steps: tuple[Whole, ...] = ()
-    training: Annotated[
-        dict[str, Any] | None, Meta(description="What the training says of itself; empty for traces without run.json.")
-    ] = None
-    samples_per_step: Annotated[NotNegative | None, Meta(description="Samples of all ranks together.")] = None
-    tokens_per_step: Annotated[NotNegative | None, Meta(description="As the training says.")] = None
-    flops_per_step: Annotated[
-        NotNegative | None, Meta(description="Floating point operations of all ranks together, as the training says.")
-    ] = None
+    training: dict[str, Any] | None = None
+    samples_per_step: NotNegative | None = None
+    tokens_per_step: NotNegative | None = None
+    flops_per_step: NotNegative | None = None
     environment: dict[str, str] | None = None
     git: Git | None = None
     cuda_version: str | None = None
     driver_version: str | None = None
     command: tuple[str, ...] | None = None
     options: dict[str, Any] | None = None
-    started_ns: Annotated[Whole | None, Meta(description="Unix time.")] = None
+    started_ns: Whole | None = None
 
     @property
     def missing(self) -> tuple[tuple[int, int], ...]:
