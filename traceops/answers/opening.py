@@ -28,7 +28,7 @@ from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import answer_of
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.model import Card, Report, ReportBase
-from traceops.report.run import Run
+from traceops.report.rows import Run
 from traceops.report.tables import read_tables
 from traceops.runs.find import find_runs
 from traceops.traces.source import is_remote

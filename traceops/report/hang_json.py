@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.documents import FileProblem
+from traceops.core.documents import FileProblem, copied
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
 from traceops.hangs import json_types
@@ -20,8 +20,7 @@ from traceops.report.hang_text import (
     shown_path,
     unknown_ranks,
 )
-from traceops.report.run import MOST_MISSING
-from traceops.report.write import copied
+from traceops.report.rows import MOST_MISSING
 
 MOST_WAITS = 2000  # after merging
 MOST_SEEN = 200

@@ -25,11 +25,11 @@ from traceops.report.rows import (
     RankRow,
     ReferenceRow,
     RoleRow,
+    Run,
     StepRow,
     UnprofiledStep,
     WhatIfRow,
 )
-from traceops.report.run import Run
 from traceops.report.step_times import UndisturbedRows, WholeRunRows
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables

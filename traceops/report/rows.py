@@ -1,11 +1,13 @@
-"""Rows of a report that one rank or host fills: itself, its steps, its passes."""
+"""The run of a report, and its rows: ranks, hosts, steps, collectives, roles, pipelines, experts, what-ifs, links."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from traceops.core.rank_text import runs_of
 
 # Numbers as a report holds them. A file is from anybody, so what sums and squares cannot hold is not read.
 
@@ -137,8 +139,6 @@ class PassRow(msgspec.Struct, frozen=True, kw_only=True):
     transfer_ms: NotNegative | None = None
     unmatched_ms: NotNegative = 0.0
 
-
-# Rows of a report that several ranks fill together: collectives, roles, pipelines, experts, what-ifs, links.
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "forward_only", "other"]
 RoleName = Literal["data", "shard", "tensor", "context", "pipeline", "expert", "unknown"]
@@ -275,3 +275,48 @@ class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     reference_pct: float | None
     lost_ms: float | None
     role: RoleName | None = None
+
+
+class Git(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the code that ran; branch is null where HEAD is detached and no CI names it."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
+MOST_MISSING = 4096  # ranks that are listed one by one
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The run: from its manifest, or else from what its traces say; null where neither does."""
+
+    name: str | None = None
+    world_size: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    ranks_present: tuple[Whole, ...] = ()
+    ranks_missing: tuple[Whole, ...] = ()
+    ranks_missing_runs: tuple[tuple[Whole, Whole], ...] = ()
+    hosts: tuple[str, ...] = ()
+    device: str | None = None
+    device_type: Literal["cuda", "cpu"] | None = None
+    backend: str | None = None
+    torch_version: str | None = None
+    nccl_version: str | None = None
+    strategy: str | None = None
+    steps: tuple[Whole, ...] = ()
+    training: dict[str, Any] | None = None
+    samples_per_step: NotNegative | None = None
+    tokens_per_step: NotNegative | None = None
+    flops_per_step: NotNegative | None = None
+    environment: dict[str, str] | None = None
+    git: Git | None = None
+    cuda_version: str | None = None
+    driver_version: str | None = None
+    command: tuple[str, ...] | None = None
+    options: dict[str, Any] | None = None
+    started_ns: Whole | None = None
+
+    @property
+    def missing(self) -> tuple[tuple[int, int], ...]:
+        """Runs of ranks without a trace, also of a report that lists them only one by one."""
+        return self.ranks_missing_runs or runs_of(self.ranks_missing)

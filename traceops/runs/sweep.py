@@ -122,7 +122,7 @@ class SweepTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepState(msgspec.Struct, frozen=True, kw_only=True):
-    """What trials.json holds: enough to go on where the sweep ended."""
+    """What trials.json holds: enough to go on where the sweep ended. command: what all trainings share."""
 
     schema_version: Annotated[int, Meta(extra_json_schema={"const": SWEEP_VERSION})] = SWEEP_VERSION
     command: tuple[str, ...]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from traceops.core.documents import json_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
@@ -74,7 +75,6 @@ from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.render.writers.html import write_html
-from traceops.report.write import json_text
 
 # Plotly figure of a checkup: bus bandwidth over message size.
 

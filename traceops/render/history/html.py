@@ -16,6 +16,7 @@ from traceops.baseline.entry import UNKNOWN
 from traceops.baseline.history import MOST_COMMITS, SHOWN, KeyHistory, LevelChange, Sample, Trend
 from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocument, KeyJson, LevelChangeJson, TrendJson
 from traceops.baseline.store import Problem
+from traceops.core.documents import copied, json_text
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text
 from traceops.render.cells import Cell, Column, Table, table_of, word
@@ -51,7 +52,6 @@ from traceops.render.history.text import (
 from traceops.render.report.figures import Figure, dots, escaped, laid_out, line, upright_line
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
-from traceops.report.write import copied, json_text
 
 # The plotly figure of one metric over the commits of a key.
 
