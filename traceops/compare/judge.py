@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
+from traceops.compare.capture import ComparedCapture, by_turns, step_numbers, step_series, timed_series
 from traceops.compare.changes import say
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
@@ -210,6 +210,8 @@ def measure(
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
     for metric in metrics:
         threshold = config.threshold(metric.name)
+        if metric.name == "step_time" and by_turns((*base, *head)):
+            metric = replace(metric, location=np.mean)
         if metric.exact:
             rows.append((_exact(metric, base, head, threshold), None, 0.0))
         else:

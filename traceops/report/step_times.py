@@ -227,6 +227,9 @@ class StepsRow(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: NotNegative
     most_ms: NotNegative
     recorded: Annotated[bool, Meta(description="The profiler was at one of them.")] = False
+    mean_ms: Annotated[
+        NotNegative | msgspec.UnsetType, Meta(description="Of neighbours, where input comes late in every few steps.")
+    ] = msgspec.UNSET
 
 
 class OwnProfilerRow(msgspec.Struct, frozen=True, kw_only=True):
