@@ -40,11 +40,9 @@ def compare(
     force: bool = False,
     today: date | None = None,
 ) -> Comparison:
-    """Whether `head` is slower than `base`, by how much, how sure that is, and why.
-
-    Raises UsageError with the reasons where the two are not comparable, and leaves open what rests on steps that are
-    not of one kind; neither where `force`.
-    """
+    """Whether `head` is slower than `base`, by how much, how sure that is, and why. Raises UsageError with the reasons
+    where the two are not comparable, and leaves open what rests on steps that are not of one kind; neither where
+    `force`."""
     config, today = config or CompareConfig(), today or date.today()
     base, head = (_in_order(side) for side in _told_apart(base, head))
     cut_off = damaged(base, head)

@@ -108,9 +108,6 @@ class StepKindsRow(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-# What a report holds of the undisturbed step: the light window, brought to the time of a step without recording.
-
-
 class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's undisturbed step, ms; the parts add up to it, unless the device is busy for longer."""
 
@@ -188,9 +185,6 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     def scaled(self) -> bool:
         """Whether idle time and waiting are an estimate, scaled down from a light window that cost much itself."""
         return self.light_ms >= SLOWED * self.step_ms
-
-
-# What a report holds of the whole run: every step, what the odd ones do, where hosts are, what the machine did.
 
 
 class OccasionRow(msgspec.Struct, frozen=True, kw_only=True):

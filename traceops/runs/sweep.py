@@ -102,9 +102,6 @@ def _axis(text: str, flag: str, of_script: bool) -> SweepAxis:
     return SweepAxis(key.strip(), values, of_script)
 
 
-# What a sweep has done and found: trials.json in its folder, and sweep.json beside its reports.
-
-
 SWEEP_VERSION = 1
 TRIALS = "trials.json"
 TrialStatus = Literal["finished", "failed", "hung"]
@@ -185,7 +182,6 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The order in which the combinations of a sweep are trained; trains nothing itself.
-
 
 _MOST_AGAIN = 3  # trainings of each of the two best, where none were asked for
 Attempt = Callable[[int, int], "SweepTrial | None"]  # point, repeat -> what came of it; None: the user ended the sweep
@@ -280,9 +276,6 @@ def _is_done(trials: Sequence[SweepTrial], point: int, number: int) -> bool:
 
 def _failed(trials: Sequence[SweepTrial], point: int) -> bool:
     return any(trial.point == point and trial.status != "finished" for trial in trials)
-
-
-# What a sweep found: the best combination, and what its steps have less of.
 
 
 _SURE = 0.975  # two-sided, 5 %
