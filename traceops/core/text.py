@@ -89,7 +89,6 @@ def printable(text: str) -> str:
 
 # Names and text from traces, short enough to read.
 
-
 _BRACKETS = re.compile(r"[<>(]")
 
 
@@ -127,9 +126,6 @@ def first_words(text: str, limit: int) -> str:
     """The same, cut between words, so that no number loses digits; within a word only where that is most of it."""
     words = textwrap.shorten(one_line(text, len(text) + 2), limit, placeholder=" …")
     return words if len(words) > limit // 2 or len(text) <= limit else one_line(text, limit)
-
-
-# How wide lines may be, and which signs a stream can show.
 
 
 USUAL_WIDTH = 80  # of what is no terminal: a pipe, a file, a job's log
@@ -233,7 +229,6 @@ def is_compiled_code(file: str) -> bool:
 
 # Packages that are no program's own, by the first part of a path that is relative to a folder of sys.path.
 
-
 # Known wherever stacks are read. Both readers add names of their own: what a hang's stack stands in is told also of
 # packages that people train from a checkout (Megatron-LM, torchtitan), whose time is no function of the program's.
 LIBRARIES = frozenset(
@@ -244,7 +239,6 @@ LIBRARIES = frozenset(
     }
 )  # fmt: skip
 
-
 _MOST_ENTRIES = 10_000
 _TYPO = 0.75  # of difflib: one slip in four letters
 _LIKE = 0.6  # the same for files: names that are there are few, and long
@@ -252,9 +246,7 @@ _LIKE = 0.6  # the same for files: names that are there are few, and long
 
 def closest(word: str, there: Iterable[str]) -> str | None:
     """The name that a word most likely means, or None: what other tools call it, a slip, or one that it is a part of.
-
-    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has.
-    """
+    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has."""
     names, wanted = list(there), _plain(word)
     if (name := _called_otherwise(word, names)) is not None:
         return name

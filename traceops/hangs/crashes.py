@@ -53,7 +53,6 @@ def _value(told: str) -> str | None:
 
 # The numbers in an out-of-memory message of torch, in the wordings of 1.x to 2.x, and what they come to.
 
-
 MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large", "refused"]
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -86,10 +85,8 @@ BOUNDS = CrashBounds()
 
 class MemoryMessage(Struct, frozen=True):
     """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it.
-
     allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction). pools: of
-    `allocated`, in pools of their own (CUDA graphs), which nothing else may use.
-    """
+    `allocated`, in pools of their own (CUDA graphs), which nothing else may use."""
 
     asked: int | None = None
     total: int | None = None
@@ -196,10 +193,8 @@ _RECOVERED = ("Nonfatal", "Non-fatal", "nonfatal", "non-fatal")  # of an Xid: th
 
 
 class Wording(Struct, frozen=True):
-    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`.
-
-    by_kernel: only as the kernel's own line: another that quotes it is none.
-    """
+    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`. by_kernel: only as the
+    kernel's own line: another that quotes it is none."""
 
     kind: CrashKind
     words: tuple[str, ...]
@@ -304,7 +299,6 @@ _ALONE_WORDS = (wording.words[0] for wording in WORDINGS if wording.kind in ALON
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`, and of each line.
 NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_WORDS, *(x[1] for x in LINES))))
 
-
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
 _ECHOES = (
@@ -339,11 +333,9 @@ _BY_MACHINE = (
 
 
 class Crash(Struct, frozen=True):
-    """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
-
-    alone: nothing else of its own failed on other ranks, or this is known to have come before it.
-    events: each rank's own, where more than one had it.
-    """
+    """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it. alone:
+    nothing else of its own failed on other ranks, or this is known to have come before it. events: each rank's own,
+    where more than one had it."""
 
     kind: CrashKind
     ranks: tuple[int, ...]
@@ -375,10 +367,8 @@ class Crash(Struct, frozen=True):
 
 
 def find_crashes(log: Sequence[LogEvent], *, late: bool = False) -> list[Crash]:
-    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only.
-
-    late: also what failed behind the first collective that ran out of time, on ranks that did not wait in one.
-    """
+    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only. late: also
+    what failed behind the first collective that ran out of time, on ranks that did not wait in one."""
     if late:
         waited = {event.rank for event in log if event.kind == "timeout"} - {None}
         log = [event for event in log if event.kind != "timeout" and event.rank not in waited]
@@ -466,10 +456,8 @@ def kind_of_only_error(event: LogEvent) -> CrashKind | None:
 
 
 def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
-    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program.
-
-    by_watchdog: what ended its thread counts too.
-    """
+    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program. by_watchdog:
+    what ended its thread counts too."""
     if event.kind not in _FAILURES or _lost_its_parent(event):
         return None
     text = event.text.partition(_THREAD_ENDED)[2] if by_watchdog and event.kind == "cuda" else ""

@@ -43,11 +43,9 @@ STALL_NEEDLES: tuple[bytes, ...] = (
 
 
 def stalled_ranks(body: str) -> tuple[int, ...] | None:
-    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing.
-
-    Of ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in
-    whom they miss, or none is listed.
-    """
+    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing. Of
+    ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in whom
+    they miss, or none is listed."""
     missing: set[int] | None = None
     for which, listed in _lists(body):
         ranks = listed if which == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
@@ -92,7 +90,6 @@ def timed_out_rank(body: str) -> int | None:
 
 
 # The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
-
 
 # As torch's watchdog writes them -> as its flight recorder does, of those that differ by more than their case.
 OPERATIONS = {
@@ -330,10 +327,6 @@ WORDS = Words(
     *(words.encode() for words in RESTARTS),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip
-
-
-# Which rank says a line of a log, from the prefixes of torch, torchrun, Slurm, MPI and traceops itself.
-
 
 _DEFAULT_GROUP = "default_pg"
 _RANK = re.compile(

@@ -135,9 +135,6 @@ def without_prefixes(line: str) -> str:
     return line[start:] if stressed is None else stressed[2]
 
 
-# What stands before each line of a log, whatever put it there: a traceback shows it, whose lines are known.
-
-
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r" {2}File \"")
 _LONGEST = 200  # characters

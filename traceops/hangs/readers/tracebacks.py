@@ -279,7 +279,6 @@ def operation_in(frames: tuple[Frame, ...]) -> str | None:
 
 # Stacks that a log has behind an event, a frame a line: of the failed collective, and of a fatal error of Python.
 
-
 _FAILED_FRAME = re.compile(r"^#(\d{1,4}) (\S{1,500}) from (.{1,4096}):(\d{1,9})\s{0,4}$")
 _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")
 

@@ -79,7 +79,6 @@ _DONE_IN_SMALL = ("destroy_", "%|", "shut", "exiting", "done", "complete", "fini
 _OF_ALL = re.compile(r"(?<=\d)/\d")
 _OF_FAILURES = (_STORE, _WAITS, _STARTS, _EXIT, _NAMED, _COUNTED, _ENDED, _CLAUSE)
 
-
 _Line = tuple[int, int | None, str]  # number, who says it, text
 
 
@@ -164,7 +163,6 @@ def _says_failed(head: str) -> bool:
 
 
 # Lines that call themselves errors, in wordings that no rule knows: a log that holds them is not clean.
-
 
 _SUSPECT_HEAD = 200
 # A line's own level is the first that it names: '[INFO] … [error]' is none. What only holds such a word is no error:
@@ -326,7 +324,6 @@ def _is_before_a_level(before: str) -> bool:
 
 # Logs that end in the middle of a progress bar with what Python says of a process that is gone.
 
-
 # Python's resource tracker outlives the process whose shared memory and semaphores it counts.
 _GONE = "resource_tracker: There appear to be "
 _BAR = re.compile(_GRAMMAR["bar"])
@@ -361,7 +358,6 @@ class Unfinished:
 
 
 # Lines of a log that tell of trouble and name no cause: shown where nothing else does.
-
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _IN_REPORT = "traceback "  # torchrun's, of a rank whose end it tells in the lines before

@@ -99,7 +99,6 @@ def _continues(last: str, line: str, wrap: _Wrap) -> bool:
 
 # Messages that terminals, e-mails and C++ broke over several lines, as one line each, without quotation marks.
 
-
 _PREFIX = re.compile(r"(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 # Of srun and mpirun: anything may begin with a number and a colon, so it is one where the line before has the same.
 _LABEL = re.compile(r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)")
@@ -305,7 +304,6 @@ def _joined_memory(parts: list[str]) -> str:
 
 # The lines of a log that are worth a look: of a paste all, of a large log its end and the blocks with known words.
 
-
 _SAMPLE = 1 << 15  # bytes
 _EDGE, _LAST = 16, 4  # blocks
 _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
@@ -371,9 +369,6 @@ def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterato
 def _indent(block: bytes) -> int:
     """By how much all lines are indented, as people paste them."""
     return min((len(line) - len(line.lstrip(b" \t")) for line in block.splitlines() if line.strip()), default=0)
-
-
-# Whether the lines of a log stand newest first, as stores of logs print them: then no traceback reads right.
 
 
 NEWEST_FIRST = (
