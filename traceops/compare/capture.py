@@ -135,7 +135,7 @@ def by_turns(*reports: ReportDocument) -> bool:
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
     """Steps of the whole run that nothing recorded but long ones at its start, of each the ranks' times; none where the
-    profiler slows later ones. Of a long run each is the median of neighbours, or the mean where input is late by turns."""
+    profiler slows later ones. Of a long run each is the median of neighbours, a mean where input is late by turns."""
     found: dict[int, list[float]] = defaultdict(list)
     rows = report.whole_run
     if not isinstance(rows, WholeRunRows) or (report.run.device_type != "cpu" and rows.behind_ms is not None):
