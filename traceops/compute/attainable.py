@@ -76,11 +76,9 @@ H200 = Rates(
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory.
-
-    half: the type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where
-    the rates are from; own: measured on this machine.
-    """
+    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory. half: the
+    type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where the rates
+    are from; own: measured on this machine."""
 
     name: str
     tensor: float = 1.0
@@ -183,7 +181,6 @@ def _with_own(known: Gpu, device: str, own: Rates) -> Gpu:
 
 # The table of this machine's GPU, which traceops doctor --compute measures and keeps.
 
-
 KEPT = "gpus"
 _LARGEST_BYTES = 1 << 20
 
@@ -239,7 +236,6 @@ def kept_fingerprint() -> str:
 
 
 # Of the H200.
-
 
 _FIXED_NS = {  # of any kernel, however little it does: beginning, ending, and what its blocks wait for
     "product": 1_800.0, "convolution": 2_500.0, "attention": 3_500.0, "norm": 2_000.0, "softmax": 2_500.0,

@@ -440,7 +440,6 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
 # for each event that was recorded: the replay tries both at several paces, and the paces at which the replayed step
 # takes as long as an unprofiled one are the run's.
 
-
 Floats = NDArray[np.float64]
 
 PACES = (0.25, 0.4, 0.6, 0.85, 1.0)  # of the recorded time that the host needs without the profiler

@@ -33,7 +33,6 @@ _PRODUCT = re.compile(
 )
 _ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
 
-
 _AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
 _NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
 
@@ -135,7 +134,6 @@ def few_rows_of(kernel: str) -> int:
 
 
 # Kernels without an operator, as a CUDA graph replays them: each block of torch's kernels takes as many elements.
-
 
 _ELEMENTWISE = re.compile(
     r"^(?:void )?at::native::(?:(?P<way>vectorized|unrolled)_)?elementwise_kernel<(?:128, (?P<each>\d+))?(?P<rest>.*)"

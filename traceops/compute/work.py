@@ -58,10 +58,8 @@ class Attention(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings.
-
-    at_most: rows of the inputs may be unused, as in a buffer of experts that is sized for the worst case.
-    """
+    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings. at_most:
+    rows of the inputs may be unused, as in a buffer of experts that is sized for the worst case."""
 
     kind: Kind
     flops: float = 0.0

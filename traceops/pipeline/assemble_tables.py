@@ -39,9 +39,6 @@ from traceops.report.tables import BlockingCallRow, CopyRow, KernelRow
 from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import ended_cupti, manifest_ranks
 
-# What the average rank runs in a step, and the steps without the profiler: what comparing two runs needs.
-
-
 MOST_ROWS = 500  # of kernels, and of operators
 
 
@@ -276,9 +273,6 @@ def _experts_row(run: CrossRank, own: Experts) -> ExpertsRow:
             for times in own.times
         ),
     )
-
-
-# How much a run gets done a second: samples, tokens, floating point operations.
 
 
 _TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  # fp32 may run as tf32
