@@ -79,10 +79,8 @@ def place_of(number: int) -> int:
 
 
 def read_pulses(path: Path, after: int = -1, most: int = SLOTS) -> list[Pulse]:
-    """The pulses numbered above `after`, the latest `most` of them; none where there is no such file.
-
-    All of them where the file was begun anew since, as a capture does that opens after the observer.
-    """
+    """The pulses numbered above `after`, the latest `most` of them; none where there is no such file. All of them where
+    the file was begun anew since, as a capture does that opens after the observer."""
     try:
         with path.open("rb", buffering=0) as file:
             magic, _, _, count = HEAD.unpack(file.read(SIZE)[: HEAD.size])

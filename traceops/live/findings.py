@@ -157,7 +157,6 @@ HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 # Causes that show only by what is missing: they are named later than others.
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
 
-
 _WAITS_SIGMA, _WAITS_PART = 3.0, 0.15
 _WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
 # Groups of kinds of core/live_pulses.py, and the cause where one grows.
@@ -217,11 +216,9 @@ class Cause(Struct, frozen=True):
 
 
 def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
-    """The causes that the evidence of some ranks shows, those among them that changed most; at least one.
-
-    Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
-    work and the others wait; all ranks do more of all; all wait longer, and no host does more.
-    """
+    """The causes that the evidence of some ranks shows, those among them that changed most; at least one. Three
+    explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of work and
+    the others wait; all ranks do more of all; all wait longer, and no host does more."""
     outer = _from_outside(ranks)
     return [outer] if outer is not None else _by_likelihood(ranks)
 

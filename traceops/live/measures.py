@@ -319,9 +319,7 @@ def held_at_peaks(pulses: Sequence[Pulse]) -> float:
 
 def steady_growth(sizes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """By how much per minute a size grows all the time, of late, and for how many minutes it may be taken to go on.
-
-    None where it does not grow. sizes: seconds, and bytes.
-    """
+    None where it does not grow. sizes: seconds, and bytes."""
     end, job_s = sizes[-1][0], sizes[-1][0] - sizes[0][0]
     for seconds, minutes in _GROWS_S.items() if job_s >= _GROWS_AFTER_S else ():
         recent = [(at, size) for at, size in sizes if end - at <= seconds]

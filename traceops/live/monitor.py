@@ -225,10 +225,8 @@ class _Sources:
 
 
 class Monitor:
-    """Beside one run, in another process than its ranks: nothing it does or suffers reaches them.
-
-    say: a line for the user. post: each detection's document, for a webhook. windows: as `Trigger`.
-    """
+    """Beside one run, in another process than its ranks: nothing it does or suffers reaches them. say: a line for the
+    user. post: each detection's document, for a webhook. windows: as `Trigger`."""
 
     def __init__(
         self,

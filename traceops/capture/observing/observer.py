@@ -112,11 +112,9 @@ _MOST_WEIGHT = 4.0  # of the time between two looks: what one sample may stand f
 
 
 class Observer:
-    """One rank's; made where its first step begins, on the thread that trains.
-
-    folder: of the rank, in the run folder. None of its errors reaches the training or ends the capture: it ends
-    itself, and `trouble` says why. live: write pulses for a monitor too (`core/live_pulses.py`).
-    """
+    """One rank's; made where its first step begins, on the thread that trains. folder: of the rank, in the run folder.
+    None of its errors reaches the training or ends the capture: it ends itself, and `trouble` says why. live: write
+    pulses for a monitor too (`core/live_pulses.py`)."""
 
     def __init__(
         self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None, *, live: bool = False
