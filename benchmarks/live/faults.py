@@ -321,6 +321,11 @@ class _Nodes:
         lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
         self.send(f"PATCH / HTTP/1.1\r\n{lines}\r\n".encode() + body)
 
+    def patch_oddly(self) -> None:
+        """Requests that no relay makes."""
+        for head in (7, [7], [["rank_7/steps.bin", -5, 3]], [[1, 2, 3]]):
+            self.patch(head)
+
 
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
@@ -339,7 +344,7 @@ NODES: dict[str, Callable[[_Nodes], object]] = {
     "a request without an end": lambda nodes: nodes.patch([["rank_1/steps.bin", 0, 3]], 1 << 60),
     "another node's rank": lambda nodes: nodes.patch([["rank_1/steps.bin", 0, 3]]),
     "a file out of the folder": lambda nodes: nodes.patch([["rank_1/../../x", 0, 3]]),
-    "odd pieces": lambda nodes: [nodes.patch(head) for head in (7, [7], [["rank_7/steps.bin", -5, 3]], [[1, 2, 3]])],
+    "odd pieces": _Nodes.patch_oddly,
     "the rank starts anew": lambda nodes: GeneratedRank(nodes.other / "rank_1", 1, nodes.random),
 }  # fmt: skip
 
