@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from traceops.core.arrays import FEW_ROWS, Int, alike, is_in, native, numbered, union, uniques
 from traceops.traces.model import Events
 
-# Groups rows by what some of their columns hold, without sorting where the values are few.
-
-
 _CELLS_A_ROW = 4  # a table of so many cells a row costs less than sorting the rows
 
 
@@ -473,10 +470,8 @@ def _which(name: str) -> bool:
 
 def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> NDArray[np.bool_]:
     """Which of the names the pattern finds; with `words`, every name that it can find has one of these, in any case.
-
     Names of kernels are long, and to look for a word first takes a tenth of the time. Ranks of a run have the same
-    names, and most of them are asked for again.
-    """
+    names, and most of them are asked for again."""
     return _found_in(events.names, pattern, words)
 
 

@@ -16,9 +16,6 @@ from traceops.measure.host_rows import Nesting, groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import CommArgs, Events
 
-# Which kernels (operators, on a CPU) take the device's time.
-
-
 KernelKind = Literal["compute", "comm", "memory"]
 
 _MOST_BLOCKS = 1 << 40  # of one launch; sums over a trace stay within 64 bits
@@ -27,11 +24,9 @@ KIND_NAMES: dict[int, KernelKind] = {COMPUTE: "compute", COMM: "comm", MEMORY: "
 
 
 class KernelStats(Struct, frozen=True, gc=False):
-    """All launches of one name on one rank inside the steps; durations in µs.
-
-    `blocks` are the thread blocks of all its launches together, -1 where the trace does not say. `grid` is that of its
-    longest launch, an operator's input shapes on a CPU; empty where the trace does not say.
-    """
+    """All launches of one name on one rank inside the steps; durations in µs. `blocks` are the thread blocks of all its
+    launches together, -1 where the trace does not say. `grid` is that of its longest launch, an operator's input shapes
+    on a CPU; empty where the trace does not say."""
 
     name: str
     kind: str
@@ -107,11 +102,9 @@ MOST_OPERATORS = 500
 
 
 class KernelLaunches(Struct, frozen=True, gc=False):
-    """Launches of one kernel from one operator, over the steps of one rank.
-
-    `operator` is the innermost around the launch, '' outside any (on a CPU the operator itself runs).
-    `place` is where in its step it is launched on average: 0 the first launch, 1 the last.
-    """
+    """Launches of one kernel from one operator, over the steps of one rank. `operator` is the innermost around the
+    launch, '' outside any (on a CPU the operator itself runs). `place` is where in its step it is launched on average:
+    0 the first launch, 1 the last."""
 
     name: str
     kind: KernelKind

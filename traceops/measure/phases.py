@@ -114,13 +114,9 @@ def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray
     return updated
 
 
-# Whether gradients are synchronised while backward runs.
-
-
 NO_BACKWARD = np.iinfo(np.int64).min
 # Wrappers whose very purpose is to synchronise inside backward.
 _PROMISES = re.compile(r"^(DistributedDataParallel\.forward|FullyShardedDataParallel\.forward|FSDP::)")
-
 
 _DDP = re.compile(r"^DistributedDataParallel\.forward")
 # The call that gives a collective to gloo's threads, which begin it when they have a core: maybe after backward.
@@ -238,11 +234,9 @@ _GRAPHS = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 
 
 class InferencePass(Struct, frozen=True):
-    """One pass of a rank; ns. `requests` and `tokens` as its annotation says, None where it does not.
-
-    `device_start` to `device_end` is from its first kernel's begin to its last one's end, `busy` how much of it the
-    device ran something. `graphs`: launches of CUDA graphs.
-    """
+    """One pass of a rank; ns. `requests` and `tokens` as its annotation says, None where it does not. `device_start` to
+    `device_end` is from its first kernel's begin to its last one's end, `busy` how much of it the device ran something.
+    `graphs`: launches of CUDA graphs."""
 
     kind: PassKind
     requests: int | None

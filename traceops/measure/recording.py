@@ -23,9 +23,6 @@ from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows,
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events, TraceMeta
 
-# What the profiler itself cost a run's steps.
-
-
 SLOWED = 1.10  # times the step without the profiler, from which it is told
 _GRAPH_LAUNCH = re.compile("GraphLaunch")
 _EVER = np.iinfo(np.int64).max
@@ -34,11 +31,9 @@ _AS_SHORT = 1.1  # times the unprofiled step
 
 
 def profiler_slowdown(manifest: dict[str, Any]) -> float | None:
-    """Profiled ÷ unprofiled step time of the same run, None where one of them is not known.
-
-    None too where some of the profiled ones are a program's first steps: those take longer without a profiler as well.
-    And where some are as short as without it and others far longer: the profiler is in all of them.
-    """
+    """Profiled ÷ unprofiled step time of the same run, None where one of them is not known. None too where some of the
+    profiled ones are a program's first steps: those take longer without a profiler as well. And where some are as short
+    as without it and others far longer: the profiler is in all of them."""
     if first_steps_profiled(manifest) or some_profiled_as_short(manifest):
         return None
     profiled, plain = manifest.get("profiled_step_ms"), manifest.get("unprofiled_step_ms")

@@ -99,12 +99,9 @@ def packing_of(head: bytes, name: str) -> Packing | None:
 
 
 def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
-    """Yield the file's bytes unpacked; `first` has been read of it.
-
-    A few kB can hold gigabytes, so no more is read than `MOST_TIMES` the packed size, and `AT_LEAST` of small files.
-
-    Raises Damaged after the last byte that is read where the stream is cut off or corrupt, or holds more.
-    """
+    """Yield the file's bytes unpacked; `first` has been read of it. A few kB can hold gigabytes, so no more is read
+    than `MOST_TIMES` the packed size, and `AT_LEAST` of small files. Raises Damaged after the last byte that is read
+    where the stream is cut off or corrupt, or holds more."""
     try:
         size = os.fstat(file.fileno()).st_size
     except OSError:  # of a store
@@ -301,12 +298,9 @@ def read_whole(path: str, most: int = LARGEST_DOCUMENT) -> bytes:
 
 
 def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
-    """Yield the file's bytes, unpacked where it starts like gzip, xz, bzip2 or zstd, whatever its name says.
-
-    A zip archive of one file is unpacked where `name` ends so.
-
-    Raises Damaged after the last readable byte where the packed stream is cut off or corrupt.
-    """
+    """Yield the file's bytes, unpacked where it starts like gzip, xz, bzip2 or zstd, whatever its name says. A zip
+    archive of one file is unpacked where `name` ends so. Raises Damaged after the last readable byte where the packed
+    stream is cut off or corrupt."""
     first = file.read(CHUNK_BYTES)
     while 0 < len(first) < LONGEST_MAGIC and (more := file.read(CHUNK_BYTES)):
         first += more
@@ -316,9 +310,6 @@ def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
     while first:
         yield first
         first = file.read(CHUNK_BYTES)
-
-
-# Runs an iterator a few items ahead in a thread, so that reading and unzipping overlap with what is made of them.
 
 
 Item = TypeVar("Item")

@@ -67,9 +67,7 @@ class _NodeFiles(Struct):
 
 class Collector:
     """Listens from the start of the run, so that no node has to wait for this one. Raises OSError where it cannot.
-
-    anywhere: this is the first node for certain, whatever addresses it has.
-    """
+    anywhere: this is the first node for certain, whatever addresses it has."""
 
     def __init__(
         self, folder: Path, run: str, address: str, port: int, *, anywhere: bool = False, secret: str = ""
@@ -285,10 +283,8 @@ class Unreachable(Exception):
 
 
 class Sent(Struct):
-    """files, bytes: that are with the first node now, in `folder` there. left: files that are not, with why.
-
-    shared: that folder is the same as here.
-    """
+    """files, bytes: that are with the first node now, in `folder` there. left: files that are not, with why. shared:
+    that folder is the same as here."""
 
     files: int = 0
     bytes: int = 0

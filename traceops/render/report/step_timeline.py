@@ -32,10 +32,8 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
 
 
 def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
-    """What the script takes: names, roles, and of each step its number and all else in base64.
-
-    first: the place of the step that is shown at first. ranks: of the run, of which these may be a few.
-    """
+    """What the script takes: names, roles, and of each step its number and all else in base64. first: the place of the
+    step that is shown at first. ranks: of the run, of which these may be a few."""
     steps = [{"step": step.step, "data": _blob(step)} for step in detail.steps]
     return {
         "names": list(detail.names),
