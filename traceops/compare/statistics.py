@@ -272,6 +272,14 @@ def drift(series: Float) -> float:
     return float(np.std([np.mean(part) for part in np.array_split(level, _STRETCHES)], ddof=1))
 
 
+def rounds_of(series: Float) -> Float:
+    """Of each step the mean of the round that it begins: of as many steps as lie from one far step to the next."""
+    far = far_from_median(series)
+    begins = far[np.diff(far, prepend=-2) > 1]
+    size = int(np.median(np.diff(begins))) if len(begins) > 2 else 1
+    return np.convolve(series, np.full(size, 1.0 / size), "valid") if 2 * size <= len(series) else series
+
+
 def far_from_median(series: Float) -> NDArray[np.intp]:
     """Positions of steps further than 5 robust standard deviations, and than a tenth, above the median."""
     if len(series) < 4:

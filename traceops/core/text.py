@@ -8,11 +8,11 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Collection, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from traceops.words.catalogue import texts
 
@@ -45,6 +45,41 @@ class _Pattern:
 def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """The regular expression, for a module whose expressions most runs never use: to compile them takes long."""
     return cast("re.Pattern[str]", _Pattern(text, flags))
+
+
+# Lines of a log repeat but for their numbers: what reads no number in them judges each shape of a line once.
+
+
+_Told = TypeVar("_Told")
+_DIGITS = bytes.maketrans(b"0123456789", b"3333333333")
+_MOST_SHAPES, _LONGEST_SHAPE = 1 << 11, 1 << 10
+
+
+def by_shape(judge: Callable[[str], _Told]) -> Callable[[str], _Told]:
+    """The same judgement, made once for texts that differ in digits only. It is given the shape, in which each digit
+    is 3, so it may not ask for another digit. Long texts are judged each, and the shapes that are kept are limited."""
+    known: dict[bytes, _Told] = {}
+
+    @wraps(judge)
+    def judged(text: str) -> _Told:
+        shape = text.encode("utf-8", "surrogatepass").translate(_DIGITS)
+        try:
+            return known[shape]
+        except KeyError:
+            told = judge(shape.decode("utf-8", "surrogatepass"))
+        if len(shape) <= _LONGEST_SHAPE:
+            if len(known) >= _MOST_SHAPES:
+                known.clear()
+            known[shape] = told
+        return told
+
+    return judged
+
+
+def perhaps_in(of_words: Iterable[tuple[str, _Told]]) -> Callable[[str], tuple[_Told, ...]]:
+    """A look for those whose word a text may hold: it does, but for the digits."""
+    shapes = [(word.encode().translate(_DIGITS).decode(), of_word) for word, of_word in of_words]
+    return by_shape(lambda text: tuple(of_word for shape, of_word in shapes if shape in text))
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core.rule import Bounds
-from traceops.core.text import pattern
+from traceops.core.text import pattern, perhaps_in
 from traceops.hangs.crash_kinds import TABLE, CrashKind, Kind, Says
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.stack_activity import is_own
@@ -225,7 +225,7 @@ def _wordings(kinds: Iterable[Kind]) -> Iterator[Wording]:
 
 # In this order: the first that fits says what a message is.
 WORDINGS: tuple[Wording, ...] = tuple(_wordings(TABLE.kinds))
-_BY_FIRST_WORD = tuple((wording.words[0], wording) for wording in WORDINGS)  # `in` is a tenth of a call's cost
+_perhaps_in = perhaps_in((wording.words[0], wording) for wording in WORDINGS)
 # One-line messages that the log's other rules do not know, and that are a crash without a traceback too.
 ALONE = frozenset(kind.kind for kind in TABLE.kinds if "alone" in kind.flags)
 # What follows from another's failure as often as it is one: told only where nothing else failed.
@@ -258,8 +258,8 @@ _OPTION = pattern(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
 
 def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
     """What a message is a case of; None where it is no known crash. raised: it is the end of a traceback."""
-    for word, wording in _BY_FIRST_WORD:
-        if word in text and wording.is_in(text):
+    for wording in _perhaps_in(text):
+        if wording.is_in(text):
             return "store_reused" if wording.kind == "rendezvous" and _too_many(text) else wording.kind
     if not raised:
         return None
@@ -289,20 +289,15 @@ def only_said(text: str, words: str) -> bool:
 
 def told_alone(text: str) -> bool:
     """Whether a line by itself tells of a crash."""
-    words = [word for word in _ALONE_BY_WORD if word in text]
-    if not words or text.lstrip().startswith(_CODE):
+    alone = [wording for wording in _perhaps_in(text) if wording.kind in ALONE]
+    if not alone or text.lstrip().startswith(_CODE):
         return False
-    told = [word for word in words if any(wording.is_in(text) for wording in _ALONE_BY_WORD[word])]
-    return any(not only_said(text, word) for word in told)
+    return any(wording.is_in(text) and not only_said(text, wording.words[0]) for wording in alone)
 
 
-# Of `ALONE` by their first word: most lines hold none of these, and there are many lines.
-_ALONE_BY_WORD = {
-    word: tuple(wording for wording in WORDINGS if wording.kind in ALONE and wording.words[0] == word)
-    for word in dict.fromkeys(wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
-}
+_ALONE_WORDS = (wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`, and of each line.
-NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_BY_WORD, *(x[1] for x in LINES))))
+NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_WORDS, *(x[1] for x in LINES))))
 
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.

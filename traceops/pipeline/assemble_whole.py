@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import overall_busbw
@@ -454,6 +455,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
                     median_ms=_rounded(median(known)),
                     most_ms=_rounded(float(known.max())),
                     recorded=bool(np.count_nonzero(~run.timed[begin : begin + size])),
+                    mean_ms=_rounded(float(known.mean())) if run.by_turns and size > 1 else UNSET,
                 )
 
 

@@ -188,6 +188,7 @@ class StepsRow(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: NotNegative
     most_ms: NotNegative
     recorded: bool = False
+    mean_ms: NotNegative | msgspec.UnsetType = msgspec.UNSET
 
 
 class OwnProfilerRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.words import STEP, WINDOW, NoReplay, StepsBy, StepWords
+from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.recording import SLOWED
 from traceops.report.rows import NotNegative, Number
 from traceops.report.step_times import BubbleTimes, Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
@@ -105,6 +106,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay | None = None
     no_replay: NoReplay | None = None
     hta_failed: dict[str, str] = {}
+    hta_agreement: HtaAgreement | msgspec.UnsetType = msgspec.UNSET
     notes: tuple[str, ...] = ()
 
     @property

@@ -341,7 +341,8 @@ def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, ot
 
 
 def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
-    """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats."""
+    """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats.
+    Few trainings may be alike by luck, so their means must also be as far apart as launches alone make them."""
     sides = [
         [t.step_ms if not t.samples_per_s else 1e3 / t.samples_per_s for t in trials if t.point == place and t.step_ms]
         for place in (best, other)
@@ -351,7 +352,8 @@ def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | N
     error = sum(statistics.variance(side) / len(side) for side in sides) ** 0.5
     df = sum(len(side) for side in sides) - 2
     gap = abs(statistics.fmean(sides[0]) - statistics.fmean(sides[1]))
-    return bool(gap > quantile(_SURE, df) * error)
+    least = _LAUNCHES_PCT / 100 * statistics.fmean(sides[0]) / min(map(len, sides)) ** 0.5
+    return bool(gap > max(quantile(_SURE, df) * error, least))
 
 
 def _why(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> tuple[LedgerDifference, ...]:

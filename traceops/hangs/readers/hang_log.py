@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
+from traceops.core.text import by_shape
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.launchers import Exit, Exits
@@ -67,7 +68,7 @@ class Beginnings:
     def take(self, number: int, body: str, failed: bool) -> None:
         """A line that says something."""
         self._said += 1
-        letters = "".join(filter(str.isalpha, body[:_SEARCHED]))[:_COMPARED]
+        letters = _letters(body[:_SEARCHED])
         if len(self._head) < 2:
             self._head.append(letters)
             self._ordinary = len(letters) < _FEWEST or letters in self._head[:-1]
@@ -79,6 +80,11 @@ class Beginnings:
                 self.found.append(self._begun)
                 self._most_said, self._said = max(self._most_said, self._said - 2), 2
         self._begun = number if letters == self._head[0] and not self._ordinary else 0
+
+
+@by_shape
+def _letters(head: str) -> str:
+    return "".join(filter(str.isalpha, head))[:_COMPARED]
 
 
 # Starts that did not get past a program's imports, where a later one of the same file did: by its tracebacks alone.

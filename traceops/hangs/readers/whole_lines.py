@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple
 
+from traceops.core.text import by_shape
 from traceops.hangs.crashes import memory_message
 from traceops.hangs.readers.messages import BY_RANK, RANK_LINE, WORK
 from traceops.hangs.readers.prefixes import LearnedPrefixes, common_prefix, host_prefix, plain, without_prefixes
@@ -116,6 +117,7 @@ _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line; or goes on there, '… because of the following error:'.
 _TO_COME = re.compile(_GRAMMAR["to_come"])
 # VS Code's debugger: the exception's name, its message in the next line.
+_BY_EDITOR = ("Exception has occurred: ", "发生异常: ")
 _IN_EDITOR = re.compile(
     r"^(?:Exception has occurred|发生异常): ([A-Za-z_][\w.]{0,200})(?:\s{1,8}\(note: .{0,200}\))?\s{0,8}$"
 )
@@ -144,7 +146,8 @@ class LogicalLines:
         said, line = line, self._learned.without(without_prefixes(plain(line)))
         if not line and "%|" in said:  # a progress bar, and nothing behind it
             return
-        line = _IN_EDITOR.sub(r"\1:", line)
+        if line.startswith(_BY_EDITOR):
+            line = _IN_EDITOR.sub(r"\1:", line)
         if self._held:
             if self._continues(line):
                 self._held.append(self._said_in(line))
@@ -242,6 +245,7 @@ def _end_of_labels(line: str, begin: int = 0) -> int:
     return begin
 
 
+@by_shape
 def _begins(line: str) -> bool:
     if len(line) > _LONGEST:
         return False
