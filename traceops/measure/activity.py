@@ -91,7 +91,7 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
     if not len(rows) or np.count_nonzero(named(events, ONE_WAY).take(events.name[rows])):
         return None
     rows = rows[events.ts[rows].argsort(kind="stable")]
-    # when each exchange began and ended: after the thread's waits for the device, and before it copies back
+    # Each exchange begins after the thread's waits for the device and ends before it copies back.
     start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
     copies = events.in_cats(*DEVICE_MEMORY_CATS).nonzero()[0]
     back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
@@ -99,7 +99,7 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
     waits = host.waits_of_exchanges
     for tid in uniques(events.tid[rows]):
         own = (events.tid[rows] == tid).nonzero()[0]
-        # the first of sorted moments at or after each of `since`; the end of time where there is none
+        # Return the first of sorted moments at or after each of `since`; the end of time where there is none.
         moments = np.sort(events.ts[calls[events.tid[calls] == tid]])
         padded: Int = np.append(moments, np.iinfo(np.int64).max)
         first: Int = padded[moments.searchsorted(start[own])]
@@ -291,7 +291,7 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # An operator that calls a collective or waits for one (wait_tensor in DTensor's aten::addmm) does so inside.
-    # which rows have one of `inner` begin inside them on their thread
+    # Mark the rows in which one of `inner` begins on their thread.
     held = np.zeros(len(ops), dtype=bool)
     for tid in uniques(events.tid[calls]):
         mine = (events.tid[ops] == tid).nonzero()[0]

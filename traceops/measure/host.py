@@ -371,7 +371,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     tid = host.events.tid.take(rows)
     if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()
-    # when all these threads are outside of all events
+    # Find when all these threads are outside of all events.
     inside = merge(*(one.inside for one in seen))
     start, end = inside.end[:-1], inside.start[1:]
     long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)

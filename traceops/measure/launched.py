@@ -89,7 +89,7 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     done = events.ts[done[(events.ts[done] >= begin) & (events.ts[done] < over) & (events.dur[done] > _SHORT_WAIT_NS)]]
     behind = launched.searchsorted(done, side="right") - 1
     waits[behind[behind >= 0]] = True
-    # by how much each interval prolongs the union of those that began before it
+    # Measure by how much each interval prolongs the union of those that began before it.
     start = activity.start[mine]
     end = activity.end[mine]
     order = start.argsort(kind="stable")

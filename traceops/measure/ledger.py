@@ -244,7 +244,7 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
             overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
             source="hta",
         )
-    # the same four numbers over the device time of all steps, CPU runs included
+    # Compute the same four numbers over the device time of all steps, CPU runs included.
     first, last = int(steps.edges[0]), int(steps.edges[-1])
     kernel_time = last - first
     if kernel_time <= 0:
