@@ -315,7 +315,7 @@ def find_float32(kernels: Kernels) -> None:
     slow = kernels.free(
         lambda one: one.kind in ("product", "convolution") and one.work.bytes is not None and _is_float(one)
         and one.unit in ("simt", "other") and one.work.flops > 0 and _is_wide(one)
-        and (one.kind == "product" or kernels.gpu.convolves_in_tf32)
+        and (one.kind == "product" or not kernels.gpu.is_amd)
     )  # fmt: skip
     slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
     slow = [one for one in slow if not _slow_in_any_type(one, kernels)]
@@ -465,16 +465,31 @@ def find_at_limit(kernels: Kernels) -> None:
 
 
 def find_idle_processors(kernels: Kernels) -> None:
-    """Long kernels of fewer blocks than the GPU has processors."""
+    """Long kernels of fewer blocks than the GPU has processors, and slow products of few tiles."""
     processors = kernels.gpu.processors
     few = kernels.free(lambda one: _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"))
+    blocks = {id(one): one.use.blocks for one in few}
+    for one in kernels.free(lambda one: one.over_ns > _MUCH_OVER * one.ns > _MUCH_OVER * _LONG_NS * one.launches):
+        if 0 < (tiles := _tiles(one)) < processors // 8:
+            few.append(one)
+            blocks[id(one)] = tiles
     saved = 0.0
     for one in few:
-        share = _OF_IDLE if one.use.blocks > processors // 4 else 1.0  # of so few, each has far too much to do
-        saved += share * min(one.ns * (1 - one.use.blocks / processors), one.over_ns or one.ns)
+        share = _OF_IDLE if blocks[id(one)] > processors // 4 else 1.0  # of so few, each has far too much to do
+        saved += share * min(one.ns * (1 - blocks[id(one)] / processors), one.over_ns or one.ns)
     if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda one: one.ns)
-        kernels.claim("low_occupancy", few, saved, sizes=(most.use.blocks, processors))
+        kernels.claim("low_occupancy", few, saved, sizes=(blocks[id(most)], processors))
+
+
+_MUCH_OVER = 0.75  # of its time
+_TILE = 128
+
+
+def _tiles(one: Judged) -> int:
+    """In how many tiles of usual size the result of a product is made; 0 for other operators."""
+    made = one.work.product
+    return 0 if made is None else made.batch * -(-made.rows // _TILE) * -(-made.columns // _TILE)
 
 
 def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
@@ -490,7 +505,7 @@ _LEAST_CHANNELS = 8
 def find_channels_first(kernels: Kernels) -> None:
     """Convolutions whose input has channels first: conversions around them, and slower kernels between."""
     convolutions = kernels.free(lambda one: one.kind == "convolution" and _channels_first(one))
-    if not convolutions:
+    if not convolutions or kernels.gpu.is_amd:
         return
     saved, uses = 0.0, []
     for one in convolutions:
