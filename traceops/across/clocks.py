@@ -61,11 +61,9 @@ class ClockAlignment(Struct, frozen=True):
 def align_clocks(
     ranks: Sequence[RankSummary], matching: MatchedCollectives, hosts: Mapping[int, str | None] | None = None
 ) -> ClockAlignment:
-    """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups.
-
-    Ranks of one host share its clock: they get the median of their fits, unless their own ends
-    contradict that (a trace whose times were shifted), and one without anchors gets another's.
-    """
+    """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups. Ranks of one
+    host share its clock: they get the median of their fits, unless their own ends contradict that (a trace whose times
+    were shifted), and one without anchors gets another's."""
     ends = {summary.rank: summary.comm.end for summary in ranks}
     anchors: dict[int, dict[int, int]] = {rank: {} for rank in ends}
     together = _end_together(ranks, matching)
@@ -224,11 +222,9 @@ def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> n
 def without_late_ends(
     matching: MatchedCollectives, ranks: Sequence[RankSummary], clocks: ClockAlignment
 ) -> MatchedCollectives:
-    """The same with waiting on hosts ended where the last member came, on the common clock.
-
-    Kernels of a collective end together, so that what a rank spends beyond the shortest is waiting. A backend's
-    thread on a busy CPU may end milliseconds after the others: that is no waiting for a rank.
-    """
+    """The same with waiting on hosts ended where the last member came, on the common clock. Kernels of a collective end
+    together, so that what a rank spends beyond the shortest is waiting. A backend's thread on a busy CPU may end
+    milliseconds after the others: that is no waiting for a rank."""
     on_cpu = {summary.rank for summary in ranks if summary.exchanges_on_host} - set(clocks.unaligned)
     if not on_cpu:
         return matching
@@ -255,9 +251,6 @@ def _until_last_came(collective: Collective, begin: dict[int, list[int]]) -> Col
         wait_ns=tuple(min(wait, last - moment) for wait, moment in waits),
         came_last=None if collective.is_rooted else collective.members[came.index(last)][0],
     )
-
-
-# Whether a thread that went on before its collective's recorded end had waited for it: the other ranks tell.
 
 
 def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> list[RankSummary]:
@@ -298,7 +291,6 @@ def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
 
 # The collectives in which ranks first met in a window that marks no steps: they show when each began to record.
 
-
 FIRST_MEETING = "the first between its ranks, which shows how far apart they began to record"
 
 
@@ -337,7 +329,6 @@ def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSum
 
 
 # The root of a broadcast, reduce, gather or scatter: traces do not name it, but who waits for whom tells it.
-
 
 _FROM_ROOT = re.compile(r"broadcast|^scatter", re.I)
 _EXPLAINED = 0.9  # of the waiting, that a root must explain

@@ -20,17 +20,12 @@ from traceops.measure.steps import usual_steps
 from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import ended_cupti, last_recorded
 
-# Where the steps behind a window begin: its light window is near it, and light windows that follow are far away.
-
-
 _NEAR = 3  # steps from the last recorded one to the first of the light window
 
 
 def last_of_window(recorded: NDArray[np.int64], last: int) -> int:
-    """The last recorded step of a window that ends with step `last`, and of the light window right behind it.
-
-    recorded: numbers of the steps in which anything of ours or a profiler of the script's own recorded, in order.
-    """
+    """The last recorded step of a window that ends with step `last`, and of the light window right behind it. recorded:
+    numbers of the steps in which anything of ours or a profiler of the script's own recorded, in order."""
     for step in recorded[recorded > last].tolist():
         if step - last > _NEAR:
             break
@@ -150,7 +145,6 @@ def _usual_ms(run: WholeRun, steps: Mask) -> float:
 
 # The steps right before a window, where nothing was recorded: those that its own are held to.
 
-
 _NEAREST = 6  # as many as a schedule times before its window
 _LEAST_BEFORE = 3
 
@@ -165,9 +159,6 @@ def steps_before(run: WholeRun, window: Collection[int]) -> Int:
     recorded = np.flatnonzero(~run.timed & ~np.isnan(run.step_ms))
     nearest = nearest[nearest > max(recorded[recorded < nearest[-1]], default=-1)]
     return nearest if len(nearest) >= _LEAST_BEFORE else nearest[:0]
-
-
-# Whether the recorded steps are unlike the run: it had not settled yet, or became slower behind them.
 
 
 _NEAR_ENOUGH = 4  # timed steps just before the window
@@ -187,11 +178,9 @@ class EarlyWindow(Struct, frozen=True):
 
 
 def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
-    """window: numbers of the recorded steps that count; others may have been recorded before and after.
-
-    Later steps may also be the longer ones. None where those before the window or its own take about as long as the
-    later ones, or where too few tell.
-    """
+    """window: numbers of the recorded steps that count; others may have been recorded before and after. Later steps may
+    also be the longer ones. None where those before the window or its own take about as long as the later ones, or
+    where too few tell."""
     step = run.step_ms
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
     recorded = recorded[recorded > 0]  # the first step is the program's start
@@ -228,9 +217,6 @@ def much_longer(typical_ms: float, recorded_ms: float | None) -> float | None:
 def is_unlike(run: WholeRun, window: Collection[int], recorded_ms: float) -> bool:
     """Whether what the recorded steps show need not hold for the run."""
     return much_longer(run.typical_ms, recorded_ms) is not None or early_window(run, window) is not None
-
-
-# On what the host spends the steps before an early window, and no later ones: a warm-up, a finder, a first report.
 
 
 _MOST_OF = 0.5  # of what these steps take longer

@@ -21,9 +21,6 @@ from traceops.measure.phases import AFTER, UPDATED
 from traceops.measure.summary import CommEvents, RankSummary
 from traceops.traces.model import CommArgs
 
-# What a process group is for, as far as what it does in which pass says.
-
-
 OperationKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "other"]
 _KINDS: tuple[tuple[OperationKind, re.Pattern[str]], ...] = (
     ("all_reduce", re.compile(r"all_?reduce", re.I)),
@@ -72,10 +69,8 @@ def computed_by(names: Iterable[str], on_gpu: bool, has_backward: bool) -> Compu
 
 class Moved(Struct):
     """What one group moved: how many calls, and elements, by kind and pass, in `steps` steps of one member.
-
-    `without_size` are calls whose size is not known, `uneven` all-to-alls that take in another
-    amount than they give out.
-    """
+    `without_size` are calls whose size is not known, `uneven` all-to-alls that take in another amount than they give
+    out."""
 
     steps: int = 1
     computed: Computed = Computed()
@@ -174,9 +169,6 @@ def _in_layers(moved: Moved) -> bool:
 
 def _only_flags(moved: Moved) -> bool:
     return not moved.without_size and moved.largest < _TINY
-
-
-# Which of a rank's collectives reduce gradients.
 
 
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)

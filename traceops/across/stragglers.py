@@ -19,9 +19,6 @@ from traceops.core.arrays import median
 from traceops.measure.inventory import KernelStats
 from traceops.measure.summary import RankSummary
 
-# How likely it is that ranks which are alike look as late as one does.
-
-
 MOST_COMPARED = 128  # peers in the permutation test
 _SHUFFLES = 2000
 _SEED = 20200
@@ -42,21 +39,15 @@ def chance(own: Steps, others: NDArray[np.float64]) -> float:
     return (hits + 1) / (_SHUFFLES + 1)
 
 
-# Why a rank is late: what most of the waiting is charged to, or the work whose loss saves what its cure does.
-
-
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
 
 
 def cause_of(
     replays: Replays, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
 ) -> str:
-    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
-
-    A rank may be late for another reason. Those that wait for it let their hosts run ahead. Then that rank alone
-    shows idle time for its host, though its host is no slower than theirs. Such time does not count against the
-    cause.
-    """
+    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows. A rank may be late
+    for another reason. Those that wait for it let their hosts run ahead. Then that rank alone shows idle time for its
+    host, though its host is no slower than theirs. Such time does not count against the cause."""
     graph = replays.graph
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
     if not peers and (places := late_places(graph, rank)) is not None:
@@ -325,7 +316,6 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
 
 # A rank whose device is late, which nobody waits for because data loading takes as long on all.
 
-
 _OF_DEVICE = ("gpu_compute", "copy")  # the profiler slows hosts, so that one of them always comes last
 
 
@@ -340,9 +330,6 @@ def late_behind_loading(replays: Replays, lateness: Lateness) -> Straggler | Non
         return None
     late = straggler(in_time, lateness, worst, [worst])
     return late if late.cause in _OF_DEVICE else None
-
-
-# How much of what ranks compute would be saved if all of it went at the pace of the one whose sizes suit it best.
 
 
 _DIFFERS = 1.05  # times the blocks a launch of another rank: a kernel whose grid tells how much work it has

@@ -150,7 +150,7 @@ class Responder:
         daemon_thread("traceops-responder", self._answer_all, hears).start()
 
     def _answer_all(self) -> None:
-        # the script may have closed it and opened another under its number, which is not ours to read
+        # The script may have closed it and opened another file under its number, which is not ours to read.
         while os.path.samestat(os.fstat(self._requests), self._fifo) and (request := os.read(self._requests, 1)):
             try:
                 self._answer(request)
@@ -186,11 +186,9 @@ class Responder:
 
 
 def pulse() -> dict[str, Any]:
-    """What changes only if this process works: the main thread's place, collectives called, GPU allocations.
-
-    {"main": [[file, line, function, instruction], …] innermost first, "collectives": {group: sequence number},
-    "gpu_allocations": number, or null where no GPU is in use}.
-    """
+    """What changes only if this process works: the main thread's place, collectives called, GPU allocations. {"main":
+    [[file, line, function, instruction], …] innermost first, "collectives": {group: sequence number},
+    "gpu_allocations": number, or null where no GPU is in use}."""
     collectives = {}
     for group, name in _groups().items():
         try:

@@ -58,7 +58,11 @@ ANALYZE = Command(
             "--gpu", default="", metavar="NAME",
             help="the GPU that ran this, where the traces don't say: 'MI300X', 'H100'",
         ),
-        flag("--hta", help="compute HTA's tables with HTA itself: the same numbers, slower"),
+        flag("--hta", default=None, help="compute HTA's tables with HTA itself: the same numbers, slower"),
+        option(
+            "--no-hta", dest="hta", default=None, action="store_false",
+            help="do not check the tables of traces up to 50 MB with HTA's own code at the end, where it is installed",
+        ),
         flag("-v", "--verbose", help="show evidence, tables and what could not be checked too"),
         _QUIET,
     ),
@@ -131,7 +135,6 @@ _BASELINE_ACTIONS: dict[str, tuple[str, tuple[Option, ...]]] = {
         _PLOTLYJS,
     )),
 }  # fmt: skip
-
 
 _STORE = option(
     "--store", metavar="URL",
@@ -287,7 +290,6 @@ _OF_ANSWERS = (  # before the question or behind it
     _READERS,
     flag("-q", "--quiet", help="no progress"),
 )
-
 
 _ONE_RULE = option("rule", help="TO-S001")
 _RULES = option("rule", nargs="?", help="a rule's id or its beginning: TO-S")

@@ -62,10 +62,8 @@ _MOST_REASON = 300
 
 
 class Trainings(Struct):
-    """What is to be trained and what was; `ended` is the exit code where the user ended it, else 0.
-
-    command: what all share. train: runs one, returns its exit code.
-    """
+    """What is to be trained and what was; `ended` is the exit code where the user ended it, else 0. command: what all
+    share. train: runs one, returns its exit code."""
 
     folder: Path
     points: tuple[Point, ...]
@@ -113,7 +111,7 @@ class Trainings(Struct):
             self.ended = code
             Screen().say(_text("stopped", n=len(self.trials)))
             return None
-        # what came of a training, from its run.json
+        # Read the outcome of a training from its run.json.
         try:
             manifest: dict[str, Any] = json.loads(read_regular(plan.out / "run.json"))
         except (OSError, ValueError):

@@ -10,19 +10,26 @@ from typing import Literal
 Maker = Literal["NVIDIA", "AMD"]
 Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
 
-_SIMT = re.compile(
-    r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm"
-    r"|gemv\w*<(?:int, int, )?float, float",
-    re.IGNORECASE,
+# Searched in names in lower case: expressions that ignore case try each alternative at each place.
+_UNITS: tuple[tuple[Unit, re.Pattern[str]], ...] = (
+    ("tf32", re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_")),
+    (
+        "simt",
+        re.compile(
+            r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmsn|implicit_convolve_sgemm"
+            r"|gemv\w*<(?:int, int, )?float, float"
+        ),
+    ),
+    (
+        "half",
+        re.compile(
+            r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma"
+            r"|cutlass.*half"
+        ),
+    ),
+    ("fp64", re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd")),
+    ("fp8", re.compile(r"e4m3|e5m2|_qq|fp8")),
 )
-_TF32 = re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
-_HALF = re.compile(
-    r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma|cutlass.*half"
-    r"|bf16bf16|f16f16",
-    re.IGNORECASE,
-)
-_FP8 = re.compile(r"e4m3|e5m2|_qq|fp8", re.IGNORECASE)
-_FP64 = re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd", re.IGNORECASE)
 _UNALIGNED = re.compile(r"aligna?([12])(?!\d)", re.IGNORECASE)
 _LAYOUT = re.compile(
     r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransform|BatchedTranspose|batched_transpose", re.IGNORECASE
@@ -32,7 +39,6 @@ _PRODUCT = re.compile(
     r"gemm|nvjet|cutlass.*(gemm|Kernel2?$)|xmma|cublas|gemv|splitk|Cijk_|triton_tem|_mm_|wgmma", re.IGNORECASE
 )
 _ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
-
 
 _AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
 _NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
@@ -48,6 +54,14 @@ def maker_of(names: Iterable[str]) -> Maker | None:
     return None
 
 
+_BUILT_FOR = {"ISA942": "AMD Instinct MI300X"}  # the part of a name by which AMD's products are built for one GPU
+
+
+def built_for(names: Iterable[str]) -> str | None:
+    """The GPU that a kernel is built for and runs on no other, by its name; None if none shows one."""
+    return next((gpu for name in names for part, gpu in _BUILT_FOR.items() if f"_{part}_" in name), None)
+
+
 _OF_TYPE: dict[str, Unit] = {
     "c10::Half": "half", "c10::BFloat16": "half", "double": "fp64", "signed char": "fp8",
     "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8",
@@ -60,17 +74,8 @@ def unit_of(dtype: str, kernel: str) -> Unit:
     """Which unit multiplies numbers of this type; for float32, only the kernel's name shows it."""
     if unit := _OF_TYPE.get(dtype):
         return unit
-    patterns: tuple[tuple[Unit, re.Pattern[str]], ...] = (
-        ("tf32", _TF32),
-        ("simt", _SIMT),
-        ("half", _HALF),
-        ("fp64", _FP64),
-        ("fp8", _FP8),
-    )
-    for name, pattern in patterns:
-        if pattern.search(kernel):
-            return name
-    return "other"
+    lower = kernel.lower()
+    return next((name for name, pattern in _UNITS if pattern.search(lower)), "other")
 
 
 @lru_cache(maxsize=4096)
@@ -101,6 +106,16 @@ def kind_of_kernel(name: str) -> Literal["product", "attention", "other"]:
     return "product" if _PRODUCT.search(name) else "other"
 
 
+_JOINED = re.compile(r"CatArrayBatchedCopy\w*<[^<]*OpaqueType<(\d+)u>")
+
+
+@lru_cache(maxsize=4096)
+def joined_size(kernel: str) -> int:
+    """Bytes of an element that torch's kernel of a concatenation moves; 0 for other kernels."""
+    found = _JOINED.search(kernel)
+    return int(found[1]) if found else 0
+
+
 _TILE = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_|gemv|gemmSN|dot_kernel")
 _FEW_ROWS = 64
 
@@ -117,7 +132,6 @@ def few_rows_of(kernel: str) -> int:
 
 
 # Kernels without an operator, as a CUDA graph replays them: each block of torch's kernels takes as many elements.
-
 
 _ELEMENTWISE = re.compile(
     r"^(?:void )?at::native::(?:(?P<way>vectorized|unrolled)_)?elementwise_kernel<(?:128, (?P<each>\d+))?(?P<rest>.*)"

@@ -29,7 +29,6 @@ def compiled_passes() -> Any:
 
 native: Any = compiled_passes()
 
-
 _FEW = 64
 FEW_ROWS = 32  # of a table, up to which Python's own lists and tuples are faster
 _NONE = np.empty(0, dtype=np.int64)
@@ -87,7 +86,7 @@ def is_in(values: NDArray[np.integer], among: NDArray[np.integer] | Sequence[int
     if not len(among):
         return np.zeros(len(values), dtype=bool)
     ordered = np.sort(among)
-    found: NDArray[np.bool_] = ordered[np.minimum(ordered.searchsorted(values), len(ordered) - 1)] == values
+    found: NDArray[np.bool_] = ordered.take(np.minimum(ordered.searchsorted(values), len(ordered) - 1)) == values
     return found
 
 
@@ -288,13 +287,12 @@ def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray
     moments = np.concatenate((start[keep], end[keep]))
     dense = amount[keep] / (end[keep] - start[keep])
     order = moments.argsort(kind="stable")
-    density = np.concatenate((dense, -dense))[order].cumsum()
-    before = np.concatenate(([0.0], (density[:-1] * np.diff(moments[order])).cumsum()))
-    return np.interp(t, moments[order], before)
+    density = np.concatenate((dense, -dense)).take(order).cumsum()
+    before = np.concatenate(([0.0], (density[:-1] * np.diff(moments.take(order))).cumsum()))
+    return np.interp(t, moments.take(order), before)
 
 
 # Bars of one row, as few as are asked for: what is too short to be seen is drawn together with its neighbours.
-
 
 _NAME_BITS = 22  # a trace has fewer different names
 _LONGEST = (1 << 62 - _NAME_BITS) - 1  # ns, 18 minutes: what lasts longer is as long for choosing a name
@@ -302,11 +300,9 @@ _CELL_BITS = 3  # what is drawn together spans at most 8 times what counts as sh
 
 
 class Bars(Struct, frozen=True, eq=False):
-    """Bars of one row that do not overlap, in order of begin: equally long columns.
-
-    `start` and `end` in ns; `name` is a number of a name. A bar stands for `count` events: one with its own name, or
-    several, of which `name` is the longest and which took `busy` ns without the gaps between them.
-    """
+    """Bars of one row that do not overlap, in order of begin: equally long columns. `start` and `end` in ns; `name` is
+    a number of a name. A bar stands for `count` events: one with its own name, or several, of which `name` is the
+    longest and which took `busy` ns without the gaps between them."""
 
     start: Int
     end: Int

@@ -76,17 +76,12 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name))
 
 
-# Runs programs on a machine in trouble, where they may never come back.
-
-
 NO_ANSWER = "no answer"
 
 
 class Output(Struct, frozen=True):
-    """What a program printed; `problem` says why there is nothing, None where there is.
-
-    timed_out: it gave no answer in time.
-    """
+    """What a program printed; `problem` says why there is nothing, None where there is. timed_out: it gave no answer in
+    time."""
 
     text: str
     problem: str | None = None
@@ -107,7 +102,7 @@ def output(command: Sequence[str], timeout_s: float) -> Output:
             process.communicate(timeout=0.5)
         return Output("", f"{NO_ANSWER} within {timeout_s:.0f} s", timed_out=True)
     if process.returncode:
-        # nvidia-smi tells of its failure on stdout, in its first line
+        # nvidia-smi reports its failure on stdout, in the first line.
         told = err.decode(errors="replace").split("\n")[::-1] + out.decode(errors="replace").split("\n")
         return Output("", next((line.strip() for line in told if line.strip()), f"exit code {process.returncode}"))
     return Output(out.decode(errors="replace"))

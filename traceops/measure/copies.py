@@ -19,9 +19,6 @@ from traceops.measure.ledger import Lane
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
-# What each copy between host and device is for, as far as the trace tells.
-
-
 # input: to the device and not back, as batches and other data. output: to the host and not back, as predictions and
 # checkpoints. offload: what goes out and comes back, as weights, gradients and activations that are kept on the host.
 # values: small, to the host, as .item() reads them. exchange: around a collective that the host runs.
@@ -194,11 +191,9 @@ BY_STEP = ("count", "bytes", "total_bytes", "device_ns", "blocked_ns", "alone_ns
 
 
 class RankCopies(Struct, frozen=True):
-    """All of one rank's copies between host and device inside its steps, most exposed first.
-
-    sync_ns: for each step the idle time that began while the host waited for such a copy. best_gbs: the most that a
-    large pinned copy of each direction reached.
-    """
+    """All of one rank's copies between host and device inside its steps, most exposed first. sync_ns: for each step the
+    idle time that began while the host waited for such a copy. best_gbs: the most that a large pinned copy of each
+    direction reached."""
 
     kinds: tuple[CopyKind, ...]
     sync_ns: Int
@@ -289,7 +284,7 @@ def _copies(events: Events, activity: Activity, steps: StepBounds) -> tuple[Int,
     kind = np.array([_kind_of(name) for name in events.names], dtype=np.int64)
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == MEMORY)
     which = inside.nonzero()[0]
-    which = which[kind[events.name[activity.row[which]]] >= 0]
+    which = which[kind.take(events.name.take(activity.row.take(which))) >= 0]
     found = kind[events.name[activity.row[which]]]
     return which, found % 2 == 1, found // 2
 

@@ -18,9 +18,6 @@ from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, begin_inside, named, rows_named
 from traceops.traces.model import CommArgs, Events
 
-# How many bytes a message of so many elements has.
-
-
 _DTYPE_BYTES = {
     "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "float": 4, "float32": 4, "int": 4, "int32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
@@ -71,12 +68,9 @@ class Exchanges(Struct, frozen=True):
 
 
 def find_exchanges(events: Events, activity: Activity, comm: Int) -> Exchanges:
-    """What the communications at positions `comm` of `activity` were.
-
-    A kernel that does not say so itself was launched inside a call that does: record_param_comms, or the end of a
-    group (batch_isend_irecv), which launches what was called since the group before. Where no kernel says so, this
-    is asked of those only that send and receive.
-    """
+    """What the communications at positions `comm` of `activity` were. A kernel that does not say so itself was launched
+    inside a call that does: record_param_comms, or the end of a group (batch_isend_irecv), which launches what was
+    called since the group before. Where no kernel says so, this is asked of those only that send and receive."""
     rows = activity.row[comm]
     args = [events.comm.get(int(row)) for row in rows]
     parts: list[tuple[CommArgs, ...]] = [() for _ in args]
@@ -225,8 +219,8 @@ def _computed_beside(
     before, after = np.full((2, len(comm)), NOTHING, dtype=np.int8)
     chosen = wanted.nonzero()[0]
     # What was launched before the window has no place among the calls.
-    work = activity.by_launch[(activity.kind == COMPUTE)[activity.by_launch]]
-    work = work[activity.launch[work] >= 0]
+    work = activity.by_launch[(activity.kind == COMPUTE).take(activity.by_launch)]
+    work = work[activity.launch.take(work) >= 0]
     if not len(chosen) or not len(work):
         return before, after
     spans = rows_named(events, BACKWARD_NAME)

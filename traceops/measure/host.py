@@ -19,7 +19,6 @@ from traceops.traces.model import Events, TraceMeta
 
 # Autograd's anomaly detection in a trace: behind each function of backward the host reads whether it is NaN.
 
-
 # What the engine itself calls beside a function, by version of torch. No function of backward is among these: what it
 # calls lies in its own row.
 _LOOKS = ("aten::isnan", "aten::ne", "aten::any", "aten::_is_any_true")
@@ -55,20 +54,15 @@ def measure_anomaly(host: HostRows, steps: StepBounds) -> AnomalyChecks | None:
     return AnomalyChecks(np.bincount(step[read], minlength=len(steps)), took)
 
 
-# Where a rank's host waited until its device was done: from there on it launches no earlier than the device is.
-
-
 _WAITED_NS = 20_000  # a call that takes less held nobody up
 _CLOCKS_NS = 5_000  # a device's clock may be off: a call returns so much before the end that it waits for
 _RETURNS_NS = 50_000  # or so much after it
 
 
 class HostSyncs(Struct, frozen=True):
-    """Blocking calls that waited, in the order of their ends. Times in ns of the rank's own clock.
-
-    `done` is when the device had done what each waited for, `end` when the call returned. `host` is the host's own time
-    (RankProgram.host) then, and `host_input` its part in data loading.
-    """
+    """Blocking calls that waited, in the order of their ends. Times in ns of the rank's own clock. `done` is when the
+    device had done what each waited for, `end` when the call returned. `host` is the host's own time (RankProgram.host)
+    then, and `host_input` its part in data loading."""
 
     done: Int
     end: Int
@@ -83,11 +77,9 @@ def no_syncs() -> HostSyncs:
 
 
 def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals]:
-    """When the device had done what each blocking call waited for, and when the call returned.
-
-    Where a call returns long after anything ended, amid what runs, that is when it returned. The third is when the host
-    waited in the allocator: what such a call takes once the device is done is its own work.
-    """
+    """When the device had done what each blocking call waited for, and when the call returned. Where a call returns
+    long after anything ended, amid what runs, that is when it returned. The third is when the host waited in the
+    allocator: what such a call takes once the device is done is its own work."""
     rows = activity.host.waiting
     begin, end, _ = activity.host.allocator_stretches
     if not len(rows) and not len(begin):
@@ -115,12 +107,9 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 
 class BlockingCall(Struct, frozen=True):
-    """A call that waits for the device, and the operator it was made from ('' outside any).
-
-    usual, usual_ms: how often it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long
-    the device is idle there, in such a step, until launches are ahead of it again, and at most as long as the host had
-    waited.
-    """
+    """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
+    it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in
+    such a step, until launches are ahead of it again, and at most as long as the host had waited."""
 
     call: str
     operator: str
@@ -220,12 +209,15 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
     events = activity.host.events
     idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
     until = np.full(len(last), np.iinfo(np.int64).max)
-    launched = activity.by_launch[activity.launch[activity.by_launch] >= 0]
-    launched = launched[activity.start[launched] - events.end[activity.launch[launched]] >= AHEAD_NS]
+    launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
+    launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
-        own, ahead = (events.tid[last] == tid).nonzero()[0], launched[events.tid[activity.launch[launched]] == tid]
-        place = activity.launched[ahead].searchsorted(events.end[last[own]])
-        until[own] = np.append(activity.start[ahead], until[own[-1]])[place]
+        own, ahead = (
+            (events.tid[last] == tid).nonzero()[0],
+            launched[events.tid.take(activity.launch.take(launched)) == tid],
+        )
+        place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
+        until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
         until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
     return idle.within(begin, np.maximum(until, begin))
 
@@ -275,7 +267,7 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     Without what an operator waits inside for a collective: DTensor's `aten::add` does so where its operand is partial.
     """
     events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
-    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
+    total = np.bincount(events.name.take(rows), weights=events.dur.take(rows), minlength=len(events.names))
     waits = _inside_steps(events, rows_named(events, _WAITS), steps)
     around = host.nesting.outermost_around(waits)
     waits, around = waits[around >= 0], host.nesting.rows[around[around >= 0]]
@@ -287,13 +279,13 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 def _calls_closure(events: Events) -> bool:
     """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
     steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts[backward])))
+    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts.take(backward))))
 
 
 def _region_rows(host: HostRows) -> Int:
     """Annotations, and operators inside no other operator."""
     nesting = host.nesting
-    return np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost], kind="stable")))
+    return np.concatenate((host.annotations, np.sort(nesting.rows.take(nesting.outermost), kind="stable")))
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:
@@ -342,7 +334,7 @@ def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
-    return rows[union(steps.host_start, steps.host_end).holds(events.ts[rows])]
+    return rows[union(steps.host_start, steps.host_end).holds(events.ts.take(rows))]
 
 
 LONG_NS = 200_000  # a stretch without any begin or end: a launch takes 2 to 50 µs, recorded
@@ -353,10 +345,8 @@ _MOST_WORK = 3
 
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
-
-    operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of
-    calls, or of stretches without one, by the step that they begin in.
-    """
+    operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
+    or of stretches without one, by the step that they begin in."""
 
     name: str
     operator: str
@@ -376,12 +366,12 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
         return ()
     # Each thread that launches computation: forward's and backward's. Others prefetch.
     launches = activity.launch[(activity.kind == COMPUTE) & (activity.launch >= 0)]
-    threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
+    threads = uniques(host.events.tid.take(launches), host.events.tid[host.steps[0]]).tolist()
     rows = np.concatenate((host.operators, host.launches, host.compilations))
-    tid = host.events.tid[rows]
+    tid = host.events.tid.take(rows)
     if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()
-    # when all these threads are outside of all events
+    # Find when all these threads are outside of all events.
     inside = merge(*(one.inside for one in seen))
     start, end = inside.end[:-1], inside.start[1:]
     long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
@@ -409,13 +399,13 @@ class HostWork(Struct, frozen=True):
 def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> HostWork:
     """Outermost operators that call nothing of the device, while it waits for launches; nothing without a GPU."""
     host, late = activity.host, lane.own["idle_host"]
-    events, threads = host.events, uniques(host.events.tid[activity.launch[activity.launch >= 0]])
+    events, threads = host.events, uniques(host.events.tid.take(activity.launch[activity.launch >= 0]))
     if not activity.on_gpu or not late.total or not len(steps):
         return HostWork(np.zeros(len(steps), dtype=np.int64), ())
     outer = host.nesting.outermost
     calls = np.bincount(host.nesting.outermost_around(host.launches) + 1, minlength=len(host.nesting.rows) + 1)[1:]
-    rows = host.nesting.rows[outer[calls[outer] == 0]]
-    rows = rows[is_in(events.tid[rows], threads) & (events.dur[rows] >= CPU_WORK_NS)]
+    rows = host.nesting.rows.take(outer[calls.take(outer) == 0])
+    rows = rows[is_in(events.tid.take(rows), threads) & (events.dur.take(rows) >= CPU_WORK_NS)]
     rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
     idle = intersect(union(events.ts[rows], events.end[rows]), late)
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
@@ -435,7 +425,7 @@ class _Thread(Struct, frozen=True):
 
 def _of_thread(host: HostRows, rows: Int) -> _Thread:
     """rows: of the thread's operators and calls."""
-    ts, end = host.events.ts[rows], host.events.end[rows]
+    ts, end = host.events.ts.take(rows), host.events.end.take(rows)
     inside = union(ts, end)
     at = np.concatenate((ts, end))
     at.sort(kind="stable")  # two runs nearly in order

@@ -16,9 +16,6 @@ from traceops.measure.host_rows import distinct
 from traceops.traces.model import Events
 from traceops.traces.observed import Observed
 
-# Which steps are like the others, so that what is said of a step is true of most of them.
-
-
 FAR = 1.5  # times the median: a shorter step is never unlike the others
 _LONG_AGO = np.iinfo(np.int64).min
 _SPREADS = 5.0  # and this many times what the steps spread by
@@ -28,11 +25,9 @@ _LEAST = 3  # steps: of two, neither is the usual one
 
 
 def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
-    """Mask of the steps that take about as long as most do; `durations` in any unit, in any order.
-
-    A step is left out where it takes more than 1.5 times the median and lies far beyond what the steps
-    spread by. Fewer than half can be left out. A short step is not: work that is missing is no cost.
-    """
+    """Mask of the steps that take about as long as most do; `durations` in any unit, in any order. A step is left out
+    where it takes more than 1.5 times the median and lies far beyond what the steps spread by. Fewer than half can be
+    left out. A short step is not: work that is missing is no cost."""
     steps = np.asarray(durations, dtype=float)
     return np.ones(len(steps), dtype=bool) if len(steps) < _LEAST else ~far_beyond(steps, steps)
 
@@ -47,11 +42,9 @@ def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
 
 
 def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
-    """Of the typical steps, those that take up to 1.2 times the median; all where that leaves out over a third.
-
-    A few steps say what most are like only without an evaluation or a neighbour's noise among them. Where steps come
-    in kinds, each kind counts.
-    """
+    """Of the typical steps, those that take up to 1.2 times the median; all where that leaves out over a third. A few
+    steps say what most are like only without an evaluation or a neighbour's noise among them. Where steps come in
+    kinds, each kind counts."""
     steps = np.asarray(durations, dtype=float)
     like = typical_steps(steps)
     near: NDArray[np.bool_] = like & (steps <= _NEAR * median(steps)) if len(steps) else like
@@ -61,9 +54,6 @@ def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
 def spells(odd: Sequence[bool]) -> int:
     """How often something came: neighbouring steps are one time, as what straddles their boundary is long in both."""
     return sum(now and not before for before, now in zip((False, *odd), odd, strict=False))
-
-
-# When each step of a rank ended, by its host's clock.
 
 
 _GAP_US = 1000  # of the capture between two steps: what takes longer counts as none of them
@@ -105,7 +95,7 @@ class StepBounds(Struct, frozen=True):
     def on_host(self, moments: Int) -> Int:
         """The step in which each of these moments of the host lies, -1 outside all."""
         step = self.host_start.searchsorted(moments, side="right") - 1
-        step[(step >= 0) & (moments >= self.host_end[np.maximum(step, 0)])] = -1
+        step[(step >= 0) & (moments >= self.host_end.take(np.maximum(step, 0)))] = -1
         return step
 
     @property
@@ -189,7 +179,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
         np.concatenate((edges[:1], edges[1:][kept])),
         start[kept],
         end[kept],
-        position[step + 1],
+        position.take(step + 1),
         tuple(numbers[~kept].tolist()),
         by,
         mark,
@@ -205,11 +195,9 @@ def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "
 
 
 def _launched(events: Events, activity: Activity) -> tuple[Int, NDArray[np.bool_]]:
-    """When each was launched at the latest, its own begin where no launch is recorded; and which before the window.
-
-    A filtered trace lacks most launches behind the first one of a stream too. There each was launched at the latest
-    when the next known one of its stream was, as these run in order, and none before the window.
-    """
+    """When each was launched at the latest, its own begin where no launch is recorded; and which before the window. A
+    filtered trace lacks most launches behind the first one of a stream too. There each was launched at the latest when
+    the next known one of its stream was, as these run in order, and none before the window."""
     missing, launched, before = activity.launch < 0, activity.launched, _launched_before_window(events, activity)
     lost, inside = np.count_nonzero(missing & ~before), len(missing) - np.count_nonzero(before)
     if lost in (0, len(missing)) or lost <= _FILTERED * inside:
@@ -230,10 +218,10 @@ def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bo
     # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
     if missing.all() or not np.count_nonzero(missing):
         return np.zeros(len(missing), dtype=bool)
-    streams, which = distinct(events.stream[activity.row[activity.by_start]])
-    recorded = (~missing[activity.by_start]).nonzero()[0]
+    streams, which = distinct(events.stream.take(activity.row.take(activity.by_start)))
+    recorded = (~missing.take(activity.by_start)).nonzero()[0]
     first = np.full(len(streams), len(missing))
-    np.minimum.at(first, which[recorded], recorded)
+    np.minimum.at(first, which.take(recorded), recorded)
     before = np.empty(len(missing), dtype=bool)
-    before[activity.by_start] = np.arange(len(missing)) < first[which]
+    before[activity.by_start] = np.arange(len(missing)) < first.take(which)
     return before

@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
 
 class Explains(Struct, frozen=True):
-    """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
-
-    `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding
-    that this rule explains only if it fired for the same. `of_cause`: the only one that is explained.
-    """
+    """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired. `same_ranks`: only where
+    the explained finding names no other ranks. `own_causes`: those of the explained finding that this rule explains
+    only if it fired for the same. `of_cause`: the only one that is explained."""
 
     rule: Rule
     cause: str | None
@@ -121,9 +119,6 @@ def _held_up_in(found: Finding, other: Finding) -> bool:
     if found.cause != SHARED_CORES or other.rule != UNLIKE_OVER_RUN.id or not waiting & set(other.ranks):
         return False
     return (other.impact_ms or 0.0) >= _SAME_STEPS * (found.impact_ms or 0.0) > 0
-
-
-# What the rules say in the end: findings in order, and one check for each rule.
 
 
 _FABRIC = {rule.id for rule in fabric.RULES}

@@ -79,11 +79,9 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
 
 
 def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
-    """The finding of a late host, no remark where it is one only because another was later in one light window.
-
-    A window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen
-    to do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait.
-    """
+    """The finding of a late host, no remark where it is one only because another was later in one light window. A
+    window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen to
+    do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait."""
     undisturbed, claim = inputs.undisturbed, claim_of(found, Late)
     in_turn = claim is not None and claim.doubt is not None and claim.doubt.kind == "turns"
     if undisturbed is None or found.severity != "info" or not in_turn:
@@ -92,9 +90,6 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
     saved = min(seen_ms, seen_ms if waits is None else waits)
     severity = severity_of(100 * saved / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     return found if severity is None else replace(found, severity=severity, confidence="medium")
-
-
-# What a late rank's own process does in most steps beside the program: compile again, or collect garbage.
 
 
 _PER_STEP_AND_RANK = "ms/step and rank"  # a unit
@@ -295,10 +290,6 @@ _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     EXPOSED_COPIES.id: lambda one: bool(one.place.text and _COPIES.search(one.place.text)),
     BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),
 }
-
-
-# Adds to findings about a host the function that it is in, where traces with stacks show one and samples do not.
-
 
 _LEAST_SHARE = 0.2  # of the idle time that a finding is about
 

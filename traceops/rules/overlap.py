@@ -53,7 +53,6 @@ from traceops.rules.shared import (
 
 # TO-O002: collectives that are too small for their link, or more than their bytes need.
 
-
 SMALL_COLLECTIVES = described("overlap", "TO-O002")
 
 _SMALL_BYTES = 4_000_000
@@ -354,9 +353,6 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
     )
 
 
-# How much of a transfer that the ranks' own cores do may be waiting for a core.
-
-
 def waited_pct(inputs: Inputs) -> float:
     """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
     run = inputs.run
@@ -368,10 +364,8 @@ def waited_pct(inputs: Inputs) -> float:
 
 
 def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
-    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
-
-    share_pct: the metric of the finding's evidence that is held to the bounds.
-    """
+    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it. share_pct:
+    the metric of the finding's evidence that is held to the bounds."""
     if waited < WAITS_PCT:
         return verdict
     return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))

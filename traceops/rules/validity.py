@@ -40,7 +40,6 @@ from traceops.traces.run_manifest import capture_failures
 
 # TO-V007: traces that contradict each other, their names or run.json, and are used all the same.
 
-
 CONTRADICTIONS = described("validity", "TO-V007")
 RULES = (CONTRADICTIONS,)
 
@@ -72,7 +71,6 @@ def _name(path: str) -> str:
 
 
 # TO-V003: ranks that cover different steps.
-
 
 _ENDED_EARLY = "ended_early"
 UNEVEN_STEPS = described("validity", "TO-V003")
@@ -133,7 +131,6 @@ def _span(steps: set[int]) -> str:
 
 
 # TO-V010: traces without a complete step, and what would record one.
-
 
 NO_WHOLE_STEP = described("validity", "TO-V010")
 _MUCH_LONGER = 1.5  # times the window: the recording, of which the rest is no part of any number
@@ -250,9 +247,7 @@ def judge_missing(
     unusable: bool = False,
 ) -> Verdict:
     """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so.
-
-    unusable: files were left out, which TO-V002 names.
-    """
+    unusable: files were left out, which TO-V002 names."""
     if not (missing := sorted(set(range(world)) - set(present))):
         return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
     told = by_cause([failure for failure in failures if failure.rank in set(missing)])

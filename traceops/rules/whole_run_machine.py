@@ -112,7 +112,7 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
 
 def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> Finding:
     """It may cost: a host that sets the pace does so too where each of its kernels starts late."""
-    # in how many ms of the recorded step kernels of this rank wait and nothing of it runs, where that is much
+    # Kernels of this rank wait for so many ms of the recorded step in which nothing of it runs.
     times = inputs.run.times_of(rank)
     share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
     if times is None or share is None or share < _QUEUED_PCT:
@@ -235,10 +235,8 @@ _OF_CORES: Mapping[str, type[Claim]] = {WaitsForCore.kind: WaitsForCore, CoresTa
 def in_recorded_steps(
     waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
 ) -> list[Finding]:
-    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not.
-
-    The launcher looks too seldom at a short run. told: ranks that have a finding. on_cpu: whether no rank has a GPU.
-    """
+    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not. The
+    launcher looks too seldom at a short run. told: ranks that have a finding. on_cpu: whether no rank has a GPU."""
     of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
     least = {rank: BOUNDS.core_pct if rank in of_run else WAITS_PCT for rank in waits}
     waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}

@@ -102,9 +102,6 @@ def _axis(text: str, flag: str, of_script: bool) -> SweepAxis:
     return SweepAxis(key.strip(), values, of_script)
 
 
-# What a sweep has done and found: trials.json in its folder, and sweep.json beside its reports.
-
-
 SWEEP_VERSION = 1
 TRIALS = "trials.json"
 TrialStatus = Literal["finished", "failed", "hung"]
@@ -113,22 +110,22 @@ TrialStatus = Literal["finished", "failed", "hung"]
 class SweepTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One training of one combination."""
 
-    point: Annotated[Count, Meta(description="Place of its combination among `points`.")]
-    repeat: Annotated[Count, Meta(description="From 1.")]
-    folder: Annotated[str, Meta(description="Its run folder, below the sweep's.")]
+    point: Count
+    repeat: Count
+    folder: str
     status: TrialStatus
     seconds: NotNegative
     exit_code: int = 0
-    reason: Annotated[str, Meta(description="Why it failed, in words.")] = ""
-    step_ms: Annotated[NotNegative | None, Meta(description="Without the profiler.")] = None
+    reason: str = ""
+    step_ms: NotNegative | None = None
     samples_per_s: NotNegative | None = None
 
 
 class SweepState(msgspec.Struct, frozen=True, kw_only=True):
-    """What trials.json holds: enough to go on where the sweep ended."""
+    """What trials.json holds: enough to go on where the sweep ended. command: what all trainings share."""
 
     schema_version: Annotated[int, Meta(extra_json_schema={"const": SWEEP_VERSION})] = SWEEP_VERSION
-    command: Annotated[tuple[str, ...], Meta(description="What all trainings share, in the words of the command.")]
+    command: tuple[str, ...]
     points: tuple[dict[str, str], ...]
     trials: tuple[SweepTrial, ...] = ()
 
@@ -138,15 +135,13 @@ class PointRow(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     settings: dict[str, str]
-    trained: Annotated[Count, Meta(description="Trainings that finished.")] = 0
+    trained: Count = 0
     failed: Count = 0
-    reason: Annotated[str, Meta(description="Why it failed, or why it was tried no further; empty otherwise.")] = ""
-    samples_per_s: Annotated[NotNegative | None, Meta(description="Mean over its trainings.")] = None
-    step_ms: Annotated[NotNegative | None, Meta(description="Likewise, without the profiler.")] = None
-    spread_pct: Annotated[
-        NotNegative | None, Meta(description="Standard deviation between its trainings; null for one.")
-    ] = None
-    behind_pct: Annotated[Number | None, Meta(description="How much less it gets done than the best.")] = None
+    reason: str = ""
+    samples_per_s: NotNegative | None = None
+    step_ms: NotNegative | None = None
+    spread_pct: NotNegative | None = None
+    behind_pct: Number | None = None
 
 
 class LedgerDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,27 +160,18 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     command: tuple[str, ...]
     varied: tuple[str, ...]
-    complete: Annotated[bool, Meta(description="Everything that was asked for was trained.")]
-    by_samples: Annotated[
-        bool, Meta(description="The best is by samples a second; else by the step, as no run tells its samples.")
-    ]
-    best: Annotated[str | None, Meta(description="Label; null where nothing finished.")] = None
-    against: Annotated[str | None, Meta(description="The next best, which `why` compares with.")] = None
-    told_apart: Annotated[
-        bool | None,
-        Meta(
-            description="Whether best and next differ by more than their trainings do. With one training each null, or "
-            "false: then launches alone may make that difference, or the machine was busy."
-        ),
-    ] = None
-    why: Annotated[tuple[LedgerDifference, ...], Meta(description="Largest first; positive where best has less.")] = ()
+    complete: bool
+    by_samples: bool
+    best: str | None = None
+    against: str | None = None
+    told_apart: bool | None = None
+    why: tuple[LedgerDifference, ...] = ()
     points: tuple[PointRow, ...]
     trials: tuple[SweepTrial, ...]
-    runs: Annotated[tuple[RunRow, ...], Meta(description="The reports of the trainings, as in runs.json.")] = ()
+    runs: tuple[RunRow, ...] = ()
 
 
 # The order in which the combinations of a sweep are trained; trains nothing itself.
-
 
 _MOST_AGAIN = 3  # trainings of each of the two best, where none were asked for
 Attempt = Callable[[int, int], "SweepTrial | None"]  # point, repeat -> what came of it; None: the user ended the sweep
@@ -282,9 +268,6 @@ def _failed(trials: Sequence[SweepTrial], point: int) -> bool:
     return any(trial.point == point and trial.status != "finished" for trial in trials)
 
 
-# What a sweep found: the best combination, and what its steps have less of.
-
-
 _SURE = 0.975  # two-sided, 5 %
 _LAUNCHES_PCT = 4.0  # two launches of one code are less apart [benchmarks/compare/pairs.py]
 _BUSY = "TO-W002"
@@ -358,7 +341,8 @@ def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, ot
 
 
 def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
-    """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats."""
+    """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats.
+    Few trainings may be alike by luck, so their means must also be as far apart as launches alone make them."""
     sides = [
         [t.step_ms if not t.samples_per_s else 1e3 / t.samples_per_s for t in trials if t.point == place and t.step_ms]
         for place in (best, other)
@@ -368,7 +352,8 @@ def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | N
     error = sum(statistics.variance(side) / len(side) for side in sides) ** 0.5
     df = sum(len(side) for side in sides) - 2
     gap = abs(statistics.fmean(sides[0]) - statistics.fmean(sides[1]))
-    return bool(gap > quantile(_SURE, df) * error)
+    least = _LAUNCHES_PCT / 100 * statistics.fmean(sides[0]) / min(map(len, sides)) ** 0.5
+    return bool(gap > max(quantile(_SURE, df) * error, least))
 
 
 def _why(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> tuple[LedgerDifference, ...]:

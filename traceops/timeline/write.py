@@ -59,7 +59,6 @@ from traceops.words.catalogue import texts
 
 # The track on top of the timeline: what traceops found, over the steps it was found in.
 
-
 FINDINGS_PID = 1  # below every rank's
 
 
@@ -264,9 +263,6 @@ def _role(run: CrossRank, number: int) -> Role:
     return run.roles.of_collective[number] if number < len(run.roles.of_collective) else "unknown"
 
 
-# How large a timeline will be, before it is written.
-
-
 # Bytes written for a byte of the trace, by the form and whether trace and timeline are gzipped: measured over ddp4,
 # fsdp2_4 and two gloo runs of tests/data, where it differs by a fifth from run to run.
 _PER_BYTE: dict[tuple[Form, bool, bool], float] = {
@@ -398,7 +394,7 @@ def _join_parts(
     """Join the parts of the ranks and what traceops adds, in a file that appears whole; how many events it adds."""
     own = [part.piece for part in parts if part.piece]
     if tasks[0].form == "perfetto":
-        # the first piece of the native format: which tracks there are, and those that traceops adds
+        # The first piece of the native format lists the tracks, with those that traceops adds.
         packets = AddedPackets()
         with PieceWriter(folder / "added", tasks[0].gzipped) as writer:
             for piece in packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown):

@@ -37,7 +37,6 @@ from traceops.traces.scan import ODD
 if TYPE_CHECKING:
     from traceops.traces import _native
 
-
 WIDE = ("index", "ts", "dur", "pid", "tid", "stream", "correlation", "external", "sequence")  # int64
 NARROW = ("name", "cat", "shape", "types", "strides", "concrete")  # int32, numbers of strings
 _LAYOUT = 4  # what the columns hold, as native/events.h has it
@@ -186,7 +185,7 @@ class EventColumns:
         }
         columns["ts"] += base_ns
         notes = np.array([is_annotation(name) for name in names], dtype=np.bool_)
-        noted = (notes[columns["name"]] & (columns["shape"] >= 0)).nonzero()[0]
+        noted = (notes.take(columns["name"]) & (columns["shape"] >= 0)).nonzero()[0]
         for row in noted.tolist():
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]

@@ -117,13 +117,9 @@ _MOST_UNREADABLE = 0.01  # of the events: with more of them lost, what is missin
 
 
 def load_trace(path: str, ahead: bool = True) -> RankTrace:
-    """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable.
-
-    `ahead`: a thread reads and unzips meanwhile, which pays where a core is free for it.
-
-    Damage is listed in the result rather than raised: what could be read is used, and said.
-    Raises InputError where the file cannot be opened at all.
-    """
+    """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable. `ahead`: a thread reads and unzips
+    meanwhile, which pays where a core is free for it. Damage is listed in the result rather than raised: what could be
+    read is used, and said. Raises InputError where the file cannot be opened at all."""
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that are all freed by reference count
     try:
@@ -230,7 +226,7 @@ def why_foreign(trace: RankTrace) -> str:
         return _NPU
     if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
         return ""
-    # the first bytes of a file and the last
+    # Read the first and the last bytes of the file.
     begin, end = b"", b""
     try:
         with open_binary(trace.path) as file:

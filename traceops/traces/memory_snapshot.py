@@ -73,7 +73,7 @@ def at_end(rows: SnapshotRows, device: int) -> AtEnd:
     in_use = np.bincount(segment, held, len(own)) > 0
     free = np.where(held, 0, size)
     beside = free[in_use[segment]]
-    # of blocks with the same address, the last one
+    # Of blocks with the same address the last one counts.
     order = np.flatnonzero(held)
     order = order[np.argsort(address[order], kind="stable")]
     found = address[order]
@@ -232,10 +232,8 @@ class Held(Struct, frozen=True):
 
 
 class OverTime(Struct, frozen=True):
-    """Bytes that each place held, a row a moment and a column a place.
-
-    moments: numbers of events; peak: that before which most was held.
-    """
+    """Bytes that each place held, a row a moment and a column a place. moments: numbers of events; peak: that before
+    which most was held."""
 
     places: tuple[str, ...]
     moments: tuple[int, ...]

@@ -269,11 +269,9 @@ def _if_hosts_keep_up(replays: Replays, ranks: Sequence[int]) -> tuple[Steps, St
 
 
 def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.bool_], pace: float = 1.0) -> Scenario:
-    """What these ranks compute more than their peers is shared by all of them, between each two collectives.
-
-    Its launches are shared too. What peers take longer for another reason stays theirs. All of it takes `pace` of the
-    time.
-    """
+    """What these ranks compute more than their peers is shared by all of them, between each two collectives. Its
+    launches are shared too. What peers take longer for another reason stays theirs. All of it takes `pace` of the
+    time."""
     compute: dict[int, Int] = {}
     hosts: dict[int, HostShift] = {}
     for role in {graph.roles[rank] for rank in uneven}:
@@ -312,9 +310,6 @@ def _compute_alone(graph: StepGraph, rank: int) -> Int:
     return since
 
 
-# What the communication of each kind of parallelism costs a step.
-
-
 def role_change(role: Role) -> str:
     """The name of the change that takes a role's transfers away."""
     return f"{ROLES[role]} communication free"
@@ -337,7 +332,6 @@ def predict_roles(graph: StepGraph, roles: Roles) -> list[Prediction]:
 
 
 # The steps replayed with more ranks: what the measured ones say of a larger job.
-
 
 _COMPUTE_BUCKETS = WORK.index("compute")
 
@@ -389,9 +383,6 @@ def _less_work(graph: StepGraph, rank: int, work: float) -> Int:
     first = int(spent[graph.edges[rank][0]])
     less: Int = first + np.rint((spent - first) * work).astype(np.int64)
     return less
-
-
-# What even stages, and more micro-batches, would buy a pipeline.
 
 
 STAGES_EVEN = "stages even"

@@ -38,7 +38,6 @@ from traceops.traces.windows import ANEW, FORMAT, SUFFIX, SummaryHeader, split, 
 
 # Frozen structs of numbers, text, tuples and arrays as MessagePack, read back by their types.
 
-
 T = TypeVar("T")
 
 _OF_NUMBERS = re.compile(r"(?:int|float|bool|Int|NDArray\[np\.\w+\])(?: \| None)?")  # as annotations are written
@@ -71,11 +70,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: type[T], seen: dict[Any, Any], shared: frozenset[type] = frozenset()) -> T:
-    """What `encode` made of a `kind`, every value checked against its type.
-
-    Text and instances of the `shared` types that equal one in `seen` are that one: many decoded with one
-    `seen` take little memory. Raises ValueError where the bytes are anything else.
-    """
+    """What `encode` made of a `kind`, every value checked against its type. Text and instances of the `shared` types
+    that equal one in `seen` are that one: many decoded with one `seen` take little memory. Raises ValueError where the
+    bytes are anything else."""
     try:
         value = _decoder(cast(Any, kind)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
@@ -96,7 +93,7 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 def _pack(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        # in the narrowest integers that hold it, or else its differences along the first axis: times only grow
+        # Store it, or its differences along the first axis (times only grow), in the narrowest integers that hold them.
         if value.dtype == _INT64 and value.size and value.ndim:
             if native is not None and (packed := native.narrow(value)) is not None:
                 size, differences, numbers = packed
@@ -199,9 +196,6 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def _well_formed(part: Any, _: Any) -> Any:
     return part.encode("utf-8", "replace").decode() if isinstance(part, str) else part
-
-
-# Whether the parts of a summary that came from a file fit each other: the reduce looks things up across them.
 
 
 _CELL = (str, int, float, type(None))
@@ -323,12 +317,8 @@ def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
 
 
 def unpack(data: bytes, seen: dict[Any, Any], *, fits: bool = False) -> tuple[SummaryHeader, RankSummary]:
-    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
-
-    fits: `why_unfit` found nothing when it was made.
-
-    Raises ValueError, which says what to do, where the bytes are anything else.
-    """
+    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them. fits: `why_unfit` found
+    nothing when it was made. Raises ValueError, which says what to do, where the bytes are anything else."""
     header, body = split(data)
     try:
         summary = decode(body, RankSummary, seen, _SHARED)
@@ -375,9 +365,6 @@ def unzipped(file: IO[bytes], path: str) -> bytes:
     except Damaged as error:
         raise FileError(path, f"{error}; {ANEW}", ": ") from error
     return data.getvalue()
-
-
-# What a file holds, told without parsing it, and which code makes summaries: both equal, the summary is.
 
 
 _PIECE = 1 << 20

@@ -15,12 +15,12 @@ from xml.etree import ElementTree as ET
 from msgspec.structs import asdict, replace
 
 from traceops.compare.model import Change, Comparison, MetricChange
+from traceops.core.documents import json_text
 from traceops.core.findings import CONFIDENCES, SEVERITIES, Finding, Severity
 from traceops.core.text import one_line
 from traceops.core.units import UNKNOWN
 from traceops.render.comparison import text
 from traceops.render.writers.csv import csv_text
-from traceops.report.write import json_text
 from traceops.rules.registry import BY_ID
 from traceops.rules.regression import REGRESSED
 from traceops.version import __version__
@@ -76,18 +76,15 @@ def _without_python_types(value: Any) -> Any:
 
 # compare.junit.xml: a test case a gated metric, for Jenkins, GitLab and whatever else shows test results.
 
-
 SUITE = "traceops compare"
 _XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 
 
 def render_junit(comparison: Comparison) -> str:
-    """The text of compare.junit.xml.
-
-    A regression is a failure, a metric that could not be judged is skipped with the reason, all others pass;
-    a waived regression passes and says so in its output. Without any gated metric there is one skipped case.
-    """
+    """The text of compare.junit.xml. A regression is a failure, a metric that could not be judged is skipped with the
+    reason, all others pass; a waived regression passes and says so in its output. Without any gated metric there is one
+    skipped case."""
     cases = [_case(metric, comparison.power) for metric in comparison.gated] or [_no_case(comparison)]
     counts = {
         "tests": str(len(cases)),
@@ -97,7 +94,7 @@ def render_junit(comparison: Comparison) -> str:
         "time": "0",
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
-    # when head was captured, as the schema of JUnit files has it: ISO 8601 without a zone, in UTC
+    # JUnit's schema wants the time of head's capture as ISO 8601 without a zone, in UTC.
     known = [c.started_ns for c in comparison.head.captures if c.started_ns is not None]
     if not known or text.started_text(max(known)) == UNKNOWN:
         timestamp = {}
@@ -156,7 +153,6 @@ def _xml(said: str) -> str:
 
 
 # compare.sarif: regressions and new findings as SARIF 2.1.0, for code scanning and editors.
-
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FALLBACK_FILE = "traceops.toml"

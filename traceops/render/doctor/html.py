@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from traceops.core.documents import json_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
@@ -74,10 +75,8 @@ from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.render.writers.html import write_html
-from traceops.report.write import json_text
 
 # Plotly figure of a checkup: bus bandwidth over message size.
-
 
 _COLOURS = {"all_reduce": "#0072B2", "all_gather": "#D55E00", "reduce_scatter": "#009E73", "send_recv": "#CC79A7"}
 _OTHER = "#7A7A7A"
@@ -163,7 +162,6 @@ def _whose(gpus: Sequence[int], host: str | None) -> str:
 
 
 # The tables of a checkup on the page: what was looked at and tried, bandwidth, and the matrix of pairs.
-
 
 _WORD = 160  # characters before the middle of a text is left out
 _CSS: dict[Level | Outcome, str] = {
@@ -381,7 +379,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
-    # what was tried where something failed or was slow; None where nothing else was tried
+    # List what was tried where something failed or was slow; None where nothing else was tried.
     cells: dict[str, Callable[[Attempt], Cell]] = {
         "change": lambda row: _text(row.change),
         "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),
@@ -484,10 +482,8 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
 
 def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
     """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
-
-    Files of an earlier checkup in the folder that this one does not have are removed, others are left.
-    Raises InputError where the folder cannot be written to.
-    """
+    Files of an earlier checkup in the folder that this one does not have are removed, others are left. Raises
+    InputError where the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
         contents["doctor.html"] = render_doctor_html(checkup)

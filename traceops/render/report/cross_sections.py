@@ -190,9 +190,6 @@ def _group_cell(row: CollectiveRow | ReferenceRow) -> Cell:
     return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(row.ranks)}")
 
 
-# What the page says in one sentence about the replay, the clocks, the critical path and the waiting.
-
-
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named
 _MOST_PARTS = 4
 _MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's
@@ -240,7 +237,7 @@ def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
 
 def path_sentence(report: Report) -> str:
     """'90 % of the path runs through rank 2's computation, 7 % through transfer.'; empty without a path."""
-    # ms of the path by bucket ('transfer' among them) and rank, and all of it
+    # Sum the path by bucket ('transfer' among them) and rank, and as a whole, in ms.
     spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     total = 0.0
     for row in report.tables.critical_path:

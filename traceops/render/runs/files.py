@@ -11,6 +11,7 @@ from urllib.parse import quote
 from msgspec import structs
 
 from traceops.core.claims import phrases
+from traceops.core.documents import json_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import SEVERITIES, Severity
 from traceops.core.units import UNKNOWN, number_text
@@ -24,12 +25,8 @@ from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import prose
 from traceops.render.writers.markdown import table as lines_of
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.report.write import json_text
 from traceops.runs.row import RunRow, RunsDocument
 from traceops.words.catalogue import texts
-
-# What several runs say in a sentence.
-
 
 _ALIKE = 1.02  # runs that differ by less have no order: one capture each says no more
 
@@ -80,7 +77,6 @@ def _fastest(rows: Sequence[RunRow]) -> str:
 
 
 # Several runs as tables: the figures of each, and the ledgers of their steps side by side.
-
 
 PAGE = "summary.html"
 _MOST_RULES = 4
@@ -170,7 +166,6 @@ def _bar(row: RunRow, longest: float) -> Cell:
 
 
 # Tables of several runs in Markdown.
-
 
 _MOST = 300  # characters of a cell
 

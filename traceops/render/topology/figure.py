@@ -65,9 +65,6 @@ class FigureDrawing(Struct):
     texts: list[FigureText] = field(default_factory=list)
 
 
-# What the boxes and bars of a topology figure say, in lines that fit their width.
-
-
 LINE = 17  # px from one line of text to the next
 
 
@@ -270,7 +267,7 @@ class _Plan:
         return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
 
     def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
-        # a GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark
+        # Label a GPU with its model where they differ, its PCIe link, missing NVLinks and fault; each has its mark.
         fault = self._shape.faults.get(gpu.label, "")
         gpus = self._machine.gpus
         lines = [(gpu.label, "who")]
@@ -300,7 +297,7 @@ class _Plan:
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                # what hovering over a GPU shows
+                # Hovering over a GPU shows this.
                 about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
                 gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
                 about.append(say("gpu_links", links=gpu.nvlinks or None, gbs=gbs))
@@ -421,11 +418,9 @@ def topology_figure(
     others: int = 0,
     faults: Mapping[str, str] | None = None,
 ) -> Figure:
-    """A machine as two drawings, which the template puts into the page as inline SVG.
-
-    measured: of any machines, those of other hosts are left out. ways: as `ways_on` or `tried_ways` has them.
-    others: hosts that are alike, which the title counts. faults: what is wrong with GPUs themselves, by their labels.
-    """
+    """A machine as two drawings, which the template puts into the page as inline SVG. measured: of any machines, those
+    of other hosts are left out. ways: as `ways_on` or `tried_ways` has them. others: hosts that are alike, which the
+    title counts. faults: what is wrong with GPUs themselves, by their labels."""
     own = [one for one in measured if machine.host is None or one.host is None or same_host(one.host, machine.host)]
     shape = replace(shape_of(machine, own, ways), faults=faults or {})
     used = {way.device.partition(":")[0] for way in ways if way.device}

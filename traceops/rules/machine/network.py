@@ -23,10 +23,8 @@ _BRIDGES = re.compile(
 
 
 def judge_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> tuple[Look, ...]:
-    """Which interfaces there are, whether NCCL's own choice is a good one, and bonds with a port down.
-
-    rdma: whether an RDMA port is up: then sockets carry first contact only.
-    """
+    """Which interfaces there are, whether NCCL's own choice is a good one, and bonds with a port down. rdma: whether an
+    RDMA port is up: then sockets carry first contact only."""
     if not interfaces:
         return (looked(host, "interfaces", "unknown"),)
     looks = [_choice(interfaces, rdma, host)]
@@ -84,7 +82,6 @@ def _speed(interface: Interface) -> str:
 
 # TO-D203 to TO-D205: RDMA ports, access to them, and their addresses.
 
-
 RDMA_PORTS = described("machine", "TO-D203", JudgedBy.DOCTOR)
 RDMA_ACCESS = described("machine", "TO-D204", JudgedBy.DOCTOR)
 ROCE_ADDRESS = described("machine", "TO-D205", JudgedBy.DOCTOR)
@@ -93,9 +90,7 @@ RDMA_RULES = (RDMA_PORTS, RDMA_ACCESS, ROCE_ADDRESS)
 
 def judge_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
     """The devices, ports that are down or slower than their siblings', RoCE addresses, PCIe, and access to them.
-
-    openable: what `can_open` says.
-    """
+    openable: what `can_open` says."""
     if not devices:
         return (looked(host, "rdma", "none"),)
     looks = [_all(devices, host), *_ports(devices, host), *_addresses(devices, host), *_narrow(devices, host)]
@@ -205,7 +200,6 @@ def _lanes(one: Rdma) -> tuple[int, int]:
 
 # TO-D207: whether network cards reach the memory of GPUs (GPUDirect RDMA), on a machine and by NCCL's log.
 
-
 GPUDIRECT = described("machine", "TO-D207", JudgedBy.DOCTOR)
 GPUDIRECT_RULES = (GPUDIRECT,)
 _OF_IB = ("IB", "SPCX")  # NCCL's own network of that kind, and NVIDIA's plugins
@@ -245,7 +239,6 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 
 # TO-D206: whether NCCL can use EFA.
-
 
 EFA = described("machine", "TO-D206", JudgedBy.DOCTOR)
 EFA_RULES = (EFA,)

@@ -16,7 +16,6 @@ IOMMU_ACS = described("machine", "TO-D105", JudgedBy.DOCTOR)
 CONTAINER_GPUS = described("machine", "TO-D308", JudgedBy.DOCTOR)
 DRIVER = described("machine", "TO-D501", JudgedBy.DOCTOR)
 
-
 _MISMATCH = "Driver/library version mismatch"
 
 
@@ -30,9 +29,7 @@ def judge_container(
     timed_out: bool = False,
 ) -> tuple[Look, ...]:
     """The container, and GPUs that are here and cannot be used. gpus: as nvidia-smi counts; smi_problem: its error.
-
-    timed_out: it gave no answer.
-    """
+    timed_out: it gave no answer."""
     look = partial(looked, host, "container")
     numbers = {
         "kind": platform.kind,
@@ -83,9 +80,7 @@ def judge_pcie_ways(
     platform: PlatformFacts, virtual: bool | None, nvlinked: bool, gpus: int, host: str
 ) -> tuple[Look, ...]:
     """IOMMU and ACS on bare metal, where they lead what GPUs exchange over PCIe through the host, or break it.
-
-    nvlinked: NVLink joins all GPUs, so only RDMA goes over PCIe.
-    """
+    nvlinked: NVLink joins all GPUs, so only RDMA goes over PCIe."""
     look = partial(looked, host, "pcie_ways")
     if gpus < 1 or virtual is None:
         return ()
@@ -117,7 +112,6 @@ def judge_fabric_manager(platform: PlatformFacts, shown: bool, gpus: int, host: 
 
 
 # TO-D502 and TO-D503: versions of torch and NCCL that do not fit the machine or each other.
-
 
 TORCH = described("machine", "TO-D502", JudgedBy.DOCTOR)
 NCCL = described("machine", "TO-D503", JudgedBy.DOCTOR)

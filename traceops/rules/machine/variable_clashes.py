@@ -21,10 +21,8 @@ _SHOWN = 80
 
 
 class Costly(Struct, frozen=True):
-    """A setting that costs speed. when: whether a value does. because: what of, by its key in words/looks.ini.
-
-    needs: ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing.
-    """
+    """A setting that costs speed. when: whether a value does. because: what of, by its key in words/looks.ini. needs:
+    ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing."""
 
     name: str
     when: Callable[[str], bool]
@@ -122,7 +120,6 @@ def setting(
 
 # TO-D405: variables that name network interfaces.
 
-
 INTERFACE_VARIABLE = described("machine", "TO-D405", JudgedBy.DOCTOR)
 RULES = (INTERFACE_VARIABLE,)
 
@@ -201,7 +198,7 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     if "CUDA_VISIBLE_DEVICES" in set_:
         looks += _visible(set_["CUDA_VISIBLE_DEVICES"], context, host)
     looks += _network(set_, context, host)
-    # a distance for P2P beside a switch that turns it off
+    # Find a distance for P2P beside a switch that turns P2P off.
     value = set_.get("NCCL_P2P_LEVEL", "").strip()
     if value not in ("", "LOC", "0") and as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1:
         looks.append(setting(host, "contradictions", "level_unread", "NCCL_P2P_LEVEL", value))

@@ -37,10 +37,8 @@ def check_variables(
     context: HostContext | None = None,
     files: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> tuple[Look, ...]:
-    """Everything that is wrong with the variables that are set, or one Look that says nothing is.
-
-    files: what `nccl_files` found. Values of variables that are not known are not shown: they may be secrets.
-    """
+    """Everything that is wrong with the variables that are set, or one Look that says nothing is. files: what
+    `nccl_files` found. Values of variables that are not known are not shown: they may be secrets."""
     context = context or HostContext()
     looks = [_of_file(path, settings, environ, host) for path, settings in files if settings]
     set_ = dict(environ)
@@ -124,7 +122,7 @@ def _wrong_value(variable: Variable, value: str, context: HostContext, host: str
         on = variable.values == SWITCH and value.strip().casefold() in _MEANS_ON
         return look("no_number", allowed=allowed, right=1 if on else None)
     near = difflib.get_close_matches(value.upper(), variable.values or (), 1, 0.6)
-    # torch refuses to start at such a value, NCCL goes on as if nothing were set
+    # torch refuses to start with such a value, NCCL ignores it.
     level = "error" if name.startswith("TORCH_") else None
     return look("not_allowed", level=level, allowed=allowed, right=near[0] if near else None)
 
