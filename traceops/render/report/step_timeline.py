@@ -88,12 +88,8 @@ def _blob(step: DetailStep) -> str:
     lasts, its name, how many events more than one it stands for, and how long it is idle within."""
     unit = max(step.length_ns // _FINEST, 1)
     words: dict[str, int] = {}
-    columns: tuple[list[Int], ...] = ([], [], [], [], [])
     ranks = []
     for rank in step.ranks:
-        for lane in rank.lanes:
-            for column, values in zip(columns, _columns(lane.bars, unit), strict=True):
-                column.append(values)
         lanes = [[lane.of[0], lane.lane, lane.level, len(lane.bars)] for lane in rank.lanes]
         ranks.append({
             "rank": rank.rank, "begin": rank.begin, "end": rank.end, "unseen": rank.unseen, "lanes": lanes,
@@ -101,7 +97,7 @@ def _blob(step: DetailStep) -> str:
         })  # fmt: skip
     text = msgspec.json.encode({"length": step.length_ns, "unit": unit, "ranks": ranks, "words": list(words)})
     text += b" " * (-len(text) % 4)
-    whole = np.concatenate([np.empty(0, dtype=np.int64), *(values for column in columns for values in column)])
+    whole = np.concatenate(_columns([lane.bars for rank in step.ranks for lane in rank.lanes], unit))
     planes = whole.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes()
     return _zipped(len(text).to_bytes(4, "little") + text + planes)
 
@@ -110,13 +106,22 @@ def _zipped(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 9), b"+-").decode()
 
 
-def _columns(bars: Bars, unit: int) -> tuple[Int, ...]:
-    start = np.maximum(bars.start, 0) // unit
-    lasts = np.maximum(bars.end // unit - start, 0)
+def _columns(lanes: Sequence[Bars], unit: int) -> tuple[Int, ...]:
+    if not lanes:
+        return (np.empty(0, dtype=np.int64),)
+    begin, end, name, count, busy = (
+        np.concatenate([getattr(bars, column) for bars in lanes]).astype(np.int64, copy=False)
+        for column in ("start", "end", "name", "count", "busy")
+    )
+    start = np.maximum(begin, 0) // unit
+    lasts = np.maximum(end // unit - start, 0)
     gaps = start.copy()
     gaps[1:] -= (start + lasts)[:-1]
-    idle = np.where(bars.count > 1, np.maximum(lasts - bars.busy // unit, 0), 0)
-    return gaps, lasts, bars.name.astype(np.int64), bars.count.astype(np.int64) - 1, idle
+    first = np.cumsum([0, *map(len, lanes)])[:-1]
+    first = first[first < len(gaps)]
+    gaps[first] = start[first]
+    idle = np.where(count > 1, np.maximum(lasts - busy // unit, 0), 0)
+    return gaps, lasts, name, count - 1, idle
 
 
 def _moved(rank: DetailRank, words: dict[str, int]) -> list[list[int | float | None]]:
