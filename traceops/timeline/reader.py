@@ -234,7 +234,10 @@ def find_processor() -> str:
     try:
         return str(PlatformDelegate().get_shell_path(None))
     except Exception as error:  # it downloads: no network, no such platform, another checksum
-        raise UsageError(f"the package perfetto could not download its trace processor ({error}); {_HOW}") from error
+        why = str(error)
+        if isinstance(error, subprocess.CalledProcessError):
+            why = f"{error.cmd[0]} ended with exit code {error.returncode}"
+        raise UsageError(f"the package perfetto could not download its trace processor ({why}); {_HOW}") from error
 
 
 def run_query(processor: str, timeline: Path, sql: str) -> str:
