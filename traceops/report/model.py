@@ -14,11 +14,11 @@ from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.detail import Detail
 from traceops.report.inventory import ComputeRows, Inventory
-from traceops.report.memory import MemoryRows
 from traceops.report.rows import (
     CollectiveRow,
     ExpertsRow,
     HostSummary,
+    MemoryRows,
     NotNegative,
     PassRow,
     PipelineRow,
