@@ -18,7 +18,18 @@ from traceops.answers import model as answers
 from traceops.baseline.entry import Key
 from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocument, KeyJson, LevelChangeJson, TrendJson
 from traceops.baseline.store import Problem
-from traceops.compare import model
+from traceops.compare.model import (
+    CaptureInfo,
+    Change,
+    Comparison,
+    Explanation,
+    MetricChange,
+    OutlierStep,
+    Samples,
+    Side,
+    StepPoint,
+    Waiver,
+)
 from traceops.core.documents import FileProblem, Tool, meanings
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.doctor.document import DoctorDocument
@@ -47,12 +58,12 @@ class SchemaDocument:
 _KEYS = "Keys may be added within a schema version; none is removed or changes its meaning."
 DOCUMENTS: dict[str, SchemaDocument] = {
     "compare": SchemaDocument(
-        model.Comparison,
+        Comparison,
         "traceops compare.json",
         f"What `traceops compare` found. Null means not known, never zero. {_KEYS}",
         closed=(
-            model.Comparison, Tool, model.Side, model.CaptureInfo, model.Samples, model.MetricChange, model.Waiver, model.Change, model.Explanation, model.OutlierStep,
-            model.StepPoint, Finding, Evidence, Check,
+            Comparison, Tool, Side, CaptureInfo, Samples, MetricChange, Waiver, Change, Explanation, OutlierStep,
+            StepPoint, Finding, Evidence, Check,
         ),
     ),
     "doctor": SchemaDocument(
