@@ -125,13 +125,10 @@ def _run(words: list[str], cores: list[int], codes: tuple[int, ...] = (0,)) -> s
     """What a command prints. Raises RuntimeError with its end where it fails."""
     bound = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    ended = subprocess.run(
-        [*bound, sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT, env=env, check=False
-    )
+    command = [*bound, sys.executable, "-m", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
     if ended.returncode not in codes:
-        raise RuntimeError(
-            f"{' '.join(words[:2])} ended with {ended.returncode}: {(ended.stderr or ended.stdout)[-600:]}"
-        )
+        raise RuntimeError(f"{words[:2]} ended with {ended.returncode}: {(ended.stderr or ended.stdout)[-600:]}")
     return ended.stdout + ended.stderr
 
 
@@ -150,9 +147,8 @@ def play(name: str, cores: list[int]) -> Played:
         out = Path(folder, "profile", "sw")
         try:
             plain((0, 1))
-            said = _run(
-                ["traceops", "sweep", "--nproc", "1", "--out", str(out), "--vary-arg", axis, "--", "-m", *own], cores
-            )
+            command = ["traceops", "sweep", "--nproc", "1", "--out", str(out), "--vary-arg", axis]
+            said = _run([*command, "--", "-m", *own], cores)
             document = json.loads(next(Path(folder).rglob("sweep.json")).read_text())
             trials, watch = document["trials"], _stopwatch(said)
             for at in (0, 1):
@@ -162,11 +158,8 @@ def play(name: str, cores: list[int]) -> Played:
             best = document["best"].split("=")[1]
             played.winner = "" if document["told_apart"] is False else best
             sides = [[str(out / one["folder"]) for one in trials if one["point"] == at] for at in (0, 1)]
-            _run(
-                ["traceops", "compare", "--base", *sides[0], "--head", *sides[1], "--format", "json", "-o", folder],
-                cores,
-                (0, 1),
-            )
+            command = ["traceops", "compare", "--format", "json", "-o", folder]
+            _run([*command, "--base", *sides[0], "--head", *sides[1]], cores, (0, 1))
             document = json.loads(Path(folder, "compare.json").read_text())
             played.verdict = document["verdict"]
             step = next(one for one in document["metrics"] if one["metric"] == "step_time")

@@ -158,6 +158,7 @@ def _rank_row(rank: int, ranks: int, hostile: str) -> dict[str, Any]:
         "non_compute_pct": 10.0 if late else 68.0,
         "overlap_pct": None,
         "breakdown_source": "hta" if rank else "traceops",
+        "breakdown_note": "" if rank else "no GPU activity",
         "exposed_comm_ms": 3.0 if late else 33.0,
         "wait_ms": None if rank == 0 else 30.0,
         "transfer_ms": 3.0,

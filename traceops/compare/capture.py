@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,22 +125,17 @@ def _unprofiled(report: ReportDocument) -> Float:
             by_index[row.index].append(row.duration_ms)
     timed, whole = _over_ranks(by_index), _over_ranks(steps_of_whole_run(report))
     found = whole if len(whole) > len(timed) else timed
-    return rounds_of(found) if _by_turns(report) else found
+    return rounds_of(found) if by_turns(report) else found
 
 
-def _by_turns(report: ReportDocument) -> bool:
-    return isinstance(report.whole_run, WholeRunRows) and report.whole_run.input_by_turns
-
-
-def by_turns(captures: Iterable[ComparedCapture]) -> bool:
-    """Whether input comes late in every few steps of a capture: a step then takes what a round takes on average."""
-    return any(_by_turns(capture.report) for capture in captures)
+def by_turns(*reports: ReportDocument) -> bool:
+    """Whether input comes late in every few steps of one: a step then takes what a round takes on average."""
+    return any(isinstance(one.whole_run, WholeRunRows) and one.whole_run.input_by_turns for one in reports)
 
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
-    """Steps of the whole run that nothing recorded, of each the ranks' times; none where the profiler slows later ones.
-    Of a long run each is the median of some neighbours, where input comes late in every few steps their mean. Steps at
-    the start that take longer are left out."""
+    """Steps of the whole run that nothing recorded but long ones at its start, of each the ranks' times; none where the
+    profiler slows later ones. Of a long run each is the median of neighbours, a mean where input is late by turns."""
     found: dict[int, list[float]] = defaultdict(list)
     rows = report.whole_run
     if not isinstance(rows, WholeRunRows) or (report.run.device_type != "cpu" and rows.behind_ms is not None):

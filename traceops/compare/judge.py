@@ -198,10 +198,8 @@ def measure(
     two sides say nothing, and why. bound: what they say of the step time even so, and where noise leaves it open."""
     step_ms = _step_ms(metrics, base)
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
-    for metric in metrics:
+    for metric in _with_late_steps(metrics, (*base, *head)):
         threshold = config.threshold(metric.name)
-        if metric.name == "step_time" and by_turns((*base, *head)):
-            metric = replace(metric, location=np.mean)
         if metric.exact:
             rows.append((_exact(metric, base, head, threshold), None, 0.0))
         else:
@@ -225,6 +223,12 @@ def measure(
             row = replace(_bounded(row, bound), change=row.change, change_pct=row.change_pct)
         judged.append(row)
     return tuple(_waive(row, config, today) for row in _deciding(judged, config, unlike))
+
+
+def _with_late_steps(metrics: Sequence[Metric], captures: Sequence[ComparedCapture]) -> Sequence[Metric]:
+    """The median step is none of those for which input comes late every few steps: then the mean of all is compared."""
+    late = by_turns(*(capture.report for capture in captures))
+    return [replace(one, location=np.mean) if late and one.name == "step_time" else one for one in metrics]
 
 
 def _left_open(row: MetricChange, why: str) -> MetricChange:

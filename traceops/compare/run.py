@@ -182,7 +182,7 @@ def _notes(
     timed = "without_profiler" if enough_unprofiled((base, head)) else "with_profiler"
     return (
         say(timed, needed=MIN_STEPS),
-        *([say("by_turns")] if by_turns((*base, *head)) else ()),
+        *([say("by_turns")] if by_turns(*(capture.report for capture in (*base, *head))) else ()),
         *([say("common_ranks", ranks=who(sorted(common)))] if common else ()),
         *(say("expired", metric=w.metric, until=w.until, reason=w.reason) for w in config.expired(today)),
     )

@@ -91,6 +91,11 @@ class Gpu(Struct, frozen=True):
     source: Source = "scaled"
     rates: Rates = H200
 
+    @property
+    def convolves_in_tf32(self) -> bool:
+        """AMD's library of convolutions has no TF32."""
+        return self.tf32 and not re.search(r"\bMI\d", self.name)
+
 
 _SHEET = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}
 _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp32, fp64 TFLOP/s; TB/s; processors
@@ -113,6 +118,14 @@ _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp
 _ONLY_FP16 = re.compile(r"\bT4\b|\bV100\b")  # Turing and Volta
 _NO_TF32 = re.compile(rf"{_ONLY_FP16.pattern}|\bMI250X?\b")
 UNKNOWN = Gpu("an H200", source="assumed")
+FASTEST = Gpu(  # the most of each that any of them has: what is faster, no GPU did
+    "any",
+    max(row[1] for row in _SHEETS) / _SHEET["bf16"],
+    max(row[2] for row in _SHEETS) / _SHEET["fp32"],
+    max(row[3] for row in _SHEETS) / _SHEET["fp64"],
+    max(row[4] for row in _SHEETS) / _SHEET["memory"],
+    source="assumed",
+)
 
 
 def gpu_of(device: str | None) -> Gpu:

@@ -47,6 +47,14 @@ def maker_of(names: Iterable[str]) -> Maker | None:
     return None
 
 
+_BUILT_FOR = {"ISA942": "AMD Instinct MI300X"}  # the part of a name by which AMD's products are built for one GPU
+
+
+def built_for(names: Iterable[str]) -> str | None:
+    """The GPU that a kernel is built for and runs on no other, by its name; None if none shows one."""
+    return next((gpu for name in names for part, gpu in _BUILT_FOR.items() if f"_{part}_" in name), None)
+
+
 _OF_TYPE: dict[str, Unit] = {
     "c10::Half": "half", "c10::BFloat16": "half", "double": "fp64", "signed char": "fp8",
     "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8",
@@ -98,6 +106,16 @@ def kind_of_kernel(name: str) -> Literal["product", "attention", "other"]:
     if _ATTENTION.search(name):
         return "attention"
     return "product" if _PRODUCT.search(name) else "other"
+
+
+_JOINED = re.compile(r"CatArrayBatchedCopy\w*<[^<]*OpaqueType<(\d+)u>")
+
+
+@lru_cache(maxsize=4096)
+def joined_size(kernel: str) -> int:
+    """Bytes of an element that torch's kernel of a concatenation moves; 0 for other kernels."""
+    found = _JOINED.search(kernel)
+    return int(found[1]) if found else 0
 
 
 _TILE = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_|gemv|gemmSN|dot_kernel")

@@ -78,8 +78,8 @@ class Lines(Protocol):
         """The part of the time in these steps of each line, and the number of looks."""
         ...
 
-    def looks(self, steps: range, without: Collection[int]) -> Counter[tuple[int, str]]:
-        """How often each line was seen in these steps, without some, at which kind of work."""
+    def looks(self, steps: range, took_ms: Mapping[int, float]) -> tuple[Counter[tuple[int, str]], float]:
+        """How often each line was seen in these steps, at which kind of work; and looks per ms of a step."""
         ...
 
     def line(self, frame: int, ms: float, before_ms: float = 0.0, kind: str = "own", surprise: float = 0.0) -> LineTime:
@@ -324,7 +324,7 @@ class Job:
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, first) if with_lines else ()
-        grown = self._grown_lines(state.rank, change, first, long) if with_lines else ()
+        grown = self._grown_lines(state, change, first, long) if with_lines else ()
         machine = self._sources.machine(state.rank)
         begun_ms = before[0].time_ns / 1e6 if before else 0.0
         times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
@@ -353,20 +353,19 @@ class Job:
         told = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
         return tuple(line for line in told if ".backward(" not in line.text)
 
-    def _grown_lines(self, rank: int, change: Change, first: int, long: Collection[int]) -> tuple[LineTime, ...]:
-        """Lines that were seen more often than chance explains, since the change or of late, those first that grew
-        most."""
-        if (lines := self._sources.lines(rank)) is None:
+    def _grown_lines(self, state: RankState, change: Change, first: int, long: Collection[int]) -> tuple[LineTime, ...]:
+        """Lines that were seen more often than chance explains, since the change or of late; what grew most first."""
+        if (lines := self._sources.lines(state.rank)) is None:
             return ()
         without = set(long)
-        before = lines.looks(range(FIRST, change.since), without)
+        took_ms = {number: ms for number, ms, _ in state.history if number not in without}
+        before, then = lines.looks(range(FIRST, change.since), took_ms)
         grown: dict[tuple[int, str], LineTime] = {}
         for start in {change.since, first}:
-            since = lines.looks(range(start, 1 << 62), without)
-            steps = before.total() / change.before_ms, since.total() / change.now_ms
+            since, now = lines.looks(range(start, 1 << 62), took_ms)
             for (frame, kind), count in since.items():
-                ms, was = count / steps[1], before[frame, kind] / steps[0] if steps[0] else 0.0
-                surprise = beyond_chance((before[frame, kind], count), steps)
+                ms, was = count / now, before[frame, kind] / then if then else 0.0
+                surprise = beyond_chance((before[frame, kind], count), (then, now))
                 known = grown.get((frame, kind))
                 if ms > was and surprise > (_NOTABLE if known is None else known.surprise):
                     grown[frame, kind] = lines.line(frame, ms - was, was, kind, surprise)

@@ -6,7 +6,7 @@ import json
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -218,9 +218,11 @@ class LineReader:
         whole = sum(found.values())
         return ({frame: us / whole for frame, us in found.items()} if whole else {}), looks
 
-    def looks(self, steps: range, without: Collection[int]) -> Counter[tuple[int, str]]:
-        """How often each frame was seen in these steps, without some, at which kind of work."""
-        return Counter((frame, kind) for step, frame, kind, _ in self._seen(steps) if step not in without)
+    def looks(self, steps: range, took_ms: Mapping[int, float]) -> tuple[Counter[tuple[int, str]], float]:
+        """How often each frame was seen in these steps, at which kind of work; and looks per ms of a step, each by the
+        step that it fell into. took_ms: by step; looks at others do not count."""
+        seen = [(frame, kind, took_ms[step]) for step, frame, kind, _ in self._seen(steps) if took_ms.get(step)]
+        return Counter((frame, kind) for frame, kind, _ in seen), sum(1 / ms for _, _, ms in seen)
 
     def line(self, frame: int, ms: float, before_ms: float = 0.0, kind: str = "own", surprise: float = 0.0) -> LineTime:
         """The frame as a reader knows it."""

@@ -528,6 +528,7 @@ class HtaAgreement(Struct, frozen=True):
     values: int = 0
     differing: int = 0
     tables: tuple[str, ...] = ()
+    first: str = ""  # of the values that differ, with both
 
 
 def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
@@ -541,8 +542,9 @@ def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
         found = replace(
             found,
             values=found.values + values,
-            differing=found.differing + differing,
+            differing=found.differing + len(differing),
             tables=(*found.tables, name) if differing else found.tables,
+            first=found.first or (f"{name}.{differing[0]}" if differing else ""),
         )
     return replace(found, ranks=int(found.values > 0))
 
@@ -557,16 +559,17 @@ def agreement_of_ranks(found: Iterable[HtaAgreement | None]) -> HtaAgreement | N
         values=sum(one.values for one in known),
         differing=sum(one.differing for one in known),
         tables=tuple(name for name in _NAMES if any(name in one.tables for one in known)),
+        first=next((one.first for one in known if one.first), ""),
     )
 
 
-def _compare(ours: Columns, theirs: Columns) -> tuple[int, int]:
-    values = differing = 0
+def _compare(ours: Columns, theirs: Columns) -> tuple[int, list[str]]:
+    """How many values there are, and those that differ, in words."""
+    values, differing = 0, []
     for column in dict.fromkeys((*ours, *theirs)):
-        one, other = ours.get(column, []), theirs.get(column, [])
-        values += max(len(one), len(other))
-        differing += abs(len(one) - len(other))
-        differing += sum(not _same(a, b) for a, b in zip(one, other, strict=False))
+        pairs = list(itertools.zip_longest(ours.get(column, []), theirs.get(column, []), fillvalue="no value"))
+        values += len(pairs)
+        differing += [f"{column}: {one}, HTA's {other}" for one, other in pairs if not _same(one, other)]
     return values, differing
 
 

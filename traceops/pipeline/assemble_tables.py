@@ -463,8 +463,9 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
-    """Of the rank that stands for all; None where none is, or no trace has shapes and nothing is found."""
-    if (judged := _judged(run)) is None or (not judged[1].has_shapes and not judged[1].losses):
+    """Of the rank that stands for all; None where none is, or nothing is known of what its kernels do."""
+    judged = _judged(run)
+    if judged is None or not (judged[1].has_shapes or judged[1].losses or judged[1].known_ns):
         return None
     return _compute_rows(*judged)
 

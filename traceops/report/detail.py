@@ -66,7 +66,7 @@ class DetailStep(Struct, frozen=True):
 
 
 class Detail(Struct, frozen=True):
-    """All recorded steps of the ranks shown. aligned: their clocks could be compared."""
+    """The longest step of the ranks shown, and as many others as fit a page. aligned: their clocks are comparable."""
 
     names: tuple[str, ...]
     steps: tuple[DetailStep, ...]

@@ -96,16 +96,18 @@ class Report(ReportBase, frozen=True, kw_only=True):
     `flames` are flame graphs of hosts: file names and texts.
     `detail` is what a few ranks did in each step, as pages draw it, None where no summary holds it.
     `fabric` is the evidence of machines and NCCL, None likewise.
-    `hta_agreement` is what came of asking HTA's own code (`--hta`), None without; report.json, which is the same with
-    `--hta` and without, does not hold it.
     """
 
     hang: Diagnosis | None = None
     fabric: Fabric | None = None
     tables: Tables = Tables()
     flames: tuple[tuple[str, str], ...] = ()
-    hta_agreement: HtaAgreement | None = None
     detail: Detail | None = None
+
+    @property
+    def hta_agreement(self) -> HtaAgreement | None:
+        """What came of asking HTA's own code, None without."""
+        return None if isinstance(self.summary.hta_agreement, UnsetType) else self.summary.hta_agreement
 
     def __repr__(self) -> str:
         """One line: all of a report as text has hundreds of thousands of characters."""

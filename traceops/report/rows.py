@@ -32,8 +32,8 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     breakdown_source: Annotated[
         Literal["hta", "traceops"],
         Meta(
-            description="hta: HTA's values, which traceops computes and --hta checks with HTA's own code. traceops: by "
-            "the same definitions where HTA has none, or a wrong one."
+            description="Whose code computed the breakdown, by HTA's definitions: hta with --hta, but for ranks with a "
+            "breakdown_note."
         ),
     ] = "traceops"
     breakdown_note: Annotated[str, Meta(description="Why the breakdown is not HTA's.")] = ""

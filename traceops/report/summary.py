@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.words import STEP, WINDOW, NoReplay, StepsBy, StepWords
+from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.recording import SLOWED
 from traceops.report.rows import NotNegative, Number
 from traceops.report.step_times import BubbleTimes, Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
@@ -192,6 +193,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     hta_failed: Annotated[
         dict[str, str], Meta(description="HTA's analyses that failed: the error, and on which ranks.")
     ] = {}
+    hta_agreement: Annotated[
+        HtaAgreement | msgspec.UnsetType, Meta(description="Where HTA's own code was asked for the same tables.")
+    ] = msgspec.UNSET
     notes: tuple[str, ...] = ()
 
     @property

@@ -212,6 +212,7 @@ def is_annotation(name: str) -> bool:
     return _ANNOTATION.match(name) is not None
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def collective_of_annotation(name: str, shapes: str) -> CommArgs:
     """What a note named `gloo:all_reduce` with these input shapes says: the elements of its inputs."""
     return CommArgs(op=name.partition(":")[2], elements_in=_elements(shapes))

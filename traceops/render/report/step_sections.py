@@ -144,7 +144,7 @@ def hta(report: Report, shown: Sequence[int]) -> Section:
 
 def _own_breakdown(report: Report) -> list[int]:
     """Ranks whose idle, compute and overlap are not HTA's."""
-    return [row.rank for row in report.ranks if row.breakdown_source == "traceops"]
+    return [row.rank for row in report.ranks if row.breakdown_note]
 
 
 # Tables about ranks and steps.

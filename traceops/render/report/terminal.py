@@ -109,10 +109,11 @@ def _details(report: Report) -> list[Block]:
 
 def hta_sentence(found: HtaAgreement) -> str:
     """One line that says whether HTA's own code gives the same tables."""
+    by = f" ({found.by})" if found.by else ""
     return say_first(
-        "terminal", "hta", own=f"HTA's own code ({found.by})" if found.by else "HTA's own code",
-        none=not found.values, same=not found.differing, values=f"{found.values:,}", ranks=found.ranks,
-        differing=f"{found.differing:,}", tables=", ".join(found.tables),
+        "terminal", "hta", own=f"HTA's own code{by}", by=by, none=not found.values, same=not found.differing,
+        values=f"{found.values:,}", ranks=found.ranks, differing=f"{found.differing:,}",
+        tables=", ".join(found.tables), first=found.first,
     )  # fmt: skip
 
 
