@@ -13,8 +13,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.measure.ledger import BUCKETS
 from traceops.report.model import Report
-from traceops.report.rows import CollectiveRow, RankRow, StepRow, WhatIfRow
-from traceops.report.run import Run
+from traceops.report.rows import CollectiveRow, RankRow, Run, StepRow, WhatIfRow
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.rules.registry import RULES

@@ -21,7 +21,7 @@ from traceops.core.redaction import redact_text, redact_value
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument
-from traceops.report.run import Run
+from traceops.report.rows import Run
 from traceops.report.step_times import WholeRunRows
 from traceops.rules.validity import KERNELS_MISSING
 from traceops.traces.discover import PAIRS
@@ -125,12 +125,8 @@ def _unprofiled(report: ReportDocument) -> Float:
             by_index[row.index].append(row.duration_ms)
     timed, whole = _over_ranks(by_index), _over_ranks(steps_of_whole_run(report))
     found = whole if len(whole) > len(timed) else timed
-    return rounds_of(found) if by_turns(report) else found
-
-
-def by_turns(*reports: ReportDocument) -> bool:
-    """Whether input comes late in every few steps of one: a step then takes what a round takes on average."""
-    return any(isinstance(one.whole_run, WholeRunRows) and one.whole_run.input_by_turns for one in reports)
+    even = not isinstance(report.whole_run, WholeRunRows) or report.whole_run.rounds is not None or not len(found)
+    return found if even else rounds_of(found)
 
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:

@@ -87,7 +87,7 @@ def is_in(values: NDArray[np.integer], among: NDArray[np.integer] | Sequence[int
     if not len(among):
         return np.zeros(len(values), dtype=bool)
     ordered = np.sort(among)
-    found: NDArray[np.bool_] = ordered[np.minimum(ordered.searchsorted(values), len(ordered) - 1)] == values
+    found: NDArray[np.bool_] = ordered.take(np.minimum(ordered.searchsorted(values), len(ordered) - 1)) == values
     return found
 
 
@@ -297,9 +297,9 @@ def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray
     moments = np.concatenate((start[keep], end[keep]))
     dense = amount[keep] / (end[keep] - start[keep])
     order = moments.argsort(kind="stable")
-    density = np.concatenate((dense, -dense))[order].cumsum()
-    before = np.concatenate(([0.0], (density[:-1] * np.diff(moments[order])).cumsum()))
-    return np.interp(t, moments[order], before)
+    density = np.concatenate((dense, -dense)).take(order).cumsum()
+    before = np.concatenate(([0.0], (density[:-1] * np.diff(moments.take(order))).cumsum()))
+    return np.interp(t, moments.take(order), before)
 
 
 # Bars of one row, as few as are asked for: what is too short to be seen is drawn together with its neighbours.
@@ -402,3 +402,25 @@ def _together(bars: Bars, groups: Int) -> Bars:
         np.add.reduceat(bars.count, first),
         np.add.reduceat(bars.busy, first),
     )
+
+
+def far_from_median(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions of steps further than 5 robust standard deviations, and than a tenth, above the median."""
+    if len(series) < 4:
+        return np.empty(0, dtype=np.intp)
+    middle = median(series)
+    spread = 1.4826 * median(np.abs(series - middle))
+    return np.flatnonzero(series > middle + max(5.0 * spread, 0.1 * middle))
+
+
+def begins_far(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions where far steps begin, of several in a row the first; those only that cost about as much as the steps
+    in which half of the time of all far ones goes."""
+    if not len(far := far_from_median(series)):
+        return far
+    costs = series[far] - median(series)
+    most_first = np.sort(costs)[::-1]
+    usual = most_first[np.searchsorted(most_first.cumsum(), most_first.sum() / 2)]
+    far = far[costs >= usual / 2]
+    begins: NDArray[np.intp] = far[np.diff(far, prepend=-2) > 1]
+    return begins

@@ -57,8 +57,7 @@ from traceops.pipeline.assemble_whole import (
 from traceops.pipeline.observed_run import ObservedRun, of_first_steps
 from traceops.pipeline.run_info import rank_hosts
 from traceops.report.model import Report
-from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import Run
+from traceops.report.rows import RankRow, Run, StepRow
 from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
 from traceops.report.summary import Matching, Summary
 from traceops.rules import failures

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceops.core.documents import json_document
 from traceops.core.errors import InputError
 from traceops.core.files import FORMATS, locked_folder, write_all_whole, write_whole
 from traceops.core.rule import Verdict
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import document_of
 from traceops.report.model import Report
-from traceops.report.write import json_document
 from traceops.rules.explained import fabric_findings, judged_checks
 from traceops.rules.failures import in_order_of_roots
 

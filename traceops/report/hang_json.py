@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.documents import FileProblem
+from traceops.core.documents import FileProblem, copied
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
 from traceops.hangs import json_types
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
-from traceops.report.hang_rows import MergedWait, merged_waits
-from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, seen_events, shown_path, unknown_ranks
-from traceops.report.run import MOST_MISSING
-from traceops.report.write import copied
+from traceops.report.hang_text import (
+    MergedWait,
+    hang_level,
+    hang_sentence,
+    known_ranks,
+    merged_waits,
+    seen_events,
+    shown_path,
+    unknown_ranks,
+)
+from traceops.report.rows import MOST_MISSING
 
 MOST_WAITS = 2000  # after merging
 MOST_SEEN = 200
@@ -66,8 +73,7 @@ def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:
 
 def _root(root: Root) -> json_types.RootJson:
     evidence = tuple(json_types.RootEvidence(what, value) for what, value in root.evidence)
-    carries = None if root.carried is None else copied(json_types.CarriedJson, root.carried)
-    return copied(json_types.RootJson, root, carries=carries, evidence=evidence)
+    return copied(json_types.RootJson, root, carries=root.carried, evidence=evidence)
 
 
 def _wait(wait: MergedWait) -> json_types.WaitJson:
