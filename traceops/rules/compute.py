@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
 from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
@@ -93,6 +94,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
 _SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
+_NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
 
 TYPES = described("compute", "TO-K001")
@@ -126,10 +128,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = _as_shown(computes[rank], inputs.run.times_of(rank))
-    window = inputs.run.step_words is WINDOW
     losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
     timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
-    found = [one for loss in losses if (one := _finding(loss, compute, rank, len(own), window, timed)) is not None]
+    found = [one for loss in losses if (one := _finding(loss, compute, rank, inputs.run, timed)) is not None]
     if why := why_unrated(compute):
         found = [] if compute.rates == "assumed" else found
         return [_verdict(rule, found, rule.not_evaluated(why)) for rule in RULES]
@@ -165,7 +166,7 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
     return rule.verdict(*mine) if mine else otherwise
 
 
-def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bool, timed: bool) -> Finding | None:
+def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
     rule, share = OF_CAUSE[loss.cause], 100 * loss.device_ns / compute.busy_ns
     launches = 100 * loss.launches / max(compute.launches, 1.0)
     if loss.cause == "bandwidth_bound_at_limit":
@@ -180,7 +181,10 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bo
             severity = "warning"
     if severity is None:
         return None
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, window, timed)
+    times = run.times_of(rank)
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, run.step_words is WINDOW, timed)
+    if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
+        severity = "info"
     found = rule.finding(
         severity,
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
@@ -196,7 +200,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bo
             ),
             *(Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators),
         ],
-        ranks=[rank] if ranks > 1 else [],
+        ranks=[rank] if len(run.ranks) > 1 else [],
         impact_ms=stored(saved) if compute.bound != "host" else None,
         cause=loss.cause,
     )
@@ -208,12 +212,14 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> KernelLoss:
+def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bool, timed: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     bf16 = None
     effect = _effect(loss, compute, timed)
-    if loss.cause == "float32_products" and other is not None and effect != "host":
+    if effect == "host" and times is not None and not _host_sets_pace(times):
+        effect = "little"
+    if loss.cause == "float32_products" and other is not None and effect not in ("host", "little"):
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
     # The key of its headline: the cause and its form.
@@ -224,6 +230,8 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
         form = "_passes"
     elif _is_foreach(loss):
         form = "_foreach"
+    elif loss.cause == "low_occupancy" and len(loss.operators) > 1:
+        form = "_several"
     key = f"{loss.cause}{form}"
     return KernelLoss(
         window=window,
@@ -270,6 +278,13 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
     if timed or not compute.paced_ns:
         return "at_best"
     return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "host"
+
+
+def _host_sets_pace(times: RankTimes) -> bool:
+    """Whether the device waits for its host more than for anything else."""
+    waits = {bucket: times.mean_ms(bucket) for bucket in times.buckets if bucket.startswith(("idle_", "comm_"))}
+    host = sum(waits.get(bucket, 0.0) for bucket in ("idle_host", "idle_input", "idle_sync"))
+    return 2 * host >= sum(waits.values())
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:

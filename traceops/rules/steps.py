@@ -260,6 +260,7 @@ class StepBounds(Bounds, frozen=True):
 BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
 _MOST_NAMED = 3
+_MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -289,6 +290,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if seen_often and odd.cause not in _EXPLAINED:
         severity = severity_of(share, *BOUNDS.unlike_pct) or "info"
         impact = stored(share / 100 * odd.timed.mean_ms)
+    elif share >= _MOST_OF_TIME and not odd.once and odd.cause not in _EXPLAINED and run.unlike[0] > min(every):
+        severity = "warning"  # a clean bill beside it would be of the lesser part
     return [
         UNLIKE_STEPS.verdict(
             UNLIKE_STEPS.finding(
@@ -412,9 +415,10 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if odd.held:
         held, ms = odd.held
         evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(ms), "ms", rank=held))
-    extra = [one for one in odd.worst.summary.host.extra if one.step in odd.every][:_MOST_NAMED]
+    extra = sorted((one for one in odd.worst.summary.host.extra if one.step in odd.every), key=lambda one: -one.ms)
     evidence += [
-        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name) for one in extra
+        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name)
+        for one in extra[:_MOST_NAMED]
     ]
     return evidence
 
