@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, is_in, merge, union, uniques
+from traceops.core.arrays import Int, Intervals, intersect, is_in, merge, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host import HostSyncs, no_syncs, waiting_calls
 from traceops.measure.host_rows import begin_inside
@@ -37,7 +37,8 @@ class RankProgram(Struct, frozen=True):
     collective `join_comm[j]`. `own[n]` is the time spent in each of OWN_BUCKETS before `times[n]`, and
     `painted[s, c]` the code of what most of cell c of step s went to.
     `unheld` is exposed communication that did not hold the rank up: its own host had not launched what comes next, or
-    that began while the communication went on.
+    that began while the communication went on. In `allocating` the host was in the allocator then, which waits for the
+    device.
     Of spell k, from `spell_start[k]` to `spell_end[k]`, a rank alone does not tell whether a thread waited for its
     collective `spell_comm[k]`: it went on long before that ended (`across/clocks.py` asks the other ranks).
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
@@ -51,6 +52,7 @@ class RankProgram(Struct, frozen=True):
     join_end: Int
     join_comm: Int
     unheld: Intervals
+    allocating: Intervals
     times: Int
     own: Int
     host: Int
@@ -71,7 +73,9 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
     joins, unheld, spells = _joins(activity, lane, comm, steps)
-    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1])
+    waiting = waiting_calls(events, activity)
+    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1], waiting)
+    allocating = intersect(unheld, waiting[2])
     started, ended = activity.start[comm], activity.end[comm]
     times = uniques(
         np.concatenate((started, ended, ready, *joins[:2], *spells[:2], syncs.done, steps.edges)).clip(
@@ -90,7 +94,9 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
         cells[:, -1] = steps.edges[first + 1 : first + 1 + len(cells)]
         before = np.array([sets[code].covered_before(cells) for code in used])
         painted[first : first + _PAINTED_AT_ONCE] = used[(before[:, :, 1:] - before[:, :, :-1]).argmax(axis=0)]
-    return RankProgram(ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells)
+    return RankProgram(
+        ready, *joins, unheld, allocating, times, own, host, host_input, syncs, syncs_before, painted, *spells
+    )
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
@@ -209,10 +215,10 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
 
 
 def _host(
-    events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int
+    events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int, waiting: tuple[Int, Int, Intervals]
 ) -> tuple[Int, Int, HostSyncs, Int]:
     """The host's own time at the launches of collectives and of what ends the steps, and its part in loading. joined:
-    the ends of the joins. Behind them the rest of what RankProgram tells of the host."""
+    the ends of the joins. waiting: of `waiting_calls`. Behind them the rest of what RankProgram tells of the host."""
     if not len(activity.end):
         none = np.zeros(len(steps.edges), dtype=np.int64)
         return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none
@@ -222,7 +228,7 @@ def _host(
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
     calls = activity.host.held_up(HELD_UP_NS)
-    done, end, allocating = waiting_calls(events, activity)
+    done, end, allocating = waiting
     held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
         # From the last launch before each of these moments to it: the host waited for a collective that ended then.

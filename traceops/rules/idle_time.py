@@ -318,7 +318,7 @@ def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Seve
 def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
     cost, late = recording_ms(worst.times), worst.ms
-    part = "all" if cost >= late else "most"
+    part = "all" if cost >= late else "most" if cost > _MOST * late else "part"
     numbers = {"late": f"{late:.1f}", "cost": f"{cost:.1f}", "window": run.unit == "window"}
     return reason("idle", "recording", part=part, **numbers)
 

@@ -52,8 +52,8 @@ class RankNodes(Struct, frozen=True):
     whichever is later. Join j, over at `joined_at[j]`, waits at own time `join_work[j]` for the
     end of node `join_node[j]`. Neither node i nor the work behind it begins before `host[i]`, the host's own
     time. `spent` and `join_spent` tell how much of the own time went to each of WORK. `slowed` is how much of it
-    before node i compute kernels took only because communication beside them waited for other ranks. Node i was
-    launched behind the first `waits_before[i]` of `waits`.
+    before node i compute kernels took only because communication beside them waited for other ranks, and `allocating`
+    how much the host was in the allocator while communication ran. Node i was launched behind the first `waits_before[i]` of `waits`.
     """
 
     labels: tuple[Label, ...]
@@ -70,6 +70,7 @@ class RankNodes(Struct, frozen=True):
     spent: Int
     join_spent: Int
     slowed: Int
+    allocating: Int
     waits: HostWaits
     waits_before: Int
     first_edge: int  # node of the first step's start; the other edges follow
@@ -531,6 +532,7 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
         spent=spent_before(program, standing),
         join_spent=spent_before(program, join_start),
         slowed=_slowed(start, end, wait, comm.slowed[at], standing),
+        allocating=program.allocating.covered_before(standing),
         waits=_waits(program, fit, join_start, join_end),
         waits_before=program.syncs_before[chosen],
         first_edge=len(at),

@@ -194,9 +194,10 @@ class Replays:
 
     @cached_property
     def _are_slowed(self) -> bool:
-        """Whether kernels take noticeably longer beside communication that waits, on any rank."""
-        step = float(self.base.step_ns().mean())
-        return any(1e3 * self.graph.slowed_us(rank) >= _SLOWED * step for rank in self.graph.ranks)
+        """Whether kernels, or hosts in the allocator, take noticeably longer beside communication that waits."""
+        least = _SLOWED * float(self.base.step_ns().sum())
+        longer = ((nodes.slowed + nodes.allocating)[nodes.first_edge :] for nodes in self.graph.ranks.values())
+        return any(own[-1] - own[0] >= least for own in longer)
 
 
 def measure_what_if(
