@@ -438,13 +438,13 @@ def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
     """The root's place, _ALL where all wait for the last, None where times tell neither. Arrays have the shape
     (operations, members)."""
     together = _until_came(op, _ALL, begins)
-    if not (whole := _explained(waits, together)):
+    if not (whole := float(np.minimum(waits, together).sum())):
         return None
     explained = np.zeros(begins.shape[1])
     for root in range(begins.shape[1]):
         until = _until_came(op, root, begins)
         if _possible(until, begins, ends):
-            explained[root] = _explained(waits, until)
+            explained[root] = float(np.minimum(waits, until).sum())
     order = explained.argsort(kind="stable")
     best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
     if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
@@ -463,11 +463,6 @@ def _until_came(op: str, root: int, begins: Int) -> Int:
         until = np.zeros_like(begins)
         until[:, [root]] = last - begins[:, [root]]
     return until
-
-
-def _explained(waits: Int, until: Int) -> float:
-    """Waiting that ends with the coming of one that is needed, ns."""
-    return float(np.minimum(waits, until).sum())
 
 
 def _possible(until: Int, begins: Int, ends: Int) -> bool:
