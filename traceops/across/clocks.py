@@ -61,11 +61,9 @@ class ClockAlignment(Struct, frozen=True):
 def align_clocks(
     ranks: Sequence[RankSummary], matching: MatchedCollectives, hosts: Mapping[int, str | None] | None = None
 ) -> ClockAlignment:
-    """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups.
-
-    Ranks of one host share its clock: they get the median of their fits, unless their own ends
-    contradict that (a trace whose times were shifted), and one without anchors gets another's.
-    """
+    """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups. Ranks of one
+    host share its clock: they get the median of their fits, unless their own ends contradict that (a trace whose times
+    were shifted), and one without anchors gets another's."""
     ends = {summary.rank: summary.comm.end for summary in ranks}
     anchors: dict[int, dict[int, int]] = {rank: {} for rank in ends}
     together = _end_together(ranks, matching)
@@ -224,11 +222,9 @@ def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> n
 def without_late_ends(
     matching: MatchedCollectives, ranks: Sequence[RankSummary], clocks: ClockAlignment
 ) -> MatchedCollectives:
-    """The same with waiting on hosts ended where the last member came, on the common clock.
-
-    Kernels of a collective end together, so that what a rank spends beyond the shortest is waiting. A backend's
-    thread on a busy CPU may end milliseconds after the others: that is no waiting for a rank.
-    """
+    """The same with waiting on hosts ended where the last member came, on the common clock. Kernels of a collective end
+    together, so that what a rank spends beyond the shortest is waiting. A backend's thread on a busy CPU may end
+    milliseconds after the others: that is no waiting for a rank."""
     on_cpu = {summary.rank for summary in ranks if summary.exchanges_on_host} - set(clocks.unaligned)
     if not on_cpu:
         return matching

@@ -40,11 +40,9 @@ _FITS = 0.2  # of a call's time: what the median call is off
 
 
 class CallTimes(Struct, frozen=True):
-    """The calls of one operation that reduce gradients in one group; calls, size and ms are a step.
-
-    fixed_ms: what a call takes whatever its size, and ms_per_byte what comes on top; None where sizes or times do not
-    tell the two apart.
-    """
+    """The calls of one operation that reduce gradients in one group; calls, size and ms are a step. fixed_ms: what a
+    call takes whatever its size, and ms_per_byte what comes on top; None where sizes or times do not tell the two
+    apart."""
 
     op: str
     calls: float
@@ -135,11 +133,9 @@ _Kind = tuple[object, ...]
 
 
 class SlowSibling(Struct, frozen=True):
-    """A group, and the worst of the operations in which it is slow. Times in ns.
-
-    median and usual: of one transfer, here and in its siblings. longer: of all its transfers, a step. saved: what a
-    step gains with them as long as in its siblings, None where no replay tells.
-    """
+    """A group, and the worst of the operations in which it is slow. Times in ns. median and usual: of one transfer,
+    here and in its siblings. longer: of all its transfers, a step. saved: what a step gains with them as long as in its
+    siblings, None where no replay tells."""
 
     group: tuple[int, ...]
     median: float

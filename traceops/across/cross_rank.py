@@ -47,10 +47,8 @@ _MOST_OF_STEPS = 0.02  # of the ranks' time: less hides no straggler
 
 class ChargedWaiting(Struct, frozen=True):
     """Exposed waiting (comm_wait in the ledger) of all ranks in the steps that they share, ns, and who answers for it.
-
     unheld_ns: something else kept the waiting rank, such as its own host, so that it lost nothing by waiting.
-    charged_ns: charged to the rank that caused it. steps_ns: all ranks' time in these steps.
-    """
+    charged_ns: charged to the rank that caused it. steps_ns: all ranks' time in these steps."""
 
     waiting_ns: int
     unheld_ns: int
@@ -113,11 +111,9 @@ class Replay(Struct, frozen=True):
 
 
 class CrossRank(Struct, frozen=True, dict=True):
-    """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
-
-    replay: None where there is only one rank, or nothing was matched, or no step is common to all. devices: GPUs that a
-    process sees, None where no trace shows it.
-    """
+    """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer. replay: None where
+    there is only one rank, or nothing was matched, or no step is common to all. devices: GPUs that a process sees, None
+    where no trace shows it."""
 
     ranks: tuple[rank_times.RankTimes, ...]
     matching: MatchedCollectives

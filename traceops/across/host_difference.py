@@ -23,10 +23,8 @@ _WAITED = 0.25  # of what a rank takes longer: the others are seen to wait that 
 
 
 class Longer(Struct, frozen=True):
-    """A rank spends ms per step in a function, its median peer peers_ms; place: the line that differs most.
-
-    claimed_ms: as much of the difference as its device was idle for, None where that is not known.
-    """
+    """A rank spends ms per step in a function, its median peer peers_ms; place: the line that differs most. claimed_ms:
+    as much of the difference as its device was idle for, None where that is not known."""
 
     rank: int
     place: CodePlace
@@ -42,10 +40,8 @@ class Longer(Struct, frozen=True):
 
 
 def longer_on_one(run: WholeRun, late: Collection[int] = ()) -> list[Longer]:
-    """Each function in which one rank's host spends longer, most first; none where nobody waits for it.
-
-    late: ranks that the others are known to wait for. Such a rank may itself wait longer, for another one.
-    """
+    """Each function in which one rank's host spends longer, most first; none where nobody waits for it. late: ranks
+    that the others are known to wait for. Such a rank may itself wait longer, for another one."""
     if len(run.host) < 2 or not all(run.host.values()):
         return []
     waiting = {rank: sum(one.ms for one in own if one.waits) for rank, own in run.host.items()}
@@ -97,12 +93,9 @@ _EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large
 
 
 class LongerInFunction(Struct, frozen=True):
-    """A late rank's host is `ms` a step in a function, its median peer's peers_ms.
-
-    unseen_ms: what a peer's may be at most without being kept, in as many calls. idle_ms: of that, beyond its peers',
-    its device had nothing to run. share: idle_ms or what is longer, if that is less, of what the others wait for the
-    rank.
-    """
+    """A late rank's host is `ms` a step in a function, its median peer's peers_ms. unseen_ms: what a peer's may be at
+    most without being kept, in as many calls. idle_ms: of that, beyond its peers', its device had nothing to run.
+    share: idle_ms or what is longer, if that is less, of what the others wait for the rank."""
 
     rank: int
     said: str
@@ -115,9 +108,7 @@ class LongerInFunction(Struct, frozen=True):
 
 def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> LongerInFunction | None:
     """The function that explains most of the lateness of a rank; None where stacks show none that explains a fifth.
-
-    sometimes: it is late in some steps only, and these are looked at.
-    """
+    sometimes: it is late in some steps only, and these are looked at."""
     if run.replay is None or len(run.ranks) < 2:
         return None
     ranks = {times.summary.rank: times.summary for times in run.ranks}
@@ -190,9 +181,7 @@ class Grown(Struct, frozen=True):
 
 def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> list[Grown]:
     """What grew most on this rank: kernels where the GPU or a copy is the cause, regions where host or input is.
-
-    beside: the peers to compare with, all by default.
-    """
+    beside: the peers to compare with, all by default."""
     assert run.replay is not None
     by_rank = {times.summary.rank: times for times in run.ranks}
     peers = [by_rank[peer] for peer in beside or run.replay.graph.peers(rank)]

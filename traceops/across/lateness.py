@@ -34,10 +34,8 @@ Shares = dict[tuple[int, str], float]  # (rank, cause) -> ns
 
 class Lateness(Struct, frozen=True, dict=True):
     """Waiting in ns by the rank that caused it, CAUSES and step of `steps`: `caused[rank]` has shape (causes, steps).
-
-    `waited[rank]` is what the rank itself was held up, per step. Both count only moments in which the
-    waiting rank had nothing else to do [docs/metrics.md, who causes the wait].
-    """
+    `waited[rank]` is what the rank itself was held up, per step. Both count only moments in which the waiting rank had
+    nothing else to do [docs/metrics.md, who causes the wait]."""
 
     steps: tuple[int, ...]
     caused: dict[int, NDArray[np.float64]]

@@ -44,11 +44,9 @@ _TRUSTED_SHARE = 0.3
 
 
 class LinkReference(Struct, frozen=True):
-    """What a link should give, GB/s of bus bandwidth, and where that is known from.
-
-    link: what gives it. source: ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name),
-    ``siblings`` (the best group of the same kind).
-    """
+    """What a link should give, GB/s of bus bandwidth, and where that is known from. link: what gives it. source:
+    ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name), ``siblings`` (the best group of the same
+    kind)."""
 
     link: str
     busbw_gbs: float
@@ -89,11 +87,9 @@ def reference_of(
     fabric: Fabric | None = None,
     devices: int | None = None,
 ) -> LinkReference | None:
-    """What the link between these ranks should give; None where nothing tells.
-
-    In order: measured on this host by the doctor, NCCL's own expectation in its log, the GPU's name. Between hosts
-    only NCCL's expectation counts. devices: GPUs that each process of the job sees, None where not known.
-    """
+    """What the link between these ranks should give; None where nothing tells. In order: measured on this host by the
+    doctor, NCCL's own expectation in its log, the GPU's name. Between hosts only NCCL's expectation counts. devices:
+    GPUs that each process of the job sees, None where not known."""
     if len(group) < 2:
         return None
     known = _hosts_of(group, hosts, devices)

@@ -34,12 +34,9 @@ _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
 
 class Collective(Struct, frozen=True):
-    """One matched collective: per member rank its event and how long it waited there.
-
-    `transfer_ns` is the shortest duration among the members: the last to arrive waits for nobody, so
-    its event is transfer only. It needs no common clock. Of sends and receives without a GPU it may be less
-    (send_receive.py).
-    """
+    """One matched collective: per member rank its event and how long it waited there. `transfer_ns` is the shortest
+    duration among the members: the last to arrive waits for nobody, so its event is transfer only. It needs no common
+    clock. Of sends and receives without a GPU it may be less (send_receive.py)."""
 
     group: tuple[int, ...]
     description: str
@@ -69,11 +66,9 @@ class Collective(Struct, frozen=True):
 
 
 class MatchedCollectives(Struct, frozen=True):
-    """Matched collectives and how many events found no partner, with the reason.
-
-    apart: send and receive of messages that are in no collective, as (rank, position): a grouped call waits for several
-    events of another rank, and belongs to the latest.
-    """
+    """Matched collectives and how many events found no partner, with the reason. apart: send and receive of messages
+    that are in no collective, as (rank, position): a grouped call waits for several events of another rank, and belongs
+    to the latest."""
 
     collectives: tuple[Collective, ...]
     events: int

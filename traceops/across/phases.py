@@ -75,10 +75,8 @@ class Stage(Struct, frozen=True):
 
 
 class Rounds(Struct, frozen=True):
-    """A loop's rounds, of which `count` were timed, or stages that follow each other.
-
-    profile_ms: what each step of a round takes, the first one by the number `first`.
-    """
+    """A loop's rounds, of which `count` were timed, or stages that follow each other. profile_ms: what each step of a
+    round takes, the first one by the number `first`."""
 
     profile_ms: tuple[float, ...]
     first: int
@@ -140,10 +138,8 @@ def _waiting(one: Observed) -> float:
 
 def period_of(took: Floats, timed: Mask) -> Floats | None:
     """What each step of a round takes, ms, the first one by the number of the step; None where there are no rounds.
-
     Each step is compared with the median of the others at its place of the round: this has to explain more of what
-    steps are from their median than chance does.
-    """
+    steps are from their median than chance does."""
     at = timed.nonzero()[0]
     steps = took[at]
     if not len(steps):

@@ -27,10 +27,8 @@ _NEAR = 3  # steps from the last recorded one to the first of the light window
 
 
 def last_of_window(recorded: NDArray[np.int64], last: int) -> int:
-    """The last recorded step of a window that ends with step `last`, and of the light window right behind it.
-
-    recorded: numbers of the steps in which anything of ours or a profiler of the script's own recorded, in order.
-    """
+    """The last recorded step of a window that ends with step `last`, and of the light window right behind it. recorded:
+    numbers of the steps in which anything of ours or a profiler of the script's own recorded, in order."""
     for step in recorded[recorded > last].tolist():
         if step - last > _NEAR:
             break
@@ -187,11 +185,9 @@ class EarlyWindow(Struct, frozen=True):
 
 
 def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
-    """window: numbers of the recorded steps that count; others may have been recorded before and after.
-
-    Later steps may also be the longer ones. None where those before the window or its own take about as long as the
-    later ones, or where too few tell.
-    """
+    """window: numbers of the recorded steps that count; others may have been recorded before and after. Later steps may
+    also be the longer ones. None where those before the window or its own take about as long as the later ones, or
+    where too few tell."""
     step = run.step_ms
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
     recorded = recorded[recorded > 0]  # the first step is the program's start

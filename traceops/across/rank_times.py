@@ -136,11 +136,9 @@ _MOST = 0.5  # of the time, to name the role
 
 
 def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int]) -> Role | None:
-    """The role of the communication before which a rank loses time: there the others meet it first.
-
-    Between each two of its collectives its own time is compared with the median of `others`, its peers. None where no
-    role has half of what it takes longer.
-    """
+    """The role of the communication before which a rank loses time: there the others meet it first. Between each two of
+    its collectives its own time is compared with the median of `others`, its peers. None where no role has half of what
+    it takes longer."""
     own = graph.ranks[late]
     shared = set(own.labels).intersection(*(graph.ranks[rank].labels for rank in others))
     if not others or not shared:
@@ -231,11 +229,9 @@ _COMPUTE = WORK.index("compute")
 
 
 class ExpertTimes(Struct, frozen=True):
-    """What a rank's experts of one layer get and do in a step, means over its steps; times in ns.
-
-    `received` is in bytes, of the dispatch in forward and of the gradients in backward; `compute` is the rank's
-    computation between a dispatch and its combine.
-    """
+    """What a rank's experts of one layer get and do in a step, means over its steps; times in ns. `received` is in
+    bytes, of the dispatch in forward and of the gradients in backward; `compute` is the rank's computation between a
+    dispatch and its combine."""
 
     rank: int
     layer: int
@@ -245,10 +241,8 @@ class ExpertTimes(Struct, frozen=True):
 
 class Experts(Struct, frozen=True):
     """The experts that a group of ranks shares. Shares of `imbalance` are the most that a rank receives over the mean.
-
     `imbalance` is by step; `dispatch_ns` and `combine_ns` are transfer a step, all members there, and `gbs` is bytes
-    that the average rank sends to others over that time, for each of the two.
-    """
+    that the average rank sends to others over that time, for each of the two."""
 
     ranks: tuple[int, ...]
     layers: int
@@ -266,11 +260,9 @@ class Experts(Struct, frozen=True):
 
 
 def find_experts(ranks: Sequence[RankSummary], matching: MatchedCollectives, roles: Roles) -> tuple[Experts, ...]:
-    """The experts of each group whose all-to-alls come in pairs, dispatch and combine, in every step.
-
-    Where a step has the pairs of a forward and a backward pass (an even number), the second half is that of the same
-    layers from the last to the first.
-    """
+    """The experts of each group whose all-to-alls come in pairs, dispatch and combine, in every step. Where a step has
+    the pairs of a forward and a backward pass (an even number), the second half is that of the same layers from the
+    last to the first."""
     by_rank = {summary.rank: summary for summary in ranks}
     of_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
     for collective, role in zip(matching.collectives, roles.of_collective, strict=True):

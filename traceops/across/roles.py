@@ -72,10 +72,8 @@ def computed_by(names: Iterable[str], on_gpu: bool, has_backward: bool) -> Compu
 
 class Moved(Struct):
     """What one group moved: how many calls, and elements, by kind and pass, in `steps` steps of one member.
-
-    `without_size` are calls whose size is not known, `uneven` all-to-alls that take in another
-    amount than they give out.
-    """
+    `without_size` are calls whose size is not known, `uneven` all-to-alls that take in another amount than they give
+    out."""
 
     steps: int = 1
     computed: Computed = Computed()

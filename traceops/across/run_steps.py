@@ -103,11 +103,9 @@ class WholeRun(Struct, frozen=True):
 
 
 def step_of_ranks(took: Floats) -> Floats:
-    """Of each step the median over ranks, from rank by step; NaN where no rank has it.
-
-    Ranks that meet in few steps (post-local SGD, DiLoCo) go on by themselves in most, and those that are early wait in
-    the others. Then a step takes what it takes the rank that the others wait for.
-    """
+    """Of each step the median over ranks, from rank by step; NaN where no rank has it. Ranks that meet in few steps
+    (post-local SGD, DiLoCo) go on by themselves in most, and those that are early wait in the others. Then a step takes
+    what it takes the rank that the others wait for."""
     known: Mask = np.asarray(~np.isnan(took).all(axis=0))
     if (slowest := _apart_in_most(took)) is not None:
         return np.where(known & np.isnan(took[slowest]), _median(took, known), took[slowest])
@@ -183,11 +181,9 @@ def device_ms(steps: NDArray[np.void], hosts: FloatsOrNone | None = None) -> Flo
 
 
 def took_ms(steps: NDArray[np.void], device: FloatsOrNone | None) -> FloatsOrNone:
-    """Each step, ms: by the device's clock where that is given, else by the host's.
-
-    Behind the last event the device's time is not known. A host that runs ahead waits there in one step for the work of
-    many, as anywhere else: such a step takes a usual one, and what its host held the device up for.
-    """
+    """Each step, ms: by the device's clock where that is given, else by the host's. Behind the last event the device's
+    time is not known. A host that runs ahead waits there in one step for the work of many, as anywhere else: such a
+    step takes a usual one, and what its host held the device up for."""
     host: FloatsOrNone = steps["host_us"] / 1e3
     if device is None:
         return host
@@ -225,11 +221,9 @@ def tells_pace(devices: FloatsOrNone, hosts: FloatsOrNone) -> bool:
 
 
 def only_queued(steps: NDArray[np.void]) -> Marks:
-    """Steps that the host queued ahead of the device, whose own time nothing tells: their length is not known.
-
-    Of a short run few steps have the device's time. Where these took longer than by the host's clock, so did others.
-    Nor is that of a step in which the host waits for what it queued before.
-    """
+    """Steps that the host queued ahead of the device, whose own time nothing tells: their length is not known. Of a
+    short run few steps have the device's time. Where these took longer than by the host's clock, so did others. Nor is
+    that of a step in which the host waits for what it queued before."""
     alone, host = single(steps) & (steps["flags"] & RECORDED == 0), steps["host_us"].astype(np.float64)
     alone[:1] = False
     device = steps["device_us"].astype(np.float64)[alone]
@@ -246,11 +240,9 @@ def _beyond_median(took: FloatsOrNone) -> float:
 
 
 def is_known(steps: NDArray[np.void], device: FloatsOrNone) -> bool:
-    """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside.
-
-    Or a few of them, where events cost a short training much, if by these its host runs ahead, and all steps without a
-    stall are then together as long as by the host's clock, which cannot be wrong about that.
-    """
+    """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside. Or a few of
+    them, where events cost a short training much, if by these its host runs ahead, and all steps without a stall are
+    then together as long as by the host's clock, which cannot be wrong about that."""
     free = steps["flags"] & RECORDED == 0
     free[:1] = False
     if not free.any():

@@ -275,10 +275,8 @@ class CoreWaits(Struct, frozen=True):
 
 
 class RecordedWait(Struct, frozen=True):
-    """What a rank wanted for a core in its recorded steps: ms per step, and percent of their time.
-
-    beside_pct: the same without the step in which it waited longest. One such step is an event, and no lack of cores.
-    """
+    """What a rank wanted for a core in its recorded steps: ms per step, and percent of their time. beside_pct: the same
+    without the step in which it waited longest. One such step is an event, and no lack of cores."""
 
     ms: float
     pct: float
@@ -367,11 +365,9 @@ def _percent(waited_us: NDArray[np.float64], took_us: NDArray[np.float64]) -> fl
 
 
 def beyond_peers(waits: CoreWaits, rank: int, peers: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64]:
-    """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own.
-
-    Never more than it is held up by the machine more than they are; what they wait counts in full. Nor less than all
-    but what it waits more because it computes more: of ranks with as much work, the one without a core is not late.
-    """
+    """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own. Never
+    more than it is held up by the machine more than they are; what they wait counts in full. Nor less than all but what
+    it waits more because it computes more: of ranks with as much work, the one without a core is not late."""
 
     def of(one: int) -> list[int]:
         return [waits.of_rank.get(one, {}).get(step, 0) for step in steps]
@@ -392,10 +388,8 @@ _EVEN = 0.35  # of the mean: what each quarter of the run adds at least, where s
 
 
 class Growth(Struct, frozen=True):
-    """Bytes at the ends of steps that grow all through the run: by so many a step, from one to another.
-
-    first, last: the least of the first and of the last quarter, at the end of first_step and last_step.
-    """
+    """Bytes at the ends of steps that grow all through the run: by so many a step, from one to another. first, last:
+    the least of the first and of the last quarter, at the end of first_step and last_step."""
 
     per_step: float
     first_step: int
@@ -482,11 +476,9 @@ def _memory_of_rank(
 
 
 def growth(looks: NDArray[np.int64]) -> Growth | None:
-    """Whether the least that tensors hold grows in each quarter of the run, evenly; None where it does not.
-
-    The first eighth is left out: states are made and caches filled there. The least of a quarter, because what a
-    step's end holds varies with its batch.
-    """
+    """Whether the least that tensors hold grows in each quarter of the run, evenly; None where it does not. The first
+    eighth is left out: states are made and caches filled there. The least of a quarter, because what a step's end holds
+    varies with its batch."""
     if not len(looks):
         return None
     span = looks[-1, STEP] - looks[0, STEP]

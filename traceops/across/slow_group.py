@@ -72,9 +72,7 @@ def measure_slow_groups(
     replays: Replays, lateness: Lateness, summaries: Sequence[RankSummary], far: Sequence[int]
 ) -> SlowGroups | None:
     """The slower ranks of the program whose cure saves most, at most half of it; None where all are like each other.
-
-    far: stragglers far beyond all others (TO-S001), told each by itself and cured here already.
-    """
+    far: stragglers far beyond all others (TO-S001), told each by itself and cured here already."""
     graph = replays.graph
     step = float(replays.base.step_ns().mean())
     found = []
@@ -93,11 +91,9 @@ def far_ranks(found: Sequence[Straggler]) -> tuple[int, ...]:
 
 
 def apart_ranks(own: dict[int, Steps], least: float) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(the slower ranks, the others), where their own time falls into two with a gap of at least `least` between.
-
-    The gap is twice as wide as the way from the others' median to their slowest, and the first such one above the
-    median: what is slower still may be so for another reason. None without one.
-    """
+    """(the slower ranks, the others), where their own time falls into two with a gap of at least `least` between. The
+    gap is twice as wide as the way from the others' median to their slowest, and the first such one above the median:
+    what is slower still may be so for another reason. None without one."""
     if len(own) < 2 * LEAST_RANKS:
         return None
     ordered = sorted(own, key=lambda rank: (float(own[rank].mean()), rank))

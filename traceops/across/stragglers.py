@@ -51,12 +51,9 @@ _COVERS = 0.80  # of the lateness: what a cause must explain to be named
 def cause_of(
     replays: Replays, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
 ) -> str:
-    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
-
-    A rank may be late for another reason. Those that wait for it let their hosts run ahead. Then that rank alone
-    shows idle time for its host, though its host is no slower than theirs. Such time does not count against the
-    cause.
-    """
+    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows. A rank may be late
+    for another reason. Those that wait for it let their hosts run ahead. Then that rank alone shows idle time for its
+    host, though its host is no slower than theirs. Such time does not count against the cause."""
     graph = replays.graph
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
     if not peers and (places := late_places(graph, rank)) is not None:

@@ -27,11 +27,9 @@ _MESSAGES = ("send", "recv")
 
 
 def groups_of(light: LightActivity, summary: RankSummary, world: Ranks) -> list[Ranks | None]:
-    """Of each collective, its group; None where it cannot be told, and for sends and receives.
-
-    A rank of one group has no choice. Else the stream tells, where all on it are of one group; else the place in the
-    step, where a step of the full window has as many, on the same streams in the same order.
-    """
+    """Of each collective, its group; None where it cannot be told, and for sends and receives. A rank of one group has
+    no choice. Else the stream tells, where all on it are of one group; else the place in the step, where a step of the
+    full window has as many, on the same streams in the same order."""
     # Step, stream and group of each collective of the full window, in order
     default, comm = only_group(summary, world), summary.comm
     known = []
@@ -279,11 +277,9 @@ def undisturbed(
     copies_ms: Mapping[int, float] | None = None,
     later: Sequence[Sequence[LightActivity]] = (),
 ) -> tuple[Undisturbed | None, str | None]:
-    """Of the ranks' light windows, or why nothing can be said. plain: a typical step without recording.
-
-    copies_ms: by rank, in a recorded step. later: more windows of the same ranks; one that is not of the same steps on
-    all of them does not count. No window does whose step is far from that without recording.
-    """
+    """Of the ranks' light windows, or why nothing can be said. plain: a typical step without recording. copies_ms: by
+    rank, in a recorded step. later: more windows of the same ranks; one that is not of the same steps on all of them
+    does not count. No window does whose step is far from that without recording."""
     if not (own := {light.rank: light for light in lights}):
         return None, None
     if plain is None or plain.ms <= 0:

@@ -382,10 +382,8 @@ class _Table(Struct, frozen=True):
 
 
 def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun | None:
-    """Of the ranks that were observed; None where too few steps were timed to tell which is typical.
-
-    by_calls: a step is a call of the model, as of an inference.
-    """
+    """Of the ranks that were observed; None where too few steps were timed to tell which is typical. by_calls: a step
+    is a call of the model, as of an inference."""
     ranks = sorted((one for one in observed if len(one.steps)), key=lambda one: one.rank)
     if not ranks:
         return None

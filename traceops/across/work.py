@@ -41,11 +41,9 @@ class WorkCompared(Struct, frozen=True):
 
 
 def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared:
-    """Compare a rank with its median peer by kernels, their launches and blocks, and bytes it exchanges.
-
-    Kernels whose grid is as large as the device whatever they compute (persistent ones) say nothing of how much
-    work they have; the others and the bytes do. Time is called slower where nothing speaks for more work.
-    """
+    """Compare a rank with its median peer by kernels, their launches and blocks, and bytes it exchanges. Kernels whose
+    grid is as large as the device whatever they compute (persistent ones) say nothing of how much work they have; the
+    others and the bytes do. Time is called slower where nothing speaks for more work."""
     if not peers:
         return WorkCompared(UNSET, 0.0, 1.0, None)
     peer = sorted(peers, key=lambda other: (_compute_ms(other), other.rank))[len(peers) // 2]
@@ -164,9 +162,7 @@ def far_beyond(
     graph: StepGraph, rank: int, chosen: Sequence[int] = (), times: float = _HIDDEN, but: Sequence[int] = ()
 ) -> bool:
     """Whether a rank takes far longer than all its peers that are not cured: of even hosts, one is the next slowest.
-
-    but: steps that are left out, where others remain.
-    """
+    but: steps that are left out, where others remain."""
     kept = ~np.isin(graph.steps, but)
     kept |= not np.count_nonzero(kept)
     others = [float(own_steps(graph, peer)[kept].mean()) for peer in graph.peers(rank) if peer not in chosen]

@@ -194,11 +194,9 @@ BY_STEP = ("count", "bytes", "total_bytes", "device_ns", "blocked_ns", "alone_ns
 
 
 class RankCopies(Struct, frozen=True):
-    """All of one rank's copies between host and device inside its steps, most exposed first.
-
-    sync_ns: for each step the idle time that began while the host waited for such a copy. best_gbs: the most that a
-    large pinned copy of each direction reached.
-    """
+    """All of one rank's copies between host and device inside its steps, most exposed first. sync_ns: for each step the
+    idle time that began while the host waited for such a copy. best_gbs: the most that a large pinned copy of each
+    direction reached."""
 
     kinds: tuple[CopyKind, ...]
     sync_ns: Int

@@ -28,11 +28,8 @@ _Where = tuple[str, int, int]  # 'stream' or 'thread', its number, and the level
 
 
 class DetailRow(Struct, frozen=True):
-    """One row: the kernels of a stream, or one level of what a thread did.
-
-    lane: the stream's or thread's number. level: 0 for streams; of a thread 0 and 1 are annotations, 2 and 3
-    operators, 4 calls that held the host up.
-    """
+    """One row: the kernels of a stream, or one level of what a thread did. lane: the stream's or thread's number.
+    level: 0 for streams; of a thread 0 and 1 are annotations, 2 and 3 operators, 4 calls that held the host up."""
 
     of: str
     lane: int

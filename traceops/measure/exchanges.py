@@ -71,12 +71,9 @@ class Exchanges(Struct, frozen=True):
 
 
 def find_exchanges(events: Events, activity: Activity, comm: Int) -> Exchanges:
-    """What the communications at positions `comm` of `activity` were.
-
-    A kernel that does not say so itself was launched inside a call that does: record_param_comms, or the end of a
-    group (batch_isend_irecv), which launches what was called since the group before. Where no kernel says so, this
-    is asked of those only that send and receive.
-    """
+    """What the communications at positions `comm` of `activity` were. A kernel that does not say so itself was launched
+    inside a call that does: record_param_comms, or the end of a group (batch_isend_irecv), which launches what was
+    called since the group before. Where no kernel says so, this is asked of those only that send and receive."""
     rows = activity.row[comm]
     args = [events.comm.get(int(row)) for row in rows]
     parts: list[tuple[CommArgs, ...]] = [() for _ in args]

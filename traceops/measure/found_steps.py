@@ -300,10 +300,8 @@ class _Candidate(Struct, frozen=True):
 
 def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     """The steps of the first kind of mark by which nearly all steps hold as many kernels, else of the best; or None.
-
     The step in which a rank first communicates is left out, with those before it: what ranks wait there is how far
-    apart they began to record.
-    """
+    apart they began to record."""
     # when what was launched inside the window was launched, ns, in order
     launched = activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
     if not len(launched):

@@ -64,11 +64,9 @@ _RETURNS_NS = 50_000  # or so much after it
 
 
 class HostSyncs(Struct, frozen=True):
-    """Blocking calls that waited, in the order of their ends. Times in ns of the rank's own clock.
-
-    `done` is when the device had done what each waited for, `end` when the call returned. `host` is the host's own time
-    (RankProgram.host) then, and `host_input` its part in data loading.
-    """
+    """Blocking calls that waited, in the order of their ends. Times in ns of the rank's own clock. `done` is when the
+    device had done what each waited for, `end` when the call returned. `host` is the host's own time (RankProgram.host)
+    then, and `host_input` its part in data loading."""
 
     done: Int
     end: Int
@@ -83,11 +81,9 @@ def no_syncs() -> HostSyncs:
 
 
 def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals]:
-    """When the device had done what each blocking call waited for, and when the call returned.
-
-    Where a call returns long after anything ended, amid what runs, that is when it returned. The third is when the host
-    waited in the allocator: what such a call takes once the device is done is its own work.
-    """
+    """When the device had done what each blocking call waited for, and when the call returned. Where a call returns
+    long after anything ended, amid what runs, that is when it returned. The third is when the host waited in the
+    allocator: what such a call takes once the device is done is its own work."""
     rows = activity.host.waiting
     begin, end, _ = activity.host.allocator_stretches
     if not len(rows) and not len(begin):
@@ -115,12 +111,9 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 
 class BlockingCall(Struct, frozen=True):
-    """A call that waits for the device, and the operator it was made from ('' outside any).
-
-    usual, usual_ms: how often it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long
-    the device is idle there, in such a step, until launches are ahead of it again, and at most as long as the host had
-    waited.
-    """
+    """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
+    it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in
+    such a step, until launches are ahead of it again, and at most as long as the host had waited."""
 
     call: str
     operator: str
@@ -353,10 +346,8 @@ _MOST_WORK = 3
 
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
-
-    operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of
-    calls, or of stretches without one, by the step that they begin in.
-    """
+    operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
+    or of stretches without one, by the step that they begin in."""
 
     name: str
     operator: str

@@ -82,10 +82,8 @@ def stack_purposes(observed: Observed) -> list[Purpose]:
 
 
 def with_waits(observed: Observed, purposes: Sequence[Purpose], waiting: Sequence[bool]) -> list[Purpose]:
-    """The purposes, in which a wait for the device is of the model that was called without gradients before it.
-
-    Such a function reads what its model computed (`loss.item()`), and most of its time is in that. waiting: by stack.
-    """
+    """The purposes, in which a wait for the device is of the model that was called without gradients before it. Such a
+    function reads what its model computed (`loss.item()`), and most of its time is in that. waiting: by stack."""
     frames = observed.frames
     called = {_key(frames[one.frame]) for one in purposes if one.what == "inference" and one.frame is not None}
 
@@ -195,11 +193,9 @@ class CodePlace(Struct, frozen=True, order=True):
 
 
 class FunctionTime(Struct, frozen=True):
-    """Of one function of the program's own, or of one line outside of any.
-
-    ms: a step, in it and in the libraries that it calls, but not in other functions of the program's. looks: samples.
-    waits: it waits for other ranks or the device there. does: see `Purpose`. lines: of the function, ms each.
-    """
+    """Of one function of the program's own, or of one line outside of any. ms: a step, in it and in the libraries that
+    it calls, but not in other functions of the program's. looks: samples. waits: it waits for other ranks or the device
+    there. does: see `Purpose`. lines: of the function, ms each."""
 
     place: CodePlace
     ms: float
@@ -265,10 +261,8 @@ def own_overhead(observed: Observed, stack: int) -> bool:
 
 
 def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> list[FunctionTime]:
-    """Host time by function of the program's own in these steps (a mask over `observed.steps`), most first.
-
-    step_ms: of the mean of these steps, which the shares of the samples are of.
-    """
+    """Host time by function of the program's own in these steps (a mask over `observed.steps`), most first. step_ms: of
+    the mean of these steps, which the shares of the samples are of."""
     chosen = observed.samples[_in_steps(observed, steps)]
     total = int(chosen[:, 2].sum())
     if not total or not step_ms:
@@ -377,10 +371,8 @@ class _Label(Struct, frozen=True):
 
 
 def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps: StepBounds) -> tuple[StackTime, ...]:
-    """The program's functions that its main thread is in for long, most first; none of a trace without stacks.
-
-    held_up: rows of calls in which the host waits for the device.
-    """
+    """The program's functions that its main thread is in for long, most first; none of a trace without stacks. held_up:
+    rows of calls in which the host waits for the device."""
     events, thread = host.events, _main_thread(host) if len(frames) else -1
     rows = np.flatnonzero(frames.tid == thread)
     if not len(rows) or not len(steps):
@@ -498,11 +490,9 @@ def loads_itself(rank: Observed) -> bool:
 
 
 def loader_work(rank: Observed, typical: NDArray[np.bool_] | None = None) -> LoaderWork | None:
-    """Of a rank that was observed; None where its loaders have no workers, or were looked at too seldom.
-
-    typical: the steps that count, where that is known. While a program starts, compiles or evaluates, the workers of
-    its training rest.
-    """
+    """Of a rank that was observed; None where its loaders have no workers, or were looked at too seldom. typical: the
+    steps that count, where that is known. While a program starts, compiles or evaluates, the workers of its training
+    rest."""
     loaders = rank.loaders
     if typical is not None and typical.any() and all(one.began_ns for one in loaders):
         within = tuple(_loader_in_steps(one, step_ends_ns(rank), typical) for one in loaders)

@@ -473,10 +473,8 @@ def _which(name: str) -> bool:
 
 def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> NDArray[np.bool_]:
     """Which of the names the pattern finds; with `words`, every name that it can find has one of these, in any case.
-
     Names of kernels are long, and to look for a word first takes a tenth of the time. Ranks of a run have the same
-    names, and most of them are asked for again.
-    """
+    names, and most of them are asked for again."""
     return _found_in(events.names, pattern, words)
 
 

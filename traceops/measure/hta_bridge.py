@@ -117,10 +117,8 @@ _OF_HTAS_READER = frozenset({"cuda_sync", "cuda_profiler_range"})
 
 def hta_analysis(paths: Mapping[int, str]) -> Any:
     """HTA's own `TraceAnalysis` of all ranks, on frames from our loader with the rows and columns of HTA's reader.
-
     paths: the trace of each rank. Python frames of `with_stack` are left out. Raises UsageError without HTA, InputError
-    for a trace that cannot be read.
-    """
+    for a trace that cannot be read."""
     preload("run.hta")
     from hta.trace_analysis import TraceAnalysis
 

@@ -36,11 +36,9 @@ _SYNC = ("Event Sync", "Context Sync")
 
 
 class HtaRows(Struct, frozen=True):
-    """Rows in HTA's order as equally long columns: device rows first where HTA filters, else as in the file.
-
-    A device row appears as often as kept host rows share its correlation id. Times are HTA's: float µs since the
-    first row that has a stream or a correlation id or is a profiler step.
-    """
+    """Rows in HTA's order as equally long columns: device rows first where HTA filters, else as in the file. A device
+    row appears as often as kept host rows share its correlation id. Times are HTA's: float µs since the first row that
+    has a stream or a correlation id or is a profiler step."""
 
     row: Int  # into Events
     ts: Float
@@ -52,11 +50,9 @@ class HtaRows(Struct, frozen=True):
 
 
 def hta_rows(events: Events) -> HtaRows:
-    """HTA's cut: without the last profiler step, and without device rows whose launch it leaves out.
-
-    A trace with fewer than two steps stays whole. Unlike in HTA, whose bugs these are, event 0 is not the launch of
-    rows that have none, and rows without a correlation id do not share one.
-    """
+    """HTA's cut: without the last profiler step, and without device rows whose launch it leaves out. A trace with fewer
+    than two steps stays whole. Unlike in HTA, whose bugs these are, event 0 is not the launch of rows that have none,
+    and rows without a correlation id do not share one."""
     is_step = np.array(["ProfilerStep" in text for text in events.names], dtype=bool)
     is_sync = _among(events.names, _SYNC)
     of_steps = (text for text in (*itertools.compress(events.names, is_step.tolist()), *events.cats))
@@ -468,11 +464,9 @@ NO_ACTIVITY = (("all", "the trace has no GPU activity"),)
 
 
 class HtaTables(Struct, frozen=True):
-    """HTA's six analyses of one rank: HTA's column -> its values in HTA's order (times in µs).
-
-    Plain numbers and strings, None for what is no number. A table is None where HTA has no answer; `failed` holds
-    the analysis and the error for each that failed. `launches` has a row a quantity in place of HTA's row a launch.
-    """
+    """HTA's six analyses of one rank: HTA's column -> its values in HTA's order (times in µs). Plain numbers and
+    strings, None for what is no number. A table is None where HTA has no answer; `failed` holds the analysis and the
+    error for each that failed. `launches` has a row a quantity in place of HTA's row a launch."""
 
     temporal: Columns | None = None
     overlap: Columns | None = None

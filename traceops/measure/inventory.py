@@ -27,11 +27,9 @@ KIND_NAMES: dict[int, KernelKind] = {COMPUTE: "compute", COMM: "comm", MEMORY: "
 
 
 class KernelStats(Struct, frozen=True, gc=False):
-    """All launches of one name on one rank inside the steps; durations in µs.
-
-    `blocks` are the thread blocks of all its launches together, -1 where the trace does not say. `grid` is that of its
-    longest launch, an operator's input shapes on a CPU; empty where the trace does not say.
-    """
+    """All launches of one name on one rank inside the steps; durations in µs. `blocks` are the thread blocks of all its
+    launches together, -1 where the trace does not say. `grid` is that of its longest launch, an operator's input shapes
+    on a CPU; empty where the trace does not say."""
 
     name: str
     kind: str
@@ -107,11 +105,9 @@ MOST_OPERATORS = 500
 
 
 class KernelLaunches(Struct, frozen=True, gc=False):
-    """Launches of one kernel from one operator, over the steps of one rank.
-
-    `operator` is the innermost around the launch, '' outside any (on a CPU the operator itself runs).
-    `place` is where in its step it is launched on average: 0 the first launch, 1 the last.
-    """
+    """Launches of one kernel from one operator, over the steps of one rank. `operator` is the innermost around the
+    launch, '' outside any (on a CPU the operator itself runs). `place` is where in its step it is launched on average:
+    0 the first launch, 1 the last."""
 
     name: str
     kind: KernelKind

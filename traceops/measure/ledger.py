@@ -42,11 +42,9 @@ _STEP_MARK = re.compile("^ProfilerStep")
 
 
 class Lane(Struct, frozen=True):
-    """One rank's time inside its steps, each instant in one set: own work by bucket, or exposed communication.
-
-    `own` holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs. `recorded_from` is when
-    the host's first event began: idle time before it has no known cause.
-    """
+    """One rank's time inside its steps, each instant in one set: own work by bucket, or exposed communication. `own`
+    holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs. `recorded_from` is when the
+    host's first event began: idle time before it has no known cause."""
 
     own: dict[str, Intervals]
     exposed: Intervals
@@ -54,10 +52,8 @@ class Lane(Struct, frozen=True):
 
 
 class RankLedger(Struct, frozen=True):
-    """Nanoseconds per bucket and step, `comm` still whole; `exposed` is the time `comm` counts.
-
-    unrecorded: what of the window's `idle_unknown` lies before the host's first event, ns.
-    """
+    """Nanoseconds per bucket and step, `comm` still whole; `exposed` is the time `comm` counts. unrecorded: what of the
+    window's `idle_unknown` lies before the host's first event, ns."""
 
     duration: Int
     buckets: dict[str, Int]

@@ -17,10 +17,8 @@ from traceops.traces.light import LightLog
 
 class LightActivity(Struct, frozen=True):
     """One rank's. edges: where steps begin and end on the device, Unix ns; one step of all where that is not known.
-
     step_ms: of each step, by events on the device. compute, memory: when any such activity ran. Collectives are in
-    order of launch: when they ran, on which stream, and the names of their kernels.
-    """
+    order of launch: when they ran, on which stream, and the names of their kernels."""
 
     rank: int
     source: str

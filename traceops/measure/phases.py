@@ -238,11 +238,9 @@ _GRAPHS = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 
 
 class InferencePass(Struct, frozen=True):
-    """One pass of a rank; ns. `requests` and `tokens` as its annotation says, None where it does not.
-
-    `device_start` to `device_end` is from its first kernel's begin to its last one's end, `busy` how much of it the
-    device ran something. `graphs`: launches of CUDA graphs.
-    """
+    """One pass of a rank; ns. `requests` and `tokens` as its annotation says, None where it does not. `device_start` to
+    `device_end` is from its first kernel's begin to its last one's end, `busy` how much of it the device ran something.
+    `graphs`: launches of CUDA graphs."""
 
     kind: PassKind
     requests: int | None

@@ -34,11 +34,9 @@ _AS_SHORT = 1.1  # times the unprofiled step
 
 
 def profiler_slowdown(manifest: dict[str, Any]) -> float | None:
-    """Profiled ÷ unprofiled step time of the same run, None where one of them is not known.
-
-    None too where some of the profiled ones are a program's first steps: those take longer without a profiler as well.
-    And where some are as short as without it and others far longer: the profiler is in all of them.
-    """
+    """Profiled ÷ unprofiled step time of the same run, None where one of them is not known. None too where some of the
+    profiled ones are a program's first steps: those take longer without a profiler as well. And where some are as short
+    as without it and others far longer: the profiler is in all of them."""
     if first_steps_profiled(manifest) or some_profiled_as_short(manifest):
         return None
     profiled, plain = manifest.get("profiled_step_ms"), manifest.get("unprofiled_step_ms")

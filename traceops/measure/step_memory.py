@@ -40,10 +40,8 @@ class Maker(Struct, frozen=True):
 
 
 class StepPeak(Struct, frozen=True):
-    """A step's peak. at: the event after which most was held; held: bytes by kind then.
-
-    first, stop: the step's events; begin: ns.
-    """
+    """A step's peak. at: the event after which most was held; held: bytes by kind then. first, stop: the step's events;
+    begin: ns."""
 
     step: int | None
     at: int
@@ -64,10 +62,8 @@ class StepMemory(Struct, frozen=True):
 
 
 def measure_step_memory(memory: MemoryEvents, events: Events, recorded: Sequence[int] | None) -> StepMemory | None:
-    """None where addresses are handed out twice, where more is freed than was there, or no step has an event.
-
-    recorded: numbers of the steps that count, None: all. A trace without steps is one.
-    """
+    """None where addresses are handed out twice, where more is freed than was there, or no step has an event. recorded:
+    numbers of the steps that count, None: all. A trace without steps is one."""
     if (blocks := _blocks(memory)) is None:
         return None
     made, freed = blocks

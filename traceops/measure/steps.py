@@ -28,11 +28,9 @@ _LEAST = 3  # steps: of two, neither is the usual one
 
 
 def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
-    """Mask of the steps that take about as long as most do; `durations` in any unit, in any order.
-
-    A step is left out where it takes more than 1.5 times the median and lies far beyond what the steps
-    spread by. Fewer than half can be left out. A short step is not: work that is missing is no cost.
-    """
+    """Mask of the steps that take about as long as most do; `durations` in any unit, in any order. A step is left out
+    where it takes more than 1.5 times the median and lies far beyond what the steps spread by. Fewer than half can be
+    left out. A short step is not: work that is missing is no cost."""
     steps = np.asarray(durations, dtype=float)
     return np.ones(len(steps), dtype=bool) if len(steps) < _LEAST else ~far_beyond(steps, steps)
 
@@ -47,11 +45,9 @@ def far_beyond(durations: ArrayLike, most: ArrayLike) -> NDArray[np.bool_]:
 
 
 def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
-    """Of the typical steps, those that take up to 1.2 times the median; all where that leaves out over a third.
-
-    A few steps say what most are like only without an evaluation or a neighbour's noise among them. Where steps come
-    in kinds, each kind counts.
-    """
+    """Of the typical steps, those that take up to 1.2 times the median; all where that leaves out over a third. A few
+    steps say what most are like only without an evaluation or a neighbour's noise among them. Where steps come in
+    kinds, each kind counts."""
     steps = np.asarray(durations, dtype=float)
     like = typical_steps(steps)
     near: NDArray[np.bool_] = like & (steps <= _NEAR * median(steps)) if len(steps) else like
@@ -205,11 +201,9 @@ def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "
 
 
 def _launched(events: Events, activity: Activity) -> tuple[Int, NDArray[np.bool_]]:
-    """When each was launched at the latest, its own begin where no launch is recorded; and which before the window.
-
-    A filtered trace lacks most launches behind the first one of a stream too. There each was launched at the latest
-    when the next known one of its stream was, as these run in order, and none before the window.
-    """
+    """When each was launched at the latest, its own begin where no launch is recorded; and which before the window. A
+    filtered trace lacks most launches behind the first one of a stream too. There each was launched at the latest when
+    the next known one of its stream was, as these run in order, and none before the window."""
     missing, launched, before = activity.launch < 0, activity.launched, _launched_before_window(events, activity)
     lost, inside = np.count_nonzero(missing & ~before), len(missing) - np.count_nonzero(before)
     if lost in (0, len(missing)) or lost <= _FILTERED * inside:

@@ -42,11 +42,9 @@ from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 
 
 class CommEvents(Struct, frozen=True):
-    """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it.
-
-    `parts` to `weights_apart` are of sends and receives, as in Exchanges; `phase` is of all, as in `find_phases`, and
-    `slowed` too, as in `measure_beside`.
-    """
+    """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it. `parts` to
+    `weights_apart` are of sends and receives, as in Exchanges; `phase` is of all, as in `find_phases`, and `slowed`
+    too, as in `measure_beside`."""
 
     start: Int
     end: Int
@@ -130,10 +128,8 @@ def summarize(
     file: TraceFile, with_hta: bool = False, ahead: bool = False, own_kernels: tuple[str, ...] = (), gpu: str = ""
 ) -> RankSummary:
     """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
-
-    `own_kernels`: as in `find_activity`. `gpu`: its name, whatever the trace says.
-    Raises InputError where the file cannot be opened, or is no trace of torch's profiler.
-    """
+    `own_kernels`: as in `find_activity`. `gpu`: its name, whatever the trace says. Raises InputError where the file
+    cannot be opened, or is no trace of torch's profiler."""
     trace = load_trace(file.path, ahead)
     if foreign := why_foreign(trace):
         raise FileError(file.path, foreign, ": ")

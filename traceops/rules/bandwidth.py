@@ -37,9 +37,7 @@ class LinkClaim(Claim, frozen=True):
 
 class LowBandwidth(LinkClaim, frozen=True, kw_only=True):
     """Large messages of so many ranks are slow for their link. source: who says what it gives, of one host or `hosts`.
-
-    may_be_apart: whether these ranks may be on several hosts. unnamed: whether they are taken to share one.
-    """
+    may_be_apart: whether these ranks may be on several hosts. unnamed: whether they are taken to share one."""
 
     ops: str
     size: int

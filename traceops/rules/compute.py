@@ -49,10 +49,8 @@ class KernelClaim(Claim, frozen=True):
 
 class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
-
     effect: what the fix does to the step, which it brings to `least` to `most`. gain: what it saves of it at most.
-    half: the type of 16 bits to train in.
-    """
+    half: the type of 16 bits to train in."""
 
     form: str
     cost: float

@@ -52,10 +52,8 @@ class UnjudgedBucket(Struct, frozen=True):
 
 
 def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> tuple[UnjudgedBucket, ...]:
-    """The unjudged buckets, most first, of the rank that has most such time; empty without a step.
-
-    on_cpu: the run says that it used no GPU.
-    """
+    """The unjudged buckets, most first, of the rank that has most such time; empty without a step. on_cpu: the run says
+    that it used no GPU."""
     evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
     open_buckets = [name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)]
     others = "memory" not in open_buckets

@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
 
 class Explains(Struct, frozen=True):
-    """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired.
-
-    `same_ranks`: only where the explained finding names no other ranks. `own_causes`: those of the explained finding
-    that this rule explains only if it fired for the same. `of_cause`: the only one that is explained.
-    """
+    """A finding of `rule` (with `cause`, where one is given) is why one of `explained` fired. `same_ranks`: only where
+    the explained finding names no other ranks. `own_causes`: those of the explained finding that this rule explains
+    only if it fired for the same. `of_cause`: the only one that is explained."""
 
     rule: Rule
     cause: str | None

@@ -43,11 +43,9 @@ _LEAST_OF_STEP = 0.25
 
 
 def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None:
-    """The optimizer's step of a rank and its host time, ms per step; None where that is not most of why it idles.
-
-    Nor where it calls a closure: then the forward and the backward pass are a part of it.
-    idle_ms: a step, while the host was late. The region must take a quarter of the step, and half as long as that.
-    """
+    """The optimizer's step of a rank and its host time, ms per step; None where that is not most of why it idles. Nor
+    where it calls a closure: then the forward and the backward pass are a part of it. idle_ms: a step, while the host
+    was late. The region must take a quarter of the step, and half as long as that."""
     if times.summary.host.closure:
         return None
     steps = max(len(times.duration), 1)
@@ -175,11 +173,9 @@ class IdleJudgement(Struct, frozen=True):
 def finding_of(
     kind: IdleJudgement, severity: Severity, inputs: Inputs, idle: Sequence[Idle], saved: float | None, *, damaged: bool
 ) -> Finding:
-    """A finding about the worst of these ranks, which names those that are hardly better.
-
-    saved: what a step gains without this idle time, ms; None where nothing tells. damaged: whether all these traces
-    have lost events, which looks like idle time.
-    """
+    """A finding about the worst of these ranks, which names those that are hardly better. saved: what a step gains
+    without this idle time, ms; None where nothing tells. damaged: whether all these traces have lost events, which
+    looks like idle time."""
     words, slowdown = inputs.run.step_words, inputs.slowdown
     worst = max(idle, key=lambda one: one.pct)
     by_light, by_trace = _hit(kind, idle, worst)

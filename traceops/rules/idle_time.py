@@ -29,11 +29,9 @@ from traceops.rules.shared import WAITS_PCT, room_ms, work_ms
 
 
 class WorkersNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many DataLoader workers per rank load in time: `count`, or that to `most`; else so many times as many.
-
-    rest: the step without waiting for them. load: what one process loads the batches of a step in, where another
-    process does. recording: what of the rest may be the profiler's. cores: of a rank, where they are too few.
-    """
+    """How many DataLoader workers per rank load in time: `count`, or that to `most`; else so many times as many. rest:
+    the step without waiting for them. load: what one process loads the batches of a step in, where another process
+    does. recording: what of the rest may be the profiler's. cores: of a rank, where they are too few."""
 
     rest: float
     load: float | None = None
@@ -47,10 +45,8 @@ class WorkersNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A long operator or call of the host; `what` is unknown where the trace does not show it.
-
-    count: times a step, where it is more than once. steps: of `of` steps, where it is not in all.
-    """
+    """A long operator or call of the host; `what` is unknown where the trace does not show it. count: times a step,
+    where it is more than once. steps: of `of` steps, where it is not in all."""
 
     ms: float
     what: str | None = None
@@ -69,11 +65,9 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Idles(Claim, frozen=True, kw_only=True):
-    """Ranks that idle for one cause, `all_ranks` or several or one; `rank` is the worst of them.
-
-    profiler: what of it is the profiler's, or how that is known. recorded: what the traces show. plain: the step
-    without the profiler that all of it is a part of.
-    """
+    """Ranks that idle for one cause, `all_ranks` or several or one; `rank` is the worst of them. profiler: what of it
+    is the profiler's, or how that is known. recorded: what the traces show. plain: the step without the profiler that
+    all of it is a part of."""
 
     family = "idle"
     ranks: tuple[int, ...]
@@ -101,10 +95,8 @@ class OutsideTorch(Claim, frozen=True, kw_only=True):
 
 
 class HostBound(Idles, frozen=True, kw_only=True):
-    """The host launches late. own: what of it the profiler cannot explain, which costs the host `cost` at most.
-
-    held: the whole of its long operators and calls, of which `first` and `second` take longest.
-    """
+    """The host launches late. own: what of it the profiler cannot explain, which costs the host `cost` at most. held:
+    the whole of its long operators and calls, of which `first` and `second` take longest."""
 
     own: float | None = None
     cost: float | None = None
@@ -177,11 +169,9 @@ _NONE = 0.1  # of the mean: what the median step has where few steps hold it all
 
 
 class Idle(Struct, frozen=True):
-    """Idle time of one rank in one bucket, ms per step; `step_ms` is the step that it is a part of.
-
-    `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for. `wait_ms`: in that
-    step, for other ranks, where the light window tells.
-    """
+    """Idle time of one rank in one bucket, ms per step; `step_ms` is the step that it is a part of. `recorded_ms` is
+    what the trace shows, `ms` what of it a step without the profiler has room for. `wait_ms`: in that step, for other
+    ranks, where the light window tells."""
 
     times: RankTimes
     ms: float
@@ -251,10 +241,8 @@ def few_steps(times: RankTimes, bucket: str) -> int | None:
 
 def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:
     """What the undisturbed step gains with all launches in time, ms. saved: what the recorded one gains, by the replay.
-
-    The device's work is left, and what ranks wait for besides their hosts: of the time in which the busiest device
-    does not work, the same part as the replay leaves of it in the recorded step. None where that one has no such time.
-    """
+    The device's work is left, and what ranks wait for besides their hosts: of the time in which the busiest device does
+    not work, the same part as the replay leaves of it in the recorded step. None where that one has no such time."""
     room = undisturbed.step_ms - max(one.busy_ms for one in undisturbed.ranks)
     if room <= 0:
         return 0.0  # the busiest device works all the time, whatever hosts do
@@ -304,10 +292,8 @@ def measured(inputs: Inputs) -> bool:
 
 def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Severity) -> Severity | None:
     """How severe the lateness is that recording cannot explain; None where that is no judgement of what is seen.
-
     Nothing is certain beyond a warning. Where most of the lateness may be recording, and the rest alone is less severe
-    than all of it, a remark about the rest would be a clean bill for what nobody knows.
-    """
+    than all of it, a remark about the rest would be a clean bill for what nobody knows."""
     cost = recording_ms(worst.times)
     left, step = worst.ms - cost, worst.step_ms - cost
     found = severity_of(100.0 * left / step, *bounds) if left > 0 else None
@@ -331,10 +317,8 @@ _LEAST_LOOKS = 20  # at a host that waits for input
 
 def seen_waiting_ms(times: RankTimes, whole: WholeRun | None) -> float:
     """What looks at the host see it wait for input in a typical step that is not recorded, the device idle meanwhile.
-
-    Recording makes the host late for its loader, and what the workers do meanwhile it need not wait for. Of the time
-    in the loader the device is idle for the part that is recorded. 0 where it was seen there too seldom.
-    """
+    Recording makes the host late for its loader, and what the workers do meanwhile it need not wait for. Of the time in
+    the loader the device is idle for the part that is recorded. 0 where it was seen there too seldom."""
     if whole is None:
         return 0.0
     loading = [one for one in whole.host.get(times.summary.rank, ()) if one.does == "input"]
@@ -345,11 +329,9 @@ def seen_waiting_ms(times: RankTimes, whole: WholeRun | None) -> float:
 
 
 def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
-    """The same ranks, with no more of it than the steps leave in which input is in time.
-
-    These tell what a step takes then, and its host with it: what a few recorded steps show leaves the device's time.
-    Where there are none, and looks at the host see it wait longer than the recorded steps do, that is what it waits.
-    """
+    """The same ranks, with no more of it than the steps leave in which input is in time. These tell what a step takes
+    then, and its host with it: what a few recorded steps show leaves the device's time. Where there are none, and looks
+    at the host see it wait longer than the recorded steps do, that is what it waits."""
     if whole is None or whole.in_time_ms is None:
         return [_by_looks(one) for one in idle]
     return [_beyond(one, whole.in_time_ms) for one in idle]
@@ -393,10 +375,8 @@ def workers_needed(
     recording_ms: float = 0.0,
 ) -> tuple[WorkersNeeded | None, tuple[Evidence, ...]]:
     """How many workers would load in time, for the claim and as numbers; nothing where no DataLoader is behind it.
-
     step_ms: the step that `saved` is of, None for the recorded one. recording_ms: about what of the rest of the step
-    may be the profiler's: without it more workers keep up.
-    """
+    may be the profiler's: without it more workers keep up."""
     rank = times.summary.rank
     need = loading_need(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
@@ -438,11 +418,9 @@ def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[i
 
 
 class NextBatch(Struct, frozen=True):
-    """What is known of a rank that waits for the next batch of a loader with workers.
-
-    core_ms: what it waits for a core in each recorded step, 0 where that is not known. work: what the workers do, None
-    where they were looked at too seldom. waits_ms: for its next batch.
-    """
+    """What is known of a rank that waits for the next batch of a loader with workers. core_ms: what it waits for a core
+    in each recorded step, 0 where that is not known. work: what the workers do, None where they were looked at too
+    seldom. waits_ms: for its next batch."""
 
     rank: int
     waits_ms: float

@@ -79,11 +79,9 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
 
 
 def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
-    """The finding of a late host, no remark where it is one only because another was later in one light window.
-
-    A window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen
-    to do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait.
-    """
+    """The finding of a late host, no remark where it is one only because another was later in one light window. A
+    window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen to
+    do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait."""
     undisturbed, claim = inputs.undisturbed, claim_of(found, Late)
     in_turn = claim is not None and claim.doubt is not None and claim.doubt.kind == "turns"
     if undisturbed is None or found.severity != "info" or not in_turn:

@@ -368,10 +368,8 @@ def waited_pct(inputs: Inputs) -> float:
 
 
 def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
-    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it.
-
-    share_pct: the metric of the finding's evidence that is held to the bounds.
-    """
+    """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it. share_pct:
+    the metric of the finding's evidence that is held to the bounds."""
     if waited < WAITS_PCT:
         return verdict
     return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))

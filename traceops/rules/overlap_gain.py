@@ -132,12 +132,9 @@ def alike(ms: float, of_ms: float) -> bool:
 
 
 class Gain(Struct, frozen=True):
-    """ms that a step would be shorter without a transfer, which is `of_ms` exposed.
-
-    ms: as hosts were recorded, where the replay holds, or with none late, where that is known of the step without the
-    profiler; else the transfer itself. best_ms: with no host late, where that is clearly more; a profiler slows hosts.
-    replayed: the replay says so.
-    """
+    """ms that a step would be shorter without a transfer, which is `of_ms` exposed. ms: as hosts were recorded, where
+    the replay holds, or with none late, where that is known of the step without the profiler; else the transfer itself.
+    best_ms: with no host late, where that is clearly more; a profiler slows hosts. replayed: the replay says so."""
 
     ms: float
     of_ms: float
@@ -152,10 +149,8 @@ class Gain(Struct, frozen=True):
 
 def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms: float | None = None) -> Gain:
     """What a step gains without this transfer: not more than the transfer, nor than the replay saves without any.
-
     in_time: whether no host is late in the step that this is about. left_ms: what hosts leave of such a step at most,
-    where they were seen to run ahead: one that keeps up with a step is not known to keep up with a shorter one.
-    """
+    where they were seen to run ahead: one that keeps up with a step is not known to keep up with a shorter one."""
     saved = None if run.replay is None else run.replay.what_if.saved_ns(NO_COMMUNICATION)
     if run.replay is None or saved is None:
         return Gain(exposed_ms, exposed_ms, None, False)
@@ -174,10 +169,8 @@ def gain_of(run: CrossRank, exposed_ms: float, *, in_time: bool = False, left_ms
 
 def graded(severity: Severity, gain: Gain, step_ms: float, bounds: tuple[float, float, float]) -> Severity:
     """A severity by the share of the step, lowered to that of what the step would save: percent for each severity.
-
-    Where hosts bound the step it counts how much shorter it is with none late, as a profiler slows them; but where
-    next to nothing is saved with hosts as they are, all of it is a remark. A remark stays one, however little is saved.
-    """
+    Where hosts bound the step it counts how much shorter it is with none late, as a profiler slows them; but where next
+    to nothing is saved with hosts as they are, all of it is a remark. A remark stays one, however little is saved."""
     if gain.ms < LEAST_GAIN_PCT / 100 * step_ms:
         return "info"
     saved_ms = gain.ms if gain.best_ms is None else gain.best_ms

@@ -48,10 +48,8 @@ class PipelineClaim(Claim, frozen=True):
 
 
 class UnevenStage(PipelineClaim, frozen=True, kw_only=True):
-    """The slowest stage of a pipeline and `count` others; times in ms, of one step. way: how `then` is reached.
-
-    slower: times as long as the others take for the same kernels. moved: percent of its blocks, to `faster` ranks.
-    """
+    """The slowest stage of a pipeline and `count` others; times in ms, of one step. way: how `then` is reached. slower:
+    times as long as the others take for the same kernels. moved: percent of its blocks, to `faster` ranks."""
 
     stage: int
     rank: int
@@ -82,10 +80,8 @@ class SlowStageRank(PipelineClaim, frozen=True, kw_only=True):
 
 
 class LargeBubble(PipelineClaim, frozen=True, kw_only=True):
-    """A pipeline that fills and drains; ms of one step. ideal: percent, by its schedule alone.
-
-    doubled, interleaved: what twice the micro-batches, or two stages per rank would save at most.
-    """
+    """A pipeline that fills and drains; ms of one step. ideal: percent, by its schedule alone. doubled, interleaved:
+    what twice the micro-batches, or two stages per rank would save at most."""
 
     kind = "bubble"
     ranks: tuple[int, ...]
@@ -102,10 +98,8 @@ class LargeBubble(PipelineClaim, frozen=True, kw_only=True):
 
 
 class LateSend(PipelineClaim, frozen=True, kw_only=True):
-    """Stages that wait for late sends; ms of one step. plain: a step without the profiler, which limits it.
-
-    recorded: what the traces show, of `recorded_step`. most: of the rank that waits most.
-    """
+    """Stages that wait for late sends; ms of one step. plain: a step without the profiler, which limits it. recorded:
+    what the traces show, of `recorded_step`. most: of the rank that waits most."""
 
     kind = "late_sends"
     waiting: float
@@ -213,9 +207,7 @@ def _little(key: str, words: StepWords, pct: float, bounds: Sequence[float], **f
 
 def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
     """Stages so uneven that the others are seen to wait for the slowest, where nothing tells what a cure would save.
-
-    least_pct: of the step, mean over the other stages.
-    """
+    least_pct: of the step, mean over the other stages."""
     worst = max(run.bubbles, key=_for_the_slowest)
     words, rank = run.step_words, worst.slowest.rank
     if 100 * _for_the_slowest(worst) < least_pct or worst.is_slow_rank:
@@ -246,11 +238,9 @@ def without_loading(run: CrossRank, bubble: Bubble) -> Bubble:
 def without_recording(
     run: CrossRank, bubble: Bubble, plain_ms: float | None, undisturbed: Undisturbed | None
 ) -> Bubble:
-    """A pipeline whose stages wait for late sends no longer than a step without the profiler has room for.
-
-    Beside the device's work and what the schedule and uneven stages account for. Where there is a light window, the
-    device is in no more communication than that shows. As recorded where no such step is known to be shorter.
-    """
+    """A pipeline whose stages wait for late sends no longer than a step without the profiler has room for. Beside the
+    device's work and what the schedule and uneven stages account for. Where there is a light window, the device is in
+    no more communication than that shows. As recorded where no such step is known to be shorter."""
     own = {times.summary.rank: times for times in run.ranks}
     stages = []
     for stage in bubble.stages:

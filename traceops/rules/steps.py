@@ -110,9 +110,7 @@ _MOST_OF_IT = 0.5  # of what the steps take longer
 
 def held_up(inputs: Inputs, longer_ms: float) -> tuple[int, float] | None:
     """The rank that waits for a core in the steps unlike the others, and for how long in each beyond its typical ones.
-
-    longer_ms: what these steps take longer, all together. None where that is less than half of it.
-    """
+    longer_ms: what these steps take longer, all together. None where that is less than half of it."""
     run, waits = inputs.run, core_waits(inputs.observed).of_rank
     more: dict[int, float] = {}
     for times in run.ranks:
@@ -132,9 +130,7 @@ def held_up(inputs: Inputs, longer_ms: float) -> tuple[int, float] | None:
 
 class Timed(Struct, frozen=True):
     """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
-
-    spells: how often such steps came, neighbours being one time. mean_ms: of a timed step.
-    """
+    spells: how often such steps came, neighbours being one time. mean_ms: of a timed step."""
 
     steps: int
     unlike: int
@@ -148,10 +144,8 @@ _OF_BOTH = frozenset(("evaluation", "checkpoint", "recompilation", "garbage_coll
 
 
 def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int], cause: str) -> Timed:
-    """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out.
-
-    cause: of the recorded ones. Steps in which the whole run shows another one alone are timed, and none of these.
-    """
+    """Recorded and unrecorded steps, each against the typical one of its own kind. but: steps that are left out. cause:
+    of the recorded ones. Steps in which the whole run shows another one alone are timed, and none of these."""
     every = numbered_steps(times.summary for times in run.ranks)
     numbers = sorted(number for number in every if number not in but)
     unprofiled, alike, others = _unprofiled(inputs, cause)

@@ -74,10 +74,8 @@ def judge_group(
     waits: CoreWaits | None = None,
     named: Collection[int] = (),
 ) -> Verdict:
-    """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none.
-
-    waits: what the ranks waited for a core in the recorded steps. named: whom TO-S001 would name above info.
-    """
+    """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none. waits: what the ranks
+    waited for a core in the recorded steps. named: whom TO-S001 would name above info."""
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
     if (slow := run.replay.slow_groups) is None:
@@ -233,10 +231,8 @@ def _saved_fact(group: SlowGroup, *, shared: bool) -> Fact:
 
 
 class HeldByCores(Struct, frozen=True):
-    """A rank whose waits for cores explain that it is late. Times in ms, mean over the recorded steps.
-
-    waited_ms: for a core, beyond its peers. saved_ms: at most, with cores as its peers have them. step_ms: measured.
-    """
+    """A rank whose waits for cores explain that it is late. Times in ms, mean over the recorded steps. waited_ms: for a
+    core, beyond its peers. saved_ms: at most, with cores as its peers have them. step_ms: measured."""
 
     rank: int
     waited_ms: float
@@ -339,11 +335,8 @@ def judge_stragglers(
     undisturbed: Undisturbed | None = None,
     waits: CoreWaits | None = None,
 ) -> list[Verdict]:
-    """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait].
-
-    undisturbed: the step without the profiler, where it is known. waits: what the ranks waited for a core in the
-    recorded steps.
-    """
+    """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]. undisturbed: the step without the profiler, where it
+    is known. waits: what the ranks waited for a core in the recorded steps."""
     if (run := compared(whole)) is None:
         why = nothing_to_compare(whole)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]

@@ -30,11 +30,9 @@ class LateClaim(Claim, frozen=True):
 
 
 class Late(LateClaim, frozen=True, kw_only=True):
-    """A rank that is late in most steps, or in `steps` only. does: the cause, or what is behind it.
-
-    way: the state that is replayed, in which it costs nothing. A prediction is `then`, or from `then_least` to
-    `then_most`, or `then_or_more`; with others late too it is what is saved `beside` them.
-    """
+    """A rank that is late in most steps, or in `steps` only. does: the cause, or what is behind it. way: the state that
+    is replayed, in which it costs nothing. A prediction is `then`, or from `then_least` to `then_most`, or
+    `then_or_more`; with others late too it is what is saved `beside` them."""
 
     rank: int
     does: str
@@ -74,10 +72,8 @@ class LateBehindLoading(LateClaim, frozen=True, kw_only=True):
 
 
 class ComesLast(LateClaim, frozen=True, kw_only=True):
-    """A rank for which all wait, whose peers are hardly faster.
-
-    at_best: what its fix saves where all hosts keep up. loader: another rank, whose loader is as slow.
-    """
+    """A rank for which all wait, whose peers are hardly faster. at_best: what its fix saves where all hosts keep up.
+    loader: another rank, whose loader is as slow."""
 
     rank: int
     does: str
@@ -120,10 +116,7 @@ _PLACES = 4  # on each host, named one by one
 
 def shared_place(ranks: Collection[int], hosts: Mapping[int, str | None]) -> str:
     """'all ranks of host-3', 'local ranks 1 and 5 of each host', 'every 4th rank from 1'; '' where nothing tells them
-    from the others.
-
-    hosts: of every rank of the run, None where it is not known.
-    """
+    from the others. hosts: of every rank of the run, None where it is not known."""
     chosen = set(ranks) & set(hosts)
     if len(chosen) < 2 or len(chosen) == len(hosts):
         return ""

@@ -85,10 +85,8 @@ def uncertain(run: ComparedRun) -> str:
 
 
 def beyond_doubt(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
-    """Whether a rank would be named whoever caused the rest of the waiting, and however far the replay is off.
-
-    saved: part of the step.
-    """
+    """Whether a rank would be named whoever caused the rest of the waiting, and however far the replay is off. saved:
+    part of the step."""
     if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.replay.what_if.mean_error:
         return False
     if run.replay.charged.holds:
@@ -134,9 +132,7 @@ def slowed_by_profiler(run: ComparedRun, straggler: Straggler) -> bool:
 
 def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """The same of one place of the step, between two collectives: a host that is slower in everything is so in all.
-
-    Without a GPU only, as `far_from_all`. saved: by its cure, ns a step.
-    """
+    Without a GPU only, as `far_from_all`. saved: by its cure, ns a step."""
     if (
         any(times.summary.on_gpu for times in run.ranks)
         or (places := late_places(run.replay.graph, straggler.rank)) is None
@@ -203,9 +199,7 @@ def in_want_of_a_core(run: ComparedRun, straggler: Straggler, waits: CoreWaits) 
 
 def late_by_itself(run: ComparedRun, straggler: Straggler, own: Steps, *, most: bool) -> bool:
     """Whether a rank would be late with cores enough. own: what its cure saves in each step without waits for cores.
-
-    most: whether it is late in most steps.
-    """
+    most: whether it is late in most steps."""
     step = run.replay.stragglers.step_ns
     if float(own.mean()) < _LEFT * float(straggler.saved.mean()):
         return False

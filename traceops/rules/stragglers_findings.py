@@ -103,10 +103,8 @@ def saved_by_sharing(run: ComparedRun, mean: Callable[[Steps], float]) -> float 
 def evidence_of(
     run: ComparedRun, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
 ) -> list[Evidence]:
-    """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them.
-
-    shared: the saving is that of evenly shared work, which has evidence of its own: a finding has one.
-    """
+    """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them. shared: the saving is
+    that of evenly shared work, which has evidence of its own: a finding has one."""
     rank = straggler.rank
     total = sum(straggler.caused.values()) or 1.0
     least, words = least_share(len(run.ranks)), run.step_words
@@ -205,11 +203,9 @@ def finding_of(
     *,
     sometimes: bool = False,
 ) -> Finding:
-    """A finding of `rule` about a rank that is late in most steps, or only `sometimes`.
-
-    slowdown: profiled ÷ unprofiled step, None where not known. undisturbed: the step without the profiler, where it is
-    known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
-    """
+    """A finding of `rule` about a rank that is late in most steps, or only `sometimes`. slowdown: profiled ÷ unprofiled
+    step, None where not known. undisturbed: the step without the profiler, where it is known. late: who is cured beside
+    it, itself among them, where these are not the stragglers that were found."""
     straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
     mean = mean_over(run, sometimes=sometimes)
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)

@@ -26,10 +26,8 @@ class TraceClaim(Claim, frozen=True):
 
 
 class MissingRanks(TraceClaim, frozen=True, kw_only=True):
-    """Ranks without a trace. usable: there are files of them. failed: why, as their processes reported it.
-
-    ended: after how many steps programs ended, of ranks `ended_of` where not all; needed: by the schedule.
-    """
+    """Ranks without a trace. usable: there are files of them. failed: why, as their processes reported it. ended: after
+    how many steps programs ended, of ranks `ended_of` where not all; needed: by the schedule."""
 
     count: int
     world: int
@@ -139,9 +137,7 @@ class After(Struct, frozen=True, kw_only=True):
 
 class ProfilerSlowed(TraceClaim, frozen=True, kw_only=True):
     """Steps with and without the profiler, ms. typical: a step of the run, where it takes another time than `plain`.
-
-    light: idle time is of the light window; its steps of `light_ms` are `stretched` where that is an estimate.
-    """
+    light: idle time is of the light window; its steps of `light_ms` are `stretched` where that is an estimate."""
 
     ratio: float
     profiled: float

@@ -32,10 +32,8 @@ _MUCH_OFF = 5.0  # points
 
 class LoopPhases(Claim, frozen=True, kw_only=True):
     """A round of `round_steps` steps takes round_ms; several: where it is more than one. outside: what is no training.
-
-    place, pct: of the longest phase that is none, most: the function that takes most of it, where it is another.
-    off: how far shares may be off, in points, where that is much.
-    """
+    place, pct: of the longest phase that is none, most: the function that takes most of it, where it is another. off:
+    how far shares may be off, in points, where that is much."""
 
     family = "whole_run"
     kind = "loop_phases"

@@ -33,9 +33,7 @@ class RunClaim(Claim, frozen=True):
 
 class PartOfRun(RunClaim, frozen=True, kw_only=True):
     """What steps unlike the others do, percent of the run. ranks: where not all do. placed: how much is in `place`.
-
-    more, typical: ms, beyond the typical step and of it. compiled: the function, and `why` torch compiled it again.
-    """
+    more, typical: ms, beyond the typical step and of it. compiled: the function, and `why` torch compiled it again."""
 
     cause: str
     pct: float
@@ -73,10 +71,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class OtherProcess(RunClaim, frozen=True, kw_only=True):
-    """Another process on a rank's GPU. memory: bytes. busy: percent of the time.
-
-    queued: of `step` ms in which kernels of the rank wait and nothing of it runs.
-    """
+    """Another process on a rank's GPU. memory: bytes. busy: percent of the time. queued: of `step` ms in which kernels
+    of the rank wait and nothing of it runs."""
 
     rank: int
     pid: int
@@ -119,10 +115,8 @@ class CoresTaken(RunClaim, frozen=True, kw_only=True):
 
 
 class WaitsInRecorded(RunClaim, frozen=True, kw_only=True):
-    """A main thread waits for a core in recorded steps, percent of them. ranks: all that do, where several.
-
-    whole: percent of the whole run. on_cpu: no rank has a GPU.
-    """
+    """A main thread waits for a core in recorded steps, percent of them. ranks: all that do, where several. whole:
+    percent of the whole run. on_cpu: no rank has a GPU."""
 
     rank: int
     pct: float
@@ -140,10 +134,8 @@ class LateForCore(RunClaim, frozen=True, kw_only=True):
 
 
 class HostLonger(RunClaim, frozen=True, kw_only=True):
-    """A rank's host is longer in a function, ms per step. others: the median other rank, None for none.
-
-    most: of a step, that the fix saves, where that is clearly less than the difference.
-    """
+    """A rank's host is longer in a function, ms per step. others: the median other rank, None for none. most: of a
+    step, that the fix saves, where that is clearly less than the difference."""
 
     rank: int
     ms: float
@@ -190,9 +182,7 @@ class PlainStep(RunClaim, frozen=True, kw_only=True):
 
 class InFunction(RunClaim, frozen=True, kw_only=True):
     """The function that a rank's host is in by its trace's stacks, ms per step, or of the late steps (`sometimes`).
-
-    others: on the median other rank; under: what it is less than. idle: ms in which the GPU has nothing to run.
-    """
+    others: on the median other rank; under: what it is less than. idle: ms in which the GPU has nothing to run."""
 
     rank: int
     place: str

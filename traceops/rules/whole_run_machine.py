@@ -235,10 +235,8 @@ _OF_CORES: Mapping[str, type[Claim]] = {WaitsForCore.kind: WaitsForCore, CoresTa
 def in_recorded_steps(
     waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
 ) -> list[Finding]:
-    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not.
-
-    The launcher looks too seldom at a short run. told: ranks that have a finding. on_cpu: whether no rank has a GPU.
-    """
+    """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not. The
+    launcher looks too seldom at a short run. told: ranks that have a finding. on_cpu: whether no rank has a GPU."""
     of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
     least = {rank: BOUNDS.core_pct if rank in of_run else WAITS_PCT for rank in waits}
     waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}

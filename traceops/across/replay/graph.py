@@ -32,10 +32,8 @@ FlatCollectives = tuple[Int, Int, Int, Int, Int, Int]
 
 class HostWaits(Struct, frozen=True):
     """Where a rank's host waited for its device, in order: it launches nothing behind that before the device is there.
-
     At own time `work` the device was done with what the host waited for, and `host` is the host's own time when it went
-    on, `host_input` of it spent in data loading. `stands_at` and `spent` are as those of RankNodes.
-    """
+    on, `host_input` of it spent in data loading. `stands_at` and `spent` are as those of RankNodes."""
 
     stands_at: Int
     work: Int
@@ -249,11 +247,9 @@ def caught_up_each_step(nodes: RankNodes) -> bool:
 
 
 def uses_up_lead(nodes: RankNodes) -> bool:
-    """Whether the host takes longer than the steps do, so that it is less far ahead from one to the next.
-
-    By the median over all pairs of steps, which no single odd step decides. Steps in which nothing is left of the lead
-    tell no more than the first of them.
-    """
+    """Whether the host takes longer than the steps do, so that it is less far ahead from one to the next. By the median
+    over all pairs of steps, which no single odd step decides. Steps in which nothing is left of the lead tell no more
+    than the first of them."""
     return _uses_up(nodes, leads(nodes))
 
 
@@ -288,11 +284,9 @@ _LONGER = 0.05  # of the step: who waits so much longer for input than its peer 
 
 
 def batch_ns(graph: StepGraph, program_of: Mapping[int, int], in_time: Sequence[int] = ()) -> float:
-    """What the slowest of the ranks' loaders takes for the batches of a step, ns; 0 where none is known.
-
-    program_of: whose program a rank runs. It keeps its own loader unless that is why it is late. in_time: ranks whose
-    input is taken to be there.
-    """
+    """What the slowest of the ranks' loaders takes for the batches of a step, ns; 0 where none is known. program_of:
+    whose program a rank runs. It keeps its own loader unless that is why it is late. in_time: ranks whose input is
+    taken to be there."""
     if not (known := graph.loading_ns):
         return 0.0
     left = [rank for rank in graph.ranks if rank not in in_time]
@@ -301,10 +295,8 @@ def batch_ns(graph: StepGraph, program_of: Mapping[int, int], in_time: Sequence[
 
 
 def paced(steps: NDArray[np.float64], batch: float, typical: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """The steps, ns, if the typical ones take no less than `batch` on average: the shortest wait for input.
-
-    typical: None where all are. Batches that lie ready from a long step serve the short ones after it.
-    """
+    """The steps, ns, if the typical ones take no less than `batch` on average: the shortest wait for input. typical:
+    None where all are. Batches that lie ready from a long step serve the short ones after it."""
     usual = np.sort(steps[typical] if typical is not None and np.count_nonzero(typical) else steps)
     if not len(usual) or usual.mean() >= batch:
         return steps

@@ -157,11 +157,9 @@ def _before(moments: Int, at: Int, gone: Int) -> Int:
 
 
 def recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
-    """The program with other times of compute before its nodes. Kernels that take longer are launched as before.
-
-    So a gap in which the device had nothing launched closes by as much as it is behind by then; the launches alone say
-    when it opens. Where launches are not known the gaps stay.
-    """
+    """The program with other times of compute before its nodes. Kernels that take longer are launched as before. So a
+    gap in which the device had nothing launched closes by as much as it is behind by then; the launches alone say when
+    it opens. Where launches are not known the gaps stay."""
     column = WORK.index("compute")
     own = nodes.spent[:, column]
     order = own.argsort(kind="stable")

@@ -46,11 +46,9 @@ class Scenario(Struct, frozen=True):
 
 
 class SimulatedSteps(Struct, frozen=True):
-    """Simulated ends of steps, ns: `edges` of shape (ranks, steps + 1), ranks in the graph's order.
-
-    `waited_for[rank]` is what the other members of its collectives waited for the rank that came last, ns.
-    `batch_ns` is what loaders take for the batches of a step, in the mean over the `typical` ones.
-    """
+    """Simulated ends of steps, ns: `edges` of shape (ranks, steps + 1), ranks in the graph's order. `waited_for[rank]`
+    is what the other members of its collectives waited for the rank that came last, ns. `batch_ns` is what loaders take
+    for the batches of a step, in the mean over the `typical` ones."""
 
     edges: Int
     waited_for: dict[int, int]
@@ -76,11 +74,9 @@ def measured_step_ns(graph: StepGraph) -> NDArray[np.float64]:
 
 
 def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps:
-    """Replay all steps. A rank's own time passes as measured; at a join it waits for the simulated end.
-
-    What a host was ahead before the window is no part of a change: where one loses its lead within the window, all of
-    the steps are replayed as they would be without it. [what-if replay on the collective graph: docs/metrics.md]
-    """
+    """Replay all steps. A rank's own time passes as measured; at a join it waits for the simulated end. What a host was
+    ahead before the window is no part of a change: where one loses its lead within the window, all of the steps are
+    replayed as they would be without it. [what-if replay on the collective graph: docs/metrics.md]"""
     if change is None:
         return _replay(graph, Scenario(), None)[0]
     replayed = _changed(graph, change)

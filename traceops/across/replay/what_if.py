@@ -270,11 +270,9 @@ def _if_hosts_keep_up(replays: Replays, ranks: Sequence[int]) -> tuple[Steps, St
 
 
 def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.bool_], pace: float = 1.0) -> Scenario:
-    """What these ranks compute more than their peers is shared by all of them, between each two collectives.
-
-    Its launches are shared too. What peers take longer for another reason stays theirs. All of it takes `pace` of the
-    time.
-    """
+    """What these ranks compute more than their peers is shared by all of them, between each two collectives. Its
+    launches are shared too. What peers take longer for another reason stays theirs. All of it takes `pace` of the
+    time."""
     compute: dict[int, Int] = {}
     hosts: dict[int, HostShift] = {}
     for role in {graph.roles[rank] for rank in uneven}:

@@ -29,10 +29,8 @@ class FabricClaim(Claim, frozen=True):
 
 
 class AcrossNuma(FabricClaim, frozen=True, kw_only=True):
-    """Pairs of GPUs of which no link but that between the processors leads from one to the other.
-
-    gpus: all pairs, and the hosts. weight: what makes it more than information. way: which NCCL took, by `took`.
-    """
+    """Pairs of GPUs of which no link but that between the processors leads from one to the other. gpus: all pairs, and
+    the hosts. weight: what makes it more than information. way: which NCCL took, by `took`."""
 
     pair: str | None = None
     count: int
@@ -45,9 +43,7 @@ class AcrossNuma(FabricClaim, frozen=True, kw_only=True):
 
 class UnusedLinks(FabricClaim, frozen=True, kw_only=True):
     """GPUs of one host that talk `through` something slower than they have. device: its `link`, by its name alone.
-
-    because: what keeps them from it. settings: 'NAME was set to VALUE', of the log.
-    """
+    because: what keeps them from it. settings: 'NAME was set to VALUE', of the log."""
 
     through: str
     ways: tuple[str, ...]
@@ -60,10 +56,8 @@ class UnusedLinks(FabricClaim, frozen=True, kw_only=True):
 
 
 class Sockets(FabricClaim, frozen=True, kw_only=True):
-    """Data over TCP sockets, or a network's plugin that did not start. case: which; remark: what follows.
-
-    ways: those in use beside or in place of it. faster: devices that are there.
-    """
+    """Data over TCP sockets, or a network's plugin that did not start. case: which; remark: what follows. ways: those
+    in use beside or in place of it. faster: devices that are there."""
 
     case: str
     remark: str | None = None
@@ -74,10 +68,8 @@ class Sockets(FabricClaim, frozen=True, kw_only=True):
 
 
 class FarNic(FabricClaim, frozen=True, kw_only=True):
-    """A GPU that sends or receives through a NIC although others are nearer.
-
-    path: to it, `best` to those; across: NUMA nodes. usable: NCCL could take these.
-    """
+    """A GPU that sends or receives through a NIC although others are nearer. path: to it, `best` to those; across: NUMA
+    nodes. usable: NCCL could take these."""
 
     gpu: str
     hosts: str | None = None

@@ -53,10 +53,8 @@ def some_gpus(
 
 
 def memory_looks(gpus: Sequence[SmiGpu], host: str, *, watched: bool) -> list[Look]:
-    """What is wrong with the memory and the links of GPUs, or one Look that says their memory is sound.
-
-    watched: ECC is off on none of them.
-    """
+    """What is wrong with the memory and the links of GPUs, or one Look that says their memory is sound. watched: ECC is
+    off on none of them."""
     tables: tuple[tuple[str, Callable[[SmiGpu], str]], ...] = (
         ("broken", lambda gpu: ", ".join(gpu.broken)),
         ("new_errors", _new_errors),

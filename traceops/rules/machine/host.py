@@ -22,11 +22,9 @@ from traceops.rules.machine.variables import check_variables
 def inspect_host(
     environ: Mapping[str, str], root: Path = Path("/"), run: Run = output
 ) -> tuple[Machine, tuple[Look, ...]]:
-    """What this machine is and has, and everything that was looked at, in the order of the doctor's table.
-
-    Programs and files are asked side by side, each with a deadline: it ends within 45 s whatever hangs. root and
-    run: where files are read and how programs are run, for tests.
-    """
+    """What this machine is and has, and everything that was looked at, in the order of the doctor's table. Programs and
+    files are asked side by side, each with a deadline: it ends within 45 s whatever hangs. root and run: where files
+    are read and how programs are run, for tests."""
     return judge(probe(environ, root, run), environ)
 
 

@@ -47,9 +47,7 @@ def looked(
     **facts: Any,
 ) -> Look:
     """The look `key` of the section `about`, with its facts filled in. Raises KeyError for one that is not there.
-
-    numbers: for the JSON. level: where the judge decides it, and not the file.
-    """
+    numbers: for the JSON. level: where the judge decides it, and not the file."""
     texts = sections("looks")[about]
     known = Facts(family="looks", kind=about, **facts)
     usual, _, found = texts[key].partition(":")
@@ -82,10 +80,8 @@ RULES = (CORES, NUMA)
 
 
 def judge_cpus(cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None, host: str) -> tuple[Look, ...]:
-    """Nodes, cores that are allowed, and whether those near each GPU are.
-
-    gpus: by label. quota: processors that a cgroup grants, None without a limit.
-    """
+    """Nodes, cores that are allowed, and whether those near each GPU are. gpus: by label. quota: processors that a
+    cgroup grants, None without a limit."""
     if not cpus.allowed:
         return (looked(host, "cores", "unknown"),)
     numbers = {"allowed": listed(cpus.allowed), "nodes": {str(node): listed(one) for node, one in cpus.nodes.items()},

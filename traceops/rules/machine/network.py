@@ -23,10 +23,8 @@ _BRIDGES = re.compile(
 
 
 def judge_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> tuple[Look, ...]:
-    """Which interfaces there are, whether NCCL's own choice is a good one, and bonds with a port down.
-
-    rdma: whether an RDMA port is up: then sockets carry first contact only.
-    """
+    """Which interfaces there are, whether NCCL's own choice is a good one, and bonds with a port down. rdma: whether an
+    RDMA port is up: then sockets carry first contact only."""
     if not interfaces:
         return (looked(host, "interfaces", "unknown"),)
     looks = [_choice(interfaces, rdma, host)]
@@ -93,9 +91,7 @@ RDMA_RULES = (RDMA_PORTS, RDMA_ACCESS, ROCE_ADDRESS)
 
 def judge_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
     """The devices, ports that are down or slower than their siblings', RoCE addresses, PCIe, and access to them.
-
-    openable: what `can_open` says.
-    """
+    openable: what `can_open` says."""
     if not devices:
         return (looked(host, "rdma", "none"),)
     looks = [_all(devices, host), *_ports(devices, host), *_addresses(devices, host), *_narrow(devices, host)]

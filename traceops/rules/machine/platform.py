@@ -30,9 +30,7 @@ def judge_container(
     timed_out: bool = False,
 ) -> tuple[Look, ...]:
     """The container, and GPUs that are here and cannot be used. gpus: as nvidia-smi counts; smi_problem: its error.
-
-    timed_out: it gave no answer.
-    """
+    timed_out: it gave no answer."""
     look = partial(looked, host, "container")
     numbers = {
         "kind": platform.kind,
@@ -83,9 +81,7 @@ def judge_pcie_ways(
     platform: PlatformFacts, virtual: bool | None, nvlinked: bool, gpus: int, host: str
 ) -> tuple[Look, ...]:
     """IOMMU and ACS on bare metal, where they lead what GPUs exchange over PCIe through the host, or break it.
-
-    nvlinked: NVLink joins all GPUs, so only RDMA goes over PCIe.
-    """
+    nvlinked: NVLink joins all GPUs, so only RDMA goes over PCIe."""
     look = partial(looked, host, "pcie_ways")
     if gpus < 1 or virtual is None:
         return ()

@@ -61,10 +61,8 @@ _LINKS = ("NV", "XGMI")
 
 
 def judge_log(fabric: Fabric, others: Sequence[Look]) -> list[Look]:
-    """A look for each thing that the log tells of a host, and for the rest of their areas, that it does not.
-
-    others: what other files told; what they judged is not judged again.
-    """
+    """A look for each thing that the log tells of a host, and for the rest of their areas, that it does not. others:
+    what other files told; what they judged is not judged again."""
     if fabric.log is None:
         return []
     told = [look for look in (*_warnings(fabric, fabric.log), *_gpudirect(fabric, fabric.log)) if _is_new(look, others)]

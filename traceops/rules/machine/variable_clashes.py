@@ -21,10 +21,8 @@ _SHOWN = 80
 
 
 class Costly(Struct, frozen=True):
-    """A setting that costs speed. when: whether a value does. because: what of, by its key in words/looks.ini.
-
-    needs: ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing.
-    """
+    """A setting that costs speed. when: whether a value does. because: what of, by its key in words/looks.ini. needs:
+    ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing."""
 
     name: str
     when: Callable[[str], bool]

@@ -37,10 +37,8 @@ def check_variables(
     context: HostContext | None = None,
     files: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> tuple[Look, ...]:
-    """Everything that is wrong with the variables that are set, or one Look that says nothing is.
-
-    files: what `nccl_files` found. Values of variables that are not known are not shown: they may be secrets.
-    """
+    """Everything that is wrong with the variables that are set, or one Look that says nothing is. files: what
+    `nccl_files` found. Values of variables that are not known are not shown: they may be secrets."""
     context = context or HostContext()
     looks = [_of_file(path, settings, environ, host) for path, settings in files if settings]
     set_ = dict(environ)
