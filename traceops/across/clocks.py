@@ -257,12 +257,10 @@ def _until_last_came(collective: Collective, begin: dict[int, list[int]]) -> Col
 
 
 def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> list[RankSummary]:
-    """The ranks, with each open spell of a thread decided that the other ranks decide.
-
-    A backend's own thread records a collective's end, and where it gets no core it does so long after the end. A thread
-    that went on once the last member was there, and before that record, had waited for the collective. One that
-    went on while a member was still missing had not: it did something of its own.
-    """
+    """The ranks, with each open spell of a thread decided that the other ranks decide. A backend's own thread records a
+    collective's end, and where it gets no core it does so long after the end. A thread that went on once the last
+    member was there, and before that record, had waited for the collective. One that went on while a member was still
+    missing had not: it did something of its own."""
     asked = {summary.rank: summary for summary in ranks if len(summary.program.spell_comm)}
     came: dict[int, dict[int, int]] = {rank: {} for rank in asked}  # by position: when the last member had begun
     for collective in matching.collectives if asked else ():

@@ -247,12 +247,10 @@ class PathSegment(Struct, frozen=True):
 
 
 def critical_path(graph: StepGraph, step: int) -> list[PathSegment]:
-    """Walk back from the end of a step (index into graph.steps) on the rank that left it last, in time order.
-
-    At each beginning the walk goes on with what was over last. That is the rank's own work since the collective that
-    last held it up, or the collective before it on the stream. From a collective the walk goes on to the member that
-    came last.
-    """
+    """Walk back from the end of a step (index into graph.steps) on the rank that left it last, in time order. At each
+    beginning the walk goes on with what was over last. That is the rank's own work since the collective that last held
+    it up, or the collective before it on the stream. From a collective the walk goes on to the member that came
+    last."""
     begins = {rank: int(nodes.begin[graph.edges[rank][step]]) for rank, nodes in graph.ranks.items()}
     ends = {rank: int(nodes.begin[graph.edges[rank][step + 1]]) for rank, nodes in graph.ranks.items()}
     number_of = {(rank, node): number for number, members in enumerate(graph.members) for rank, node in members}

@@ -43,12 +43,10 @@ _SELDOM = 0.8  # of a line's samples in one step of the round: it runs once a ro
 
 
 class Phase(Struct, frozen=True):
-    """A part of the loop. ms: a round; pct: of the round. does: as in `Purpose`.
-
-    most: the innermost function that takes most of it, where that is another one. trains: backward runs in it, or a
-    model that the loop calls with gradients. waits: lines of the loop that wait for the device or other ranks.
-    off_pct: how far pct may be off, in points.
-    """
+    """A part of the loop. ms: a round; pct: of the round. does: as in `Purpose`. most: the innermost function that
+    takes most of it, where that is another one. trains: backward runs in it, or a model that the loop calls with
+    gradients. waits: lines of the loop that wait for the device or other ranks. off_pct: how far pct may be off, in
+    points."""
 
     place: CodePlace
     ms: float

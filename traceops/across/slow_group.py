@@ -48,12 +48,10 @@ class SlowGroup(Struct, frozen=True):
 
 
 class SlowGroups(Struct, frozen=True):
-    """The ranks of one program that are slower than the rest of it, by what they are slower for.
-
-    `groups` have four ranks or more, most saved first. `single` are fewer, late for another reason than any group.
-    `saved` is what each step gains, ns, with all of them cured. `waited` is what a peer waits, ns a step; `share` the
-    part of all waiting that is for one of them.
-    """
+    """The ranks of one program that are slower than the rest of it, by what they are slower for. `groups` have four
+    ranks or more, most saved first. `single` are fewer, late for another reason than any group. `saved` is what each
+    step gains, ns, with all of them cured. `waited` is what a peer waits, ns a step; `share` the part of all waiting
+    that is for one of them."""
 
     groups: tuple[SlowGroup, ...]
     single: tuple[Straggler, ...]

@@ -87,12 +87,10 @@ class HostCollectives(Struct, frozen=True):
 
 
 def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | None:
-    """The collectives of a rank with a GPU that its host runs; None where nothing tells when each was.
-
-    The backend's thread first waits for the device, which may still compute what goes round: its note lasts longer
-    than the exchange. That begins when the last such wait is over and ends with the first copy back to the device. A
-    send or receive lasts until it is waited for: where there are such, nothing is known.
-    """
+    """The collectives of a rank with a GPU that its host runs; None where nothing tells when each was. The backend's
+    thread first waits for the device, which may still compute what goes round: its note lasts longer than the exchange.
+    That begins when the last such wait is over and ends with the first copy back to the device. A send or receive lasts
+    until it is waited for: where there are such, nothing is known."""
     rows = host.exchanged
     if not len(rows) or np.count_nonzero(named(events, ONE_WAY).take(events.name[rows])):
         return None

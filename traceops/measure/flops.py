@@ -28,11 +28,9 @@ Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 
 class DevicePeak(Struct, frozen=True):
     """A GPU by its name in torch: 1e12 floating point operations a second, dense, by the type of what is multiplied.
-
     Sums are in fp32 but for fp64. Where a data sheet has only the rate with sparsity, half of it stands here. A type
     that is missing is one that the GPU lacks, that its data sheet does not give, or that could not be checked
-    (docs/metrics.md says against what).
-    """
+    (docs/metrics.md says against what)."""
 
     name: re.Pattern[str]
     tflops: Mapping[Precision, float]

@@ -100,12 +100,10 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
-    """When each collective could have begun: torch lets it wait for what its stream was given before.
-
-    Where work launched before it ended after it had begun, it waited for less. Then it waited for whatever ended
-    just before it began, or for the activity launched just before it (a copy into its buffer), if that fits. Else it
-    waited for its launch alone.
-    """
+    """When each collective could have begun: torch lets it wait for what its stream was given before. Where work
+    launched before it ended after it had begun, it waited for less. Then it waited for whatever ended just before it
+    began, or for the activity launched just before it (a copy into its buffer), if that fits. Else it waited for its
+    launch alone."""
     work = activity.by_launch[activity.kind[activity.by_launch] != COMM]
     launched = activity.launched[comm]
     before = activity.launched[work].searchsorted(launched, side="left") - 1
@@ -127,12 +125,10 @@ def _ready(activity: Activity, comm: Int) -> Int:
 
 
 def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[_Spells, Intervals, _Spells]:
-    """Exposed communication that held the rank up: what comes next had been launched and began at its end.
-
-    A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where
-    the next kernel began before any ended. That time is the second of what this returns. The third is what this rank
-    alone does not tell.
-    """
+    """Exposed communication that held the rank up: what comes next had been launched and began at its end. A rank whose
+    next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where the next
+    kernel began before any ended. That time is the second of what this returns. The third is what this rank alone does
+    not tell."""
     work = activity.by_start[activity.kind[activity.by_start] != COMM]
     spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
     start, end = spells.start, spells.end
@@ -184,13 +180,10 @@ def _host_waited_for(
 
 
 def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> tuple[Int, Int]:
-    """The collective that each spell without a GPU waited for, as a position in `activity`; -1 for none.
-
-    The second is the collective that was under way at the spell's end, -1 for none.
-
-    It is the one that ends nearest to the spell's end. A thread that waited goes on a little after the collective's
-    end, when it is woken up, or a little before what the backend's own thread recorded as its end.
-    """
+    """The collective that each spell without a GPU waited for, as a position in `activity`; -1 for none. The second is
+    the collective that was under way at the spell's end, -1 for none. It is the one that ends nearest to the spell's
+    end. A thread that waited goes on a little after the collective's end, when it is woken up, or a little before what
+    the backend's own thread recorded as its end."""
     start, end = spells.start, spells.end
     if not len(by_end):
         return np.full(len(end), -1, dtype=np.int64), np.full(len(end), -1, dtype=np.int64)

@@ -114,11 +114,9 @@ class HostBound(Idles, frozen=True, kw_only=True):
 
 class InputBound(Idles, frozen=True, kw_only=True):
     """Ranks wait for their input. workers: what those of the worst rank's loader do, where more may not help.
-
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
     unseen: the trace has no kernels, so something may run meanwhile. read, stored: MB a second that the rank and its
-    workers read in the run, and from storage; little: next to nothing. place: where from.
-    """
+    workers read in the run, and from storage; little: next to nothing. place: where from."""
 
     read: float | None = None
     stored: float | None = None

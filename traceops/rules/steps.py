@@ -30,12 +30,10 @@ from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
 
 
 class LongSteps(Claim, frozen=True, kw_only=True):
-    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms.
-
-    does: why, on these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some
-    steps only, which leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come.
-    share: percent of the run, where such steps come again.
-    """
+    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms. does: why, on
+    these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some steps only, which
+    leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come. share: percent of the run,
+    where such steps come again."""
 
     family = "steps"
     kind = "long_steps"

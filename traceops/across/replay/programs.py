@@ -23,11 +23,9 @@ _Points = dict[Label, int]  # what tells a point in the program: when it is, in 
 
 class LatePlaces(Struct, frozen=True):
     """Between which points of the program a rank is late. Times in ns, `own` and `peers` (peers, steps) there alone.
-
-    `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before
-    each of its joins, `spared_host` before each node of its host's own time. `more` is what it takes longer by WORK.
-    `most` is of the one place where it takes longer by most: what it takes there, and the most that a peer does.
-    """
+    `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before each
+    of its joins, `spared_host` before each node of its host's own time. `more` is what it takes longer by WORK. `most`
+    is of the one place where it takes longer by most: what it takes there, and the most that a peer does."""
 
     spared: Int
     spared_joins: Int

@@ -144,12 +144,10 @@ def rank_change(ranks: Sequence[int]) -> str:
 
 
 class Replays:
-    """Replays of one graph, each made once however often it is asked for.
-
-    typical: its steps that are like each other: by them chance is judged; all where there are none. base: as measured,
-    or, of WORK, `without` what every replay is then without.
-    loading_ns: what workers of a rank's loader take for the batches of a step. No changed step is shorter.
-    """
+    """Replays of one graph, each made once however often it is asked for. typical: its steps that are like each other:
+    by them chance is judged; all where there are none. base: as measured, or, of WORK, `without` what every replay is
+    then without. loading_ns: what workers of a rank's loader take for the batches of a step. No changed step is
+    shorter."""
 
     def __init__(
         self,
