@@ -142,14 +142,11 @@ _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they i
 
 
 class Activity(Struct, frozen=True, dict=True):
-    """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU.
-
-    `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
-    call began, or else the activity itself. `host` has the rows of the host's events. `lost` says that the host
-    launched kernels, or called operators that do, of which the trace holds none. `through_host`: the host runs the
-    collectives of what is on its GPU (gloo); the row of one is the backend's note, which lasts longer, and it is
-    launched when its call is over.
-    """
+    """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU. `launch` is the
+    row of the host call that launched it, -1 where the trace holds none; `launched` when that call began, or else the
+    activity itself. `host` has the rows of the host's events. `lost` says that the host launched kernels, or called
+    operators that do, of which the trace holds none. `through_host`: the host runs the collectives of what is on its
+    GPU (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is over."""
 
     on_gpu: bool
     row: Int
@@ -208,7 +205,15 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts[launch], start)
-    kind = _gpu_kind(events, gpu, own_kernels)
+    kind = np.full(len(gpu), COMPUTE, dtype=np.int8)
+    own = own_pattern(own_kernels)
+    known = [communicates(name) or (own is not None and own.search(name) is not None) for name in events.names]
+    kind[np.array(known, dtype=bool)[events.name[gpu]]] = COMM
+    if events.comm:
+        said = np.zeros(len(events), dtype=bool)
+        said[list(events.comm)] = True
+        kind[said[gpu]] = COMM
+    kind[events.in_cats(*host_rows.DEVICE_MEMORY_CATS)[gpu]] = MEMORY
     found = Activity(True, gpu, start, start + events.dur[gpu], kind, launch, launched, host)
     return found if np.count_nonzero(kind == COMM) else _with_host_collectives(events, found)
 
@@ -240,19 +245,6 @@ def _with_host_collectives(events: Events, device: Activity) -> Activity:
         launched=np.concatenate((device.launched, ran.launched)),
         through_host=True,
     )
-
-
-def _gpu_kind(events: Events, rows: Int, own_kernels: tuple[str, ...]) -> NDArray[np.int8]:
-    kind = np.full(len(rows), COMPUTE, dtype=np.int8)
-    own = own_pattern(own_kernels)
-    known = [communicates(name) or (own is not None and own.search(name) is not None) for name in events.names]
-    kind[np.array(known, dtype=bool)[events.name[rows]]] = COMM
-    if events.comm:
-        said = np.zeros(len(events), dtype=bool)
-        said[list(events.comm)] = True
-        kind[said[rows]] = COMM
-    kind[events.in_cats(*host_rows.DEVICE_MEMORY_CATS)[rows]] = MEMORY
-    return kind
 
 
 def _launch_of(events: Events, rows: Int, calls: Int) -> Int:

@@ -27,13 +27,11 @@ UPDATED = 3  # the optimizer's last step behind backward had ended: what goes ro
 
 
 def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> NDArray[np.int8]:
-    """FORWARD, BACKWARD, AFTER or UPDATED of the communications at positions `comm` of `activity`, else NOTHING.
-
-    What was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them
-    in its step is forward, as between micro-batches. Where hosts run them a backend's own thread begins them some time
-    later: there all that was called between the first and the last of autograd's functions is backward. Steps without a
-    backward pass tell nothing.
-    """
+    """FORWARD, BACKWARD, AFTER or UPDATED of the communications at positions `comm` of `activity`, else NOTHING. What
+    was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them in its
+    step is forward, as between micro-batches. Where hosts run them a backend's own thread begins them some time later:
+    there all that was called between the first and the last of autograd's functions is backward. Steps without a
+    backward pass tell nothing."""
     phases = np.full(len(comm), NOTHING, dtype=np.int8)
     rows = host_rows.rows_named(events, host_rows.BACKWARD_NAME)
     rows = rows[events.in_cats(*host_rows.OPERATOR_CATS)[rows]]

@@ -136,7 +136,13 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     position = np.empty(len(activity.start), dtype=np.int64)
     position[comm] = np.arange(len(comm))
     if activity.through_host:
-        return _host_waited_for(activity, spells, by_end, position)
+        # Where hosts run the collectives, a rank waited if its device ran dry until one of them ended. Where the device
+        # went on before that, its host had launched more meanwhile, and waited for nothing.
+        none = np.zeros(0, dtype=np.int64)
+        last = activity.end[by_end].searchsorted(end, side="right") - 1
+        freed = (last >= 0) & (end - activity.end[by_end][np.maximum(last, 0)] <= RELEASE_NS)
+        joins = (start[freed], end[freed], position[by_end[last[freed]]])
+        return joins, Intervals(start[~freed], end[~freed]), (none, none, none)
     if not activity.on_gpu:
         waited_for, within = _thread_waited_for(activity, spells, by_end)
         kept = waited_for >= 0
@@ -164,19 +170,6 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     none = np.zeros(0, dtype=np.int64)
     unheld = union(start, np.where(freed | closes, launched, end))
     return (launched[kept], end[kept], joined), unheld, (none, none, none)
-
-
-def _host_waited_for(
-    activity: Activity, spells: Intervals, by_end: Int, position: Int
-) -> tuple[_Spells, Intervals, _Spells]:
-    """The same where hosts run the collectives: a rank had waited where its device ran dry until one of them ended.
-    Where the device went on before, its host had launched that meanwhile, and waited for nothing."""
-    start, end = spells.start, spells.end
-    none = np.zeros(0, dtype=np.int64)
-    last = activity.end[by_end].searchsorted(end, side="right") - 1
-    freed = (last >= 0) & (end - activity.end[by_end][np.maximum(last, 0)] <= RELEASE_NS)
-    joins = (start[freed], end[freed], position[by_end[last[freed]]])
-    return joins, Intervals(start[~freed], end[~freed]), (none, none, none)
 
 
 def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> tuple[Int, Int]:

@@ -203,13 +203,11 @@ def idle_of(
     host_share: float,
     seen_input_ms: float = 0.0,
 ) -> Idle:
-    """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
-
-    The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
-    shows how long the device is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the
-    host has no more than what that leaves, or what the looks at the host leave that saw it wait for input in the other
-    steps. host_share: of idle time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms.
-    """
+    """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it. The device's own work
+    takes as long without the profiler; the host's does not. Where there is a light window, it shows how long the device
+    is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the host has no more than what
+    that leaves, or what the looks at the host leave that saw it wait for input in the other steps. host_share: of idle
+    time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms."""
     for_input = max(times.mean_ms("idle_input"), seen_input_ms)
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)

@@ -310,13 +310,11 @@ def _without_catching_up(run: CrossRank, first: int) -> CrossRank:
 
 
 class _Odd(Struct, frozen=True):
-    """The steps unlike the others, and why they are.
-
-    run: with these steps alone. every: also those that are long on most ranks only a step later. worst: the rank that
-    takes longest for itself. took: ms, of each. region: what its host is in longer. held: the rank that waits for a
-    core, and how long. other: another optimizer. rounds: of the loop, where these are its long steps. alike: ranks
-    with the same cause. once: all of them are so for what comes once.
-    """
+    """The steps unlike the others, and why they are. run: with these steps alone. every: also those that are long on
+    most ranks only a step later. worst: the rank that takes longest for itself. took: ms, of each. region: what its
+    host is in longer. held: the rank that waits for a core, and how long. other: another optimizer. rounds: of the
+    loop, where these are its long steps. alike: ranks with the same cause. once: all of them are so for what comes
+    once."""
 
     run: CrossRank
     every: tuple[int, ...]

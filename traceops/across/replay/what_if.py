@@ -342,13 +342,11 @@ _COMPUTE_BUCKETS = WORK.index("compute")
 def predicted_share(
     graph: StepGraph, collectives: Sequence[Collective], world: int, times: float, work: float
 ) -> float:
-    """Duration of a step with `times` as many ranks over the measured one's, mean over the replayed steps.
-
-    Groups of all ranks grow with the job; others stay as they are. Their collectives cost what links like the measured
-    ones would take: the part that the smallest of their kind takes grows with the hops of a ring, the rest with the
-    bytes on the bus [nccl-tests]. Ranks compute `work` times as much as measured, evenly (1: the batch of a rank
-    stays). Nobody is later than measured.
-    """
+    """Duration of a step with `times` as many ranks over the measured one's, mean over the replayed steps. Groups of
+    all ranks grow with the job; others stay as they are. Their collectives cost what links like the measured ones would
+    take: the part that the smallest of their kind takes grows with the hops of a ring, the rest with the bytes on the
+    bus [nccl-tests]. Ranks compute `work` times as much as measured, evenly (1: the batch of a rank stays). Nobody is
+    later than measured."""
     transfer = larger_transfers(collectives, graph.kind, graph.transfer, world, times)
     compute = {} if work == 1.0 else {rank: _less_work(graph, rank, work) for rank in graph.ranks}
     base = float(simulate(graph).step_ns().mean())
