@@ -139,8 +139,8 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
         return RankFlops(None, why="no_shapes" if none else "unknown_shape", precision=precision)
     if uncounted > UNCOUNTED:
         return RankFlops(None, why="uncounted", precision=precision)
-    # What belongs to a forward pass that runs inside backward: backward calls products themselves (aten::mm), and what a
-    # module calls (aten::linear) only if it is run again.
+    # What belongs to a forward pass inside backward: that calls products themselves (aten::mm), and what a module calls
+    # (aten::linear) only if it is run again.
     names = np.array([name in _OF_MODULES for name in events.names] or [False])
     nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in events.names] or [False])
     rerun = names[events.name[rows]] & _within(nodes[events.name[rows]], nesting.parent)

@@ -405,7 +405,8 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if odd.held:
         held, ms = odd.held
         evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(ms), "ms", rank=held))
-    extra = sorted((one for one in odd.worst.summary.host.extra if one.step in odd.every), key=lambda one: -one.ms)
+    longest = max(odd.every, key=lambda number: step_ms(odd.run, number))
+    extra = [one for one in odd.worst.summary.host.extra if one.step == longest]
     evidence += [
         Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name)
         for one in extra[:_MOST_NAMED]

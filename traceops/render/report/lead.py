@@ -208,7 +208,7 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     if step is None:
         return None
     least, most = loss.step_after_ms
-    if not loss.launches:  # then the step loses no more than the device does
+    if not loss.launches and compute.bound != "device":  # the step loses no more than the device does
         least = max(least, step - loss.device_ms - loss.device_ms_uncertain)
     return Cure(step, min(max(least, most), step), min(least, step))
 
