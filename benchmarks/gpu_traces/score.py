@@ -1,4 +1,4 @@
-"""Scores what `traceops analyze` says of the traces of run.sh, against what is true of them.
+"""Scores what `traceops analyze` says of the recorded traces, against what is true of them.
 
     python -m benchmarks.gpu_traces.score FOLDER [--half worked|aside] [--only NAME,…] > table.md
 

@@ -1,4 +1,4 @@
-"""What is true of each trace of run.sh, and what may and may not be said of it: written before any was made.
+"""What is true of each recorded trace, and what may and may not be said of it: written before any was made.
 
 truths.jsonl is the table, in four samples. Some patterns demanded too much and were changed when the traces were read.
 Numbers are compared with what was measured with the traces (truths.jsonl of FOLDER): a step to 3 % of the recorded one,

@@ -3,7 +3,8 @@
 Each case is one text, or one event of a trace, over and over until the file has so many MB (`--mb`); `traces of 3 kB`
 is a folder of so many MB. It may take 10 s of CPU time for each 10 MB, after the 10 s that every command has, and
 300 MB and ten times its size of memory. `{i}` in a text counts, `{r}` is a rank of eight, `{c}` is a letter. 1 where a
-command takes more, or ends in a traceback.
+command takes more, or ends in a traceback. `--lanes N` measures N side by side, each pinned to a core of its own, and
+`--budget S` begins none after so many seconds; `--jobs` is that of `analyze`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from benchmarks import ROOT
@@ -99,8 +103,10 @@ def contents(name: str, text: str, file: str, size: int) -> dict[str, bytes]:
     return {file: trace(text, size) if name.startswith("trace") else filled(text, size)}
 
 
-def measured(name: str, text: str, command: list[str], file: str, size: int) -> tuple[str, dict[str, Any]]:
-    """What is wrong, and the figures."""
+def measured(
+    name: str, text: str, command: list[str], file: str, size: int, core: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """What is wrong, and the figures. core: to which the command is pinned."""
     with tempfile.TemporaryDirectory() as place:
         given = Path(place, "given", file)
         given.parent.mkdir()
@@ -112,14 +118,19 @@ def measured(name: str, text: str, command: list[str], file: str, size: int) -> 
         words = [sys.executable, "-m", "traceops", *command, str(given.parent if "--from" not in command else given)]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEOPS_CACHE": "off"}
         out = str(Path(place, "out"))
-        process = subprocess.Popen([*words, "-o", out], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        pinned = [] if core is None else ["taskset", "-c", str(core)]
+        begun = time.monotonic()
+        process = subprocess.Popen(
+            [*pinned, *words, "-o", out], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         assert process.stdout is not None
         said = process.stdout.read().decode(errors="replace")
         _, status, used = os.wait4(process.pid, 0)
+        elapsed = time.monotonic() - begun
         process.returncode = os.waitstatus_to_exitcode(status)
     figures = {
         "mb": round(mb, 2), "cpu_s": round(used.ru_utime + used.ru_stime, 2),
-        "memory_mb": used.ru_maxrss // 1024, "code": process.returncode,
+        "elapsed_s": round(elapsed, 2), "memory_mb": used.ru_maxrss // 1024, "code": process.returncode,
     }  # fmt: skip
     problems = []
     if figures["cpu_s"] > _FIRST_S + _PER_10_MB_S * mb / 10:
@@ -137,18 +148,37 @@ def main() -> int:
     parser.add_argument("--mb", type=float, default=2.0)
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--slice", default="0/1", metavar="K/N")
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--budget", type=float, metavar="S")
+    parser.add_argument("--jobs", default="1")
     args = parser.parse_args()
     kth, of = map(int, args.slice.split("/"))
     chosen = [case for case in cases() if args.only in case[0]][kth::of]
-    wrong, longest, most = 0, 0.0, 0
-    for name, text, command, file in chosen:
-        problem, figures = measured(name, text, command, file, int(args.mb * 1e6))
-        wrong += bool(problem)
-        longest, most = max(longest, figures["cpu_s"]), max(most, figures["memory_mb"])
-        print(
-            f"{name:44} {figures['mb']:6} MB {figures['cpu_s']:7} s {figures['memory_mb']:5} MB  {problem}", flush=True
-        )
-    print(f"{len(chosen)} sizes, {wrong} over a bound; longest {longest} s, most memory {most} MB")
+    cores: SimpleQueue[int] = SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0))[: args.lanes]:
+        cores.put(core)
+    begun = time.monotonic()
+
+    def one(case: tuple[str, str, list[str], str]) -> tuple[str, dict[str, Any]] | None:
+        if args.budget is not None and time.monotonic() - begun > args.budget:
+            return None
+        name, text, command, file = case
+        command = [*command[:-1], args.jobs] if "--jobs" in command else command
+        core = cores.get() if args.lanes > 1 else None
+        problem, figures = measured(name, text, command, file, int(args.mb * 1e6), core)
+        if core is not None:
+            cores.put(core)
+        seconds = f"{figures['cpu_s']:7} s of CPU {figures['elapsed_s']:7} s elapsed"
+        print(f"{name:44} {figures['mb']:6} MB {seconds} {figures['memory_mb']:5} MB  {problem}", flush=True)
+        return problem, figures
+
+    with ThreadPoolExecutor(args.lanes) as lanes:
+        found = [told for told in lanes.map(one, chosen) if told is not None]
+    wrong = sum(bool(problem) for problem, _ in found)
+    longest, most = (max((told[name] for _, told in found), default=0) for name in ("cpu_s", "memory_mb"))
+    strict = sum(told["cpu_s"] > told["mb"] for _, told in found)
+    print(f"{len(found)} of {len(chosen)} sizes, {wrong} over a bound, {strict} over a strict 10 s for 10 MB")
+    print(f"longest {longest} s, most memory {most} MB")
     return int(wrong > 0)
 
 

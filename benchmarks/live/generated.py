@@ -21,6 +21,12 @@ LINES = {"own": "batch = prepare(batch)", "input": "for batch in loader:", "opti
          "backward": "loss.backward()", "waiting": "loss.item()", "checkpoint": "torch.save(state, path)",
          "evaluation": "model(batch)", "compiling": "model(batch)", "fault": "check_again(batch)"}  # fmt: skip
 _NAMES = (*KINDS, "fault")
+# Frames of libraries that the line of that name calls.
+_CALLED = {
+    "input": ("__next__", "/torch/utils/data/dataloader.py"), "optimizer": ("step", "/torch/optim/sgd.py"),
+    "backward": ("_engine_run_backward", "/torch/autograd/graph.py"), "checkpoint": ("save", "/torch/serialization.py"),
+    "evaluation": ("evaluate", "/lib/loop.py"), "compiling": ("compile", "/torch/_dynamo/convert_frame.py"),
+}  # fmt: skip
 
 
 @dataclass
@@ -68,10 +74,9 @@ class GeneratedRank:
         frames: list[list[object]] = [
             ["f", name, "/job/train.py", 1, 10 + at, LINES[name]] for at, name in enumerate(_NAMES)
         ]
-        frames.append(["f", "__next__", "/torch/utils/data/dataloader.py", 1, 1, None])
-        stacks: list[list[object]] = [
-            ["s", [at, len(_NAMES)] if name == "input" else [at]] for at, name in enumerate(_NAMES)
-        ]
+        frames += [["f", *called, 1, 1, None] for called in _CALLED.values()]
+        called = {name: [len(_NAMES) + at] for at, name in enumerate(_CALLED)}
+        stacks: list[list[object]] = [["s", [at, *called.get(name, [])]] for at, name in enumerate(_NAMES)]
         self._append_lines([*frames, *stacks])
         self._steps: list[bytes] = []
         self._samples: list[int] = []

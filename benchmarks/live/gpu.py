@@ -1,4 +1,4 @@
-"""Jobs on two GPUs with NCCL under the monitor, most of 20 s of training; over gloo where there are none.
+"""Jobs on one or two GPUs with NCCL under the monitor, most of 20 s of training; over gloo where there are none.
 
     python -m benchmarks.live.gpu --out live_gpu --budget 320
 
@@ -9,6 +9,7 @@ NCCL's RAS and NVML's counters are read during the first jobs.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import threading
 import time
@@ -77,6 +78,13 @@ def _middle(values: list[float]) -> float | None:
     return round(statistics.median(values), 3) if values else None
 
 
+def ranks_here() -> int:
+    """One for each GPU that may be used, at most two; two where there is none."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    count = len([one for one in visible.split(",") if one]) or len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return min(count, 2) or 2
+
+
 def fitting(jobs: tuple[tuple[str, int], ...], budget: float) -> Iterator[tuple[str, int]]:
     """The jobs, one after the other, that end within the budget."""
     ends = _START_S
@@ -97,10 +105,10 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=320.0, help="seconds in all; what does not fit is left out")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    random, began = Random(args.seed), time.monotonic()
+    random, began, ranks = Random(args.seed), time.monotonic(), ranks_here()
     on_gpu = Path("/dev/nvidia0").exists()
     chosen = tuple(job for job in JOBS if not args.only or job[0] in args.only.split(","))
-    drawn = [(*job, random.randrange(2), random.uniform(*_FAULT_S)) for job in fitting(chosen, args.budget)]
+    drawn = [(*job, random.randrange(ranks), random.uniform(*_FAULT_S)) for job in fitting(chosen, args.budget)]
     jobs, drawing = iter(enumerate(drawn)), threading.Lock()
     outcomes: list[Outcome] = []
     counters = _Counters()
@@ -109,7 +117,7 @@ def main() -> None:
         more = (_POWER if fault == "power" else _ON_GPU) if on_gpu else ()
         waits = max(args.budget - (time.monotonic() - began) - seconds, 1.0)
         out = args.out / f"gpu_{number}_{fault}"
-        told = run_job(out, fault, rank, at, seconds, 2, more, lock=args.out / "lock", waits=waits)
+        told = run_job(out, fault, rank, at, seconds, ranks, more, lock=args.out / "lock", waits=waits)
         with drawing:
             outcomes.append(told)
             print(f"{told.name} rank {rank}: seen {told.seen_s}, named {told.named_s}, right {told.right}, "

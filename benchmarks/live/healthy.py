@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from benchmarks.live.generated import START_NS
 from traceops.core.live_pulses import KINDS, Pulse
-from traceops.live.job import Job, RankState
+from traceops.live.job import Job
+from traceops.live.measures import RankState
 from traceops.live.stream import RankLook, Step
 
 HABITS = ("none", "evaluation", "checkpoint", "epochs", "longer", "compiling", "jitter", "drift", "tails", "settles")

@@ -1,10 +1,10 @@
 """Runs of several ranks (programs/): what is planted in each, and what a report must and must not say.
 
-cases.jsonl is the table, in five samples, each written before anything was analysed. Half of each was set aside: not
-read before the causes that the other half showed were fixed. Costs are measured by the same program without the trouble
-(runs.py --alone), and stand in `costs.RANK.json` beside the program's clock (programs/costs.py).
+cases.jsonl is the table, in two samples (4 and 5), each written before anything was analysed. Half of each was set
+aside: not read before the causes that the other half showed were fixed. Costs are measured by the same program without
+the trouble (runs.py --alone), and stand in `costs.RANK.json` beside the program's clock (programs/costs.py).
 
-The rules, from the fourth sample on:
+The rules:
 
 - The first sentence is right if it is true and names the largest trouble, by what its fix saves of the whole run. It is
   right in part if it is true and names the other one, or the right rank or event with a wrong or missing cause.
@@ -30,24 +30,15 @@ class Way(Enum):
     RUN = "run"  # traceops run
     SCHEDULE = "schedule"  # the script's own profiler, with a schedule
     WINDOW = "window"  # … with one window
-    TWO_NODES = "two nodes"  # two launchers
-    OWN = "lightning"  # Lightning's profiler
-    RESTART = "restart"  # traceops run --launcher none -- torchrun --max-restarts 1
-    TWO_JOBS = "two jobs"  # two jobs record into one folder, the second without troubles
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """options and plant: what makes it; due: what must be named; fatal: the run does not finish."""
+    """options and plant: what makes it; due: what must be named."""
 
     due: str
     options: tuple[str, ...] = ()
     plant: str = ""
-    fatal: bool = False
-
-    @property
-    def ends(self) -> bool:
-        return self.fatal or any(kind in self.plant for kind in ("hang", "oom", "stuck"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,6 @@ from benchmarks.verdicts.reasons import REASONS
 from traceops.core.rule import JudgedBy
 from traceops.rules.registry import BY_ID, RULES
 
-ELSEWHERE = ("ddp_comm_hook", "multi_process_metrics")  # of accelerate's examples, see benchmarks/pairs/runs.py
-
 
 @dataclass(frozen=True)
 class Row:
@@ -64,7 +62,7 @@ def test_patterns_compile_and_a_trace_has_one_of_what_is_right():
 
 
 def test_every_program_of_a_record_is_there():
-    pairs = {case.program for case in CASES} - {*ELSEWHERE}
+    pairs = {case.program for case in CASES}
     missing = [name for name in pairs if not (ROOT / f"benchmarks/pairs/programs/{name}.py").is_file()]
     alone = [one.command[0].replace("{one_gpu}", "benchmarks/observed/programs") for one in ONE_GPU]
     assert not missing and all((ROOT / path).is_file() for path in alone)

@@ -56,6 +56,11 @@ def test_where_reports_go(tmp_path, monkeypatch, path, expected):
     assert output_folder(path, "a") == Path(expected)
 
 
+def test_out_is_output(folder, tmp_path):
+    assert analyze(folder, "--out", tmp_path / "out", "--format", "json", "-q") == 0
+    assert (tmp_path / "out" / "report.json").is_file()
+
+
 def test_all_formats_are_written(folder, tmp_path):
     assert analyze(folder, "-o", tmp_path / "out", "-q") == 0
     page = (tmp_path / "out" / "summary.html").read_text()

@@ -11,6 +11,7 @@ from comparison_reports import edited, made
 from traceops.compare import ComparedCapture, compare
 from traceops.compare.config import CompareConfig, load_config, with_thresholds
 from traceops.compare.model import Comparison, MetricChange, Samples, Waiver
+from traceops.compare.statistics import rounds_of
 from traceops.core.errors import UsageError
 
 NOISE = np.random.default_rng(7).normal(0.0, 0.2, 64)
@@ -403,3 +404,29 @@ def test_the_command_line_wins() -> None:
     for wrong in ("nothing=3", "step_time=x", "step_time=nan", "-1"):
         with pytest.raises(UsageError):
             with_thresholds(CompareConfig(), [wrong])
+
+
+def test_where_input_comes_late_by_turns_a_step_takes_what_a_round_takes() -> None:
+    """The typical step is the same: only the bursts, of every 20th step, differ."""
+
+    def bursty(burst: float, at: float) -> ComparedCapture:
+        steps = ([7.0] * 19 + [burst]) * 10
+        timeline = [
+            {"rank": rank, "first": number, "last": number, "median_ms": ms, "most_ms": ms}
+            for rank in range(2)
+            for number, ms in enumerate(steps, start=1)
+        ]
+        whole = {"steps": 200, "typical_steps": 200, "typical_ms": 20.0, "input_by_turns": True, "timeline": timeline}
+        return edited(made(at=at, device_type="cpu"), lambda report: report.update(whole_run=whole))
+
+    found = compare([bursty(307.0, 0), bursty(307.0, 2)], [bursty(207.0, 1), bursty(207.0, 3)])
+    step = row(found, "step_time")
+    assert (step.base, step.head) == (pytest.approx(22.0), pytest.approx(17.0))
+    assert found.verdict == "improvement"
+    assert any("mean" in note for note in found.notes)
+
+
+def test_a_round_is_as_long_as_far_steps_are_apart() -> None:
+    assert rounds_of(np.array([1.0, 1.0, 1.0, 9.0] * 5)).tolist() == [3.0] * 17
+    alike = [1.0, 1.1] * 10
+    assert rounds_of(np.array(alike)).tolist() == alike

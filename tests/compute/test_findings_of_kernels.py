@@ -83,6 +83,25 @@ def test_a_launch_that_something_holds_up_is_no_cost_of_its_type(tmp_path):
     assert 0.05 < most < 0.3 and report.compute.busy_ms > 25
 
 
+def test_a_small_finding_does_not_hide_that_kernels_are_slow(tmp_path):
+    few = op("aten::mul_", tensor((1024, 1024), FLOAT), tensor((1024, 1024), FLOAT), us=30, kernel="e", grid=20)
+    slow = op("aten::sum", tensor((4096, 4096), FLOAT), us=400)
+    report, checks = of(tmp_path, [few, slow] * 3)
+    assert [one.severity for one in report.findings if one.rule == "TO-K007"] == ["info"]
+    assert checks["TO-K008"].status == "fired" and report.findings[0].rule == "TO-K008"
+
+
+def test_a_convolution_far_below_float32_is_not_slow_for_its_type(tmp_path):
+    inputs = [tensor((1, 64, 512, 512), FLOAT), tensor((64, 64, 7, 7), FLOAT)]
+    values = ["", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"]
+    for us, rules in ((450, {"TO-K001"}), (4500, {"TO-K008"})):
+        one = op("aten::cudnn_convolution", *inputs, us=us, kernel="implicit_convolve_sgemm", values=values)
+        report, _ = of(tmp_path, [one] * 3)
+        assert {found.rule for found in report.findings if found.rule.startswith("TO-K")} == rules
+    [found] = [one for one in of(tmp_path, [{**one, "us": 450}] * 3)[0].findings if one.rule == "TO-K001"]
+    assert "cudnn.allow_tf32" in found.advice
+
+
 def test_fast_kernels_are_clear(tmp_path):
     report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=28)] * 3)
     assert {check.status for check in checks.values()} == {"clear"}
@@ -129,6 +148,36 @@ def test_a_speed_that_no_gpu_has_is_told(tmp_path):
     [found] = [one for one in report.findings if one.cause == "impossible_speed"]
     assert (found.facts["operator"], found.facts["does"]) == ("aten::mm", "computes")
     assert found.facts["factor"] == pytest.approx(2.2, abs=0.05) and report.compute.efficiency_pct is None
+
+
+def test_what_no_known_gpu_can_is_said_without_its_name(tmp_path):
+    one = tensor((8192, 8192))
+    for us, said in ((1000, 0), (300, 1)):  # 1.1 and 3.7 PFLOP/s
+        report, _ = of(tmp_path, [op("aten::mm", one, one, us=us, kernel="nvjet_h")] * 3, device={"id": 0})
+        found = [one for one in report.findings if one.cause == "impossible_speed"]
+        assert len(found) == said
+    assert "at least 1.63 times what any known GPU can" in found[0].message
+
+
+def test_a_kernel_built_for_one_gpu_names_it(tmp_path):
+    one = op("aten::mm", *[tensor((4097, 4097))] * 2, us=367, kernel="Cijk_Ailk_Bljk_BBS_BH_MT256x112x64_ISA942_IU1")
+    report, _ = of(tmp_path, [one] * 3, device={"id": 0})
+    assert (report.compute.gpu, report.compute.rates) == ("AMD Instinct MI300X", "scaled")
+    assert report.compute.losses[0].cause == "misaligned_shape"
+
+
+def test_kernels_alone_are_rated_where_their_names_tell_enough(tmp_path):
+    """A CUDA graph replays kernels that no operator launches: these take 24 bytes an element at 3.6 TB/s."""
+    name = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+    )
+    path = write(tmp_path / "trace.json", [op("none", us=14, kernel=name, grid=4096)] * 3)
+    document = json.loads(path.read_text())
+    document["traceEvents"] = [event for event in document["traceEvents"] if event["cat"] != "cpu_op"]
+    path.write_text(json.dumps(document))
+    report = analyze(path, jobs=1)
+    assert report.compute.losses == () and 85 < report.compute.efficiency_pct < 95
+    assert "attainable speed" in kernels_sentence(report)
 
 
 def test_rows_that_may_be_unused_make_no_speed_impossible(tmp_path):

@@ -18,6 +18,7 @@ from traceops.compute.uses import read_inputs
 from traceops.compute.work import Attention
 
 NHWC = (56 * 56 * 64, 1, 56 * 64, 64)
+JOINED = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<OpaqueType<{}u>, unsigned int>(char*)"
 WORKS = [  # operator, kind, operations, bytes
     (op("aten::mm", tensor((8, 16)), tensor((16, 32))), "product", 2 * 8 * 16 * 32, 2 * (8 * 16 + 16 * 32 + 8 * 32)),
     (op("aten::bmm", tensor((4, 8, 16)), tensor((4, 16, 32))), "product", 4 * 2 * 8 * 16 * 32, None),
@@ -41,6 +42,27 @@ WORKS = [  # operator, kind, operations, bytes
         2 * 8 * 128 * 28 * 28 * 64 * 9,
         None,
     ),
+    (  # transposed: each input element meets its channel's weights, and the result has four times as many places
+        op(
+            "aten::convolution",
+            tensor((4, 512, 8, 8)),
+            tensor((512, 256, 4, 4)),
+            values=["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "True", "[0, 0]", "1"],
+        ),
+        "convolution",
+        2 * 4 * 512 * 8 * 8 * 256 * 4 * 4,
+        2 * (4 * 512 * 8 * 8 + 512 * 256 * 4 * 4 + 4 * 256 * 16 * 16),
+    ),
+    (
+        op(
+            "aten::convolution_backward",
+            *(tensor((4, 256, 16, 16)), tensor((4, 512, 8, 8)), tensor((512, 256, 4, 4)), tensor(())),
+            values=["", "", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "True"],
+        ),
+        "convolution",
+        2 * 2 * 4 * 512 * 8 * 8 * 256 * 4 * 4,
+        None,
+    ),
     (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8))), "elementwise", 0, 4 * 8 * (4 + 2 + 4)),
     (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8), FLOAT, (0, 1))), "elementwise", 0, 4 * 8 * 8 + 8 * 4),
     (op("aten::add_", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * (2 + 4 + 2)),
@@ -51,6 +73,8 @@ WORKS = [  # operator, kind, operations, bytes
     (op("aten::fill_", tensor((4, 8), BOOL)), "fill", 0, 32),
     (op("aten::sum", tensor((4, 8), FLOAT)), "reduction", 0, 128),
     (op("aten::native_layer_norm", tensor((4, 8), FLOAT)), "norm", 0, 256),
+    (op("aten::cat", tensor((4, 8)), tensor((4, 8)), kernel=JOINED.format(4)), "cat", 0, 2 * 4 * 64),
+    (op("aten::cat", tensor((4, 8)), tensor((4, 8)), kernel="k"), "cat", 0, 2 * 2 * 64),
     (op("aten::sort", tensor((4, 8), FLOAT)), "other", 0, None),
     (op("triton_poi_fused_add_mul_3", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * 6),
 ]

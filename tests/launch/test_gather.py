@@ -9,19 +9,23 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
+from random import Random
 
 import pytest
 from ports import free_port
 
 import traceops.launch.session as session
+from benchmarks.live.generated import START_NS, GeneratedRank, StepParts, write_host
 from traceops.capture.environment import host
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.core.errors import UsageError
+from traceops.core.live_pulses import CLOSER, SLOTS
 from traceops.launch import ended
 from traceops.launch.display import Screen
 from traceops.launch.gather import gathering
-from traceops.launch.gather.gathering import Collector, Refused, Sender, Unreachable, digest_of
+from traceops.launch.gather.gathering import Collector, Sender, digest_of
 from traceops.launch.gather.meeting import Meeting, files_to_send, may_travel, meeting_of
+from traceops.launch.gather.relay import LiveFiles, Refused, Unreachable
 from traceops.launch.plan import Cluster, Plan
 from traceops.launch.process import TorchrunResult
 
@@ -385,3 +389,76 @@ def test_a_hang_is_one_of_all_nodes_where_they_share_no_folder(tmp_path, monkeyp
     assert not one.all_still(False) and not two.all_still(True)
     one._collector.close()
     assert not two.all_still(True), "nobody to ask: nothing is ended"
+
+
+def same_files(first, other, but=()):
+    names = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()} - {CLOSER, *but}
+    assert names and all((first / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+def test_what_ranks_write_for_a_monitor_reaches_the_first_node_as_it_grows(tmp_path):
+    """Two nodes that share no folder had no monitor that saw both."""
+    first, other = node_folder(tmp_path / "0", [0]), tmp_path / "1"
+    random, own = Random(1), other / "rank_2"
+    with collecting(first) as collector:
+        sender = sender_to(collector)
+        relay = sender.relay(other)
+        rank = GeneratedRank(own, 2, random)
+        for pulses in (1, 3, SLOTS + 5):  # the ring goes round
+            for second in range(pulses):
+                rank.take(StepParts(), 40.0)
+                rank.write(START_NS + second, START_NS)
+            write_host(other, [rank], START_NS)
+            relay.look()
+            same_files(first, other)
+        (first / CLOSER).touch()
+        relay.look()
+        assert (other / CLOSER).exists()
+        GeneratedRank(own, 2, random).write(START_NS, START_NS)  # a process that was started again
+        (own / "observed.jsonl").write_bytes(b"")
+        relay.look()
+        same_files(first, other, but={"rank_2/live.bin"})  # of a ring the latest pulses count
+        rank.take(StepParts(), 40.0)
+        rank.write(START_NS, START_NS)
+        assert sender.send(other, files_to_send(other, summaries_only=False)).left == {}
+        same_files(first, other)
+
+
+def test_a_monitor_that_lost_a_file_gets_it_from_where_it_ends(tmp_path):
+    first, other = tmp_path / "0", tmp_path / "1"
+    first.mkdir()
+    with collecting(first) as collector:
+        relay = sender_to(collector).relay(other)
+        rank = GeneratedRank(other / "rank_2", 2, Random(1))
+        relay.look()
+        (first / "rank_2" / "steps.bin").write_bytes(b"")
+        rank.take(StepParts(), 40.0)
+        rank.write(START_NS, START_NS)
+        relay.look()
+        relay.look()
+        same_files(first, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("rank_0/steps.bin", "is there already"), ("rank_3/../run.json", "not written"), ("run.json", "not written"),
+        ("/etc/machine.a.jsonl", "not written"), ("rank_1/a.pt.trace.json", "not written"),
+    ],
+)  # fmt: skip
+def test_a_node_writes_nothing_that_is_not_its_own(tmp_path, name, why):
+    folder = node_folder(tmp_path, [0])
+    (folder / "rank_0" / "steps.bin").write_bytes(b"mine")
+    with pytest.raises(Refused, match=why):
+        LiveFiles(folder).take("n1", json.dumps([[name, 0, 3]]).encode() + b"\nabc")
+    assert (folder / "rank_0" / "steps.bin").read_bytes() == b"mine"
+
+
+def test_hosts_of_one_name_keep_their_own_logs(tmp_path):
+    folder = node_folder(tmp_path, [0])
+    files = LiveFiles(folder)
+    for piece in (b"ab", b"cd"):
+        offset = 0 if piece == b"ab" else 2
+        files.take("n1", json.dumps([["machine.n.jsonl", offset, 2]]).encode() + b"\n" + piece)
+    assert (folder / "machine.n.jsonl").read_text() == "machine.n.jsonl of [0]"
+    assert (folder / "machine.n-n1.jsonl").read_bytes() == b"abcd"

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from benchmarks.live.generated import START_NS, Files, GeneratedRank, Scene, StepParts, played
@@ -25,10 +26,20 @@ from traceops.core.errors import InputError, UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
 from traceops.integrations import held_capture
 from traceops.live import monitor, outlets
-from traceops.live.findings import Detection, Lags, MemoryGrows, RankEvidence, Slower, Stuck, Why, causes_of
-from traceops.live.job import Job, RankState
+from traceops.live.findings import (
+    Detection,
+    Lags,
+    MemoryGrows,
+    RankEvidence,
+    Slower,
+    Stuck,
+    Why,
+    beyond_chance,
+    causes_of,
+)  # fmt: skip
+from traceops.live.job import Job
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Pace, growth, steady_growth
+from traceops.live.measures import Pace, RankState, growth, steady_growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, Otlp, address_of, metrics_text
 from traceops.live.stream import LineTime, RankLook, RankReader, Step
@@ -193,6 +204,27 @@ def test_two_kinds_of_work_of_one_rank_are_both_named_with_their_lines():
     found = {cause.why: cause for cause in causes_of([waits, slow])}
     assert found[Why.HOST].line == checks and found[Why.INPUT].line == loads
     assert all(cause.ranks == (1,) for cause in found.values())
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "surprise", "named"), [(0.0, 12.0, True), (14.0, 12.0, False), (0.0, 4.0, False)]
+)
+def test_a_line_that_grew_beyond_chance_on_one_rank_names_its_host_where_few_looks_hide_the_kind(
+    elsewhere, surprise, named
+):
+    line = LineTime("train.py", 7, "main", "check(batch)", 16.0, kind="own", surprise=surprise)
+    given = {"now_ms": 200.0, "before_kinds_ms": {"own": 20.0, "backward": 30.0}, "looks": (70, 120)}
+    slowest = evidence(0, grew_ms={"input": 149.0}, **given)
+    hidden = evidence(1, grew_ms={"own": 16.0, "backward": 134.0}, grown=(line,), **given)
+    more = (msgspec.structs.replace(line, ms=elsewhere),) if elsewhere else ()
+    waits = evidence(2, grew_ms={"backward": 150.0}, grown=more, **given)
+    assert (1 in {rank for cause in causes_of([slowest, hidden, waits]) for rank in cause.ranks}) is named
+
+
+def test_what_was_never_seen_before_surprises_more_the_more_often_it_is_seen():
+    few, many = (beyond_chance((0, count), (2.0, count / 10)) for count in (6, 60))
+    assert 0 < few < many
+    assert beyond_chance((20, 40), (1.0, 2.0)) == 0.0
 
 
 def test_garbage_is_not_named_as_slow_host_work_too_unless_more_grew():

@@ -199,7 +199,6 @@ def _backward(backward: BackwardSync) -> BackwardSync:
 
 # Ranks that were recorded at another time than the others and share no collective with them: of another capture.
 
-
 _LEAST_APART_NS = 10**9
 _WINDOWS_APART = 2
 

@@ -253,9 +253,6 @@ def _until_last_came(collective: Collective, begin: dict[int, list[int]]) -> Col
     )
 
 
-# Whether a thread that went on before its collective's recorded end had waited for it: the other ranks tell.
-
-
 def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> list[RankSummary]:
     """The ranks, with each open spell of a thread decided that the other ranks decide. A backend's own thread records a
     collective's end, and where it gets no core it does so long after the end. A thread that went on once the last
@@ -291,7 +288,6 @@ def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
 
 
 # The collectives in which ranks first met in a window that marks no steps: they show when each began to record.
-
 
 FIRST_MEETING = "the first between its ranks, which shows how far apart they began to record"
 
@@ -331,7 +327,6 @@ def without_first_meetings(matching: MatchedCollectives, ranks: Sequence[RankSum
 
 
 # The root of a broadcast, reduce, gather or scatter: traces do not name it, but who waits for whom tells it.
-
 
 _FROM_ROOT = re.compile(r"broadcast|^scatter", re.I)
 _EXPLAINED = 0.9  # of the waiting, that a root must explain

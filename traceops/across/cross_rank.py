@@ -38,9 +38,6 @@ from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
 
-# Whether waiting was charged to the ranks that caused it: what nobody is charged for was not explained.
-
-
 _MOST_OF_WAITING = 0.05  # that nobody is charged for: with more, shares of it mean little
 _MOST_OF_STEPS = 0.02  # of the ranks' time: less hides no straggler
 
@@ -226,9 +223,6 @@ class CrossRank(Struct, frozen=True, dict=True):
         if self.through_host and not self.own_gpus:
             return None
         return reference_of(group, self.device, self.hosts, self.world, self.fabric, self.devices)
-
-
-# Why the steps of a run are not replayed.
 
 
 def no_replay(run: CrossRank) -> NoReplay | None:

@@ -86,7 +86,6 @@ def _line(one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> CodePlace
 
 # The function that the host of a late rank is in longer than its peers' hosts, by the stacks of their traces.
 
-
 _LEAST_SHARE = 0.2  # of what the others wait for a rank: of less than that nothing is said
 _LEAST_CALL_NS = 4 * LEAST_FRAME_NS  # shorter calls may be as many on a peer, just too short to be kept
 _EXPLAINS = 0.5  # of the same: as much is the cause, where no other is as large

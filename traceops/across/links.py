@@ -36,7 +36,6 @@ _PART = re.compile(r"\bMIG\b")  # of a GPU: it has no NVLink
 GPUS_A_HOST = 8  # a job no larger than this whose traces name no hosts is taken to run on one
 _LATENCY_NS = 20_000.0
 
-
 _RING = 4  # NCCL's number of the pattern
 _FAST_PATHS = ("NVL", "NVB", "C2C")
 # A machine that gave less than this share of what its GPUs' link gives elsewhere was broken when it was measured.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -33,7 +33,7 @@ _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
 
-class Collective(Struct, frozen=True):
+class Collective(Struct, frozen=True, dict=True):
     """One matched collective: per member rank its event and how long it waited there. `transfer_ns` is the shortest
     duration among the members: the last to arrive waits for nobody, so its event is transfer only. It needs no common
     clock. Of sends and receives without a GPU it may be less (send_receive.py)."""
@@ -50,12 +50,12 @@ class Collective(Struct, frozen=True):
     came_last: int | None = None  # by the clock, where that was asked
     needs: tuple[tuple[int, ...], ...] = ()  # of rooted operations: whom each member needs, itself too (clocks.py)
 
-    @property
+    @cached_property
     def is_rooted(self) -> bool:
         """Whether one member gives to or takes from all others."""
         return bool(_ROOTED.search(self.op))
 
-    @property
+    @cached_property
     def last_rank(self) -> int | None:
         """The member that arrived last; None for rooted operations, unless each of their members waits for it."""
         if self.is_rooted and (self.needs or self.came_last is None):
@@ -129,7 +129,7 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
     """Each of a rank's events that is a collective, by its position: what it is matched by, or why it cannot be."""
     comm, default = summary.comm, only_group(summary, world)
     others_known = any(
-        args is not None and not _SENDS_IN_KERNEL.search(name) for args, name in zip(comm.args, comm.name, strict=True)
+        args is not None and not _sends_in_kernel(name) for args, name in zip(comm.args, comm.name, strict=True)
     )
     calls_known = bool(np.count_nonzero(summary.program.host[: len(comm.args)] > NEVER))
     for position, (args, kernel) in enumerate(zip(comm.args, comm.name, strict=True)):
@@ -139,8 +139,7 @@ def _places(summary: RankSummary, world: tuple[int, ...], groups: _Groups) -> It
         own = args is None and role_of_kernel(kernel) == "tensor"
         if own:  # a library's own all-reduce says nothing of itself, and serves this one group
             group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
-        sends = calls_known and _SENDS_IN_KERNEL.search(kernel)
-        if args is None and (others_known or sends) and not own:
+        if args is None and not own and (others_known or (calls_known and _sends_in_kernel(kernel))):
             if not summary.on_gpu:
                 why_unknown = NO_CALL
             else:
@@ -239,6 +238,11 @@ def _operation(args: CommArgs | None, kernel: str) -> str:
         return args.op.strip("_").lower()
     match = _OP_IN_KERNEL.search(kernel)
     return match.group(1).lower() if match else kernel
+
+
+@lru_cache(maxsize=4096)
+def _sends_in_kernel(name: str) -> bool:
+    return _SENDS_IN_KERNEL.search(name) is not None
 
 
 @lru_cache

@@ -233,9 +233,6 @@ def _schedule(
     return kinds.most_common(1)[0][0] if len(kinds) == 1 else "other"
 
 
-# How long the stages of a pipeline wait for each other, and for which of three reasons.
-
-
 Typical = Mapping[int, NDArray[np.bool_]]  # rank -> which of its steps are like the others
 
 _KINDS = 3  # of kernels at least, to say that all of them take longer

@@ -20,9 +20,6 @@ from traceops.measure.steps import usual_steps
 from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import ended_cupti, last_recorded
 
-# Where the steps behind a window begin: its light window is near it, and light windows that follow are far away.
-
-
 _NEAR = 3  # steps from the last recorded one to the first of the light window
 
 
@@ -144,7 +141,6 @@ def _usual_ms(run: WholeRun, steps: Mask) -> float:
 
 # The steps right before a window, where nothing was recorded: those that its own are held to.
 
-
 _NEAREST = 6  # as many as a schedule times before its window
 _LEAST_BEFORE = 3
 
@@ -159,9 +155,6 @@ def steps_before(run: WholeRun, window: Collection[int]) -> Int:
     recorded = np.flatnonzero(~run.timed & ~np.isnan(run.step_ms))
     nearest = nearest[nearest > max(recorded[recorded < nearest[-1]], default=-1)]
     return nearest if len(nearest) >= _LEAST_BEFORE else nearest[:0]
-
-
-# Whether the recorded steps are unlike the run: it had not settled yet, or became slower behind them.
 
 
 _NEAR_ENOUGH = 4  # timed steps just before the window
@@ -220,9 +213,6 @@ def much_longer(typical_ms: float, recorded_ms: float | None) -> float | None:
 def is_unlike(run: WholeRun, window: Collection[int], recorded_ms: float) -> bool:
     """Whether what the recorded steps show need not hold for the run."""
     return much_longer(run.typical_ms, recorded_ms) is not None or early_window(run, window) is not None
-
-
-# On what the host spends the steps before an early window, and no later ones: a warm-up, a finder, a first report.
 
 
 _MOST_OF = 0.5  # of what these steps take longer

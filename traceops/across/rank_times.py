@@ -126,9 +126,6 @@ def _within(part: Intervals, summary: RankSummary) -> Int:
     return part.within(summary.step_edges[:-1], summary.step_edges[1:])
 
 
-# In which kind of parallelism the others wait for a rank, and what groups are for together.
-
-
 _MOST = 0.5  # of the time, to name the role
 
 

@@ -21,9 +21,6 @@ from traceops.measure.phases import AFTER, UPDATED
 from traceops.measure.summary import CommEvents, RankSummary
 from traceops.traces.model import CommArgs
 
-# What a process group is for, as far as what it does in which pass says.
-
-
 OperationKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "other"]
 _KINDS: tuple[tuple[OperationKind, re.Pattern[str]], ...] = (
     ("all_reduce", re.compile(r"all_?reduce", re.I)),
@@ -170,9 +167,6 @@ def _in_layers(moved: Moved) -> bool:
 
 def _only_flags(moved: Moved) -> bool:
     return not moved.without_size and moved.largest < _TINY
-
-
-# Which of a rank's collectives reduce gradients.
 
 
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)

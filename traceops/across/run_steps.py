@@ -128,9 +128,6 @@ def _median(took: Floats, known: Mask) -> Floats:
     return found
 
 
-# How long each step of a run took, by the device's clock where that is known.
-
-
 FloatsOrNone = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Marks = NDArray[np.bool_]

@@ -254,9 +254,6 @@ def _strangers_on_cores(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tupl
     return tuple(sorted(found, key=lambda one: (-(one.busy_pct or 0.0), one.pid)))[:8]
 
 
-# What each rank's training thread spent in want of a core in the recorded steps, as it told itself.
-
-
 _LEAST_STEPS = 3
 _AS_IN_THE_RUN = 1.5  # times as far apart as in the whole run: the recorded steps are no other time
 

@@ -145,16 +145,24 @@ def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
 
 
 def _most_alike_first(reference: Int, own: Int, least: int) -> list[tuple[int, float]]:
-    """The shifts that leave `least` events, with how unlike the ends are at least: what some of the events show."""
+    """The shifts that leave `least` events, with how unlike the ends are at least. Two events are as far from any
+    median as from each other, or farther: so far apart are the pairs of one event and the next, and those of one and
+    the event half of all behind it."""
+    if min(len(reference), len(own)) < least:
+        return []
     low, high = max(least - len(own), -_MOST_SHIFT), min(len(reference) - least, _MOST_SHIFT)
-    shifts, some = np.arange(low, high + 1)[:, None], np.arange(0, least, _THINNED)[None, :]
-    apart = (
-        reference[len(reference) - 1 - np.maximum(shifts, 0) - some] - own[len(own) - 1 + np.minimum(shifts, 0) - some]
-    )
-    count = np.minimum(len(reference) - np.maximum(shifts, 0), len(own) + np.minimum(shifts, 0))[:, 0]
-    at_least = np.abs(apart - median(apart, axis=1)[:, None]).sum(axis=1) / count
+    shifts = np.arange(low, high + 1)
+    count = np.minimum(len(reference) - np.maximum(shifts, 0), len(own) + np.minimum(shifts, 0))
+    farthest = np.zeros(len(shifts), dtype=np.int64)
+    for distance in (1, least // 2):
+        first = np.arange(least - distance)
+        first = first[first // distance % 2 == 0]
+        gaps, own_gaps = (ends[:-distance] - ends[distance:] for ends in (reference[::-1], own[::-1]))
+        apart = gaps[np.maximum(shifts, 0)[:, None] + first] - own_gaps[np.maximum(-shifts, 0)[:, None] + first]
+        farthest = np.maximum(farthest, np.abs(apart).sum(axis=1))
+    at_least = farthest * (1 - 1e-9) / count
     order = at_least.argsort(kind="stable")
-    return list(zip(shifts[order, 0].tolist(), at_least[order].tolist(), strict=True))
+    return list(zip(shifts[order].tolist(), at_least[order].tolist(), strict=True))
 
 
 def _sequence(summary: RankSummary, position: int) -> int | None:

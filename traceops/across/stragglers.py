@@ -19,9 +19,6 @@ from traceops.core.arrays import median
 from traceops.measure.inventory import KernelStats
 from traceops.measure.summary import RankSummary
 
-# How likely it is that ranks which are alike look as late as one does.
-
-
 MOST_COMPARED = 128  # peers in the permutation test
 _SHUFFLES = 2000
 _SEED = 20200
@@ -40,9 +37,6 @@ def chance(own: Steps, others: NDArray[np.float64]) -> float:
     dealt = random.permuted(flat, axis=1).reshape(_SHUFFLES, *cells.shape)
     hits = int((dealt.mean(axis=2).max(axis=1) >= observed * (1 - 1e-9)).sum())
     return (hits + 1) / (_SHUFFLES + 1)
-
-
-# Why a rank is late: what most of the waiting is charged to, or the work whose loss saves what its cure does.
 
 
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
@@ -317,7 +311,6 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
 
 # A rank whose device is late, which nobody waits for because data loading takes as long on all.
 
-
 _OF_DEVICE = ("gpu_compute", "copy")  # the profiler slows hosts, so that one of them always comes last
 
 
@@ -332,9 +325,6 @@ def late_behind_loading(replays: Replays, lateness: Lateness) -> Straggler | Non
         return None
     late = straggler(in_time, lateness, worst, [worst])
     return late if late.cause in _OF_DEVICE else None
-
-
-# How much of what ranks compute would be saved if all of it went at the pace of the one whose sizes suit it best.
 
 
 _DIFFERS = 1.05  # times the blocks a launch of another rank: a kernel whose grid tells how much work it has

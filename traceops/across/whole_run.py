@@ -37,7 +37,6 @@ from traceops.traces.observed import Observed
 # of all on a busy machine: their length alone does not tell them. Looks at the host do: a function that is seen in
 # every fourth step, and never in between, is no part of a typical one.
 
-
 _LEAST_SEEN = 5  # steps in which it is seen: of fewer, chance makes a rhythm
 _LEAST_APART = 4  # steps from one to the next, for the same
 _MOST_MISSED = 0.25  # of the steps of the rhythm: a look may fall beside what is short
@@ -78,9 +77,6 @@ def _felt(step_ms: Floats, timed: Mask, rhythm: Mask, seen: Seen) -> bool:
     return took >= _LEAST_PART * usual and longer >= max(_FELT * took, _LEAST_PART * usual) and often
 
 
-# What the ranks did in the steps that are unlike the others, and in no typical one.
-
-
 _PART = 0.2  # of what a step takes longer: less is no reason
 _LEAST = 0.02  # of the same, where it is measured
 _OFTEN, _OF_RUN_PCT = 2, 1.0  # less is one where it comes in several steps, and takes as much of the run
@@ -91,7 +87,6 @@ _LOOKS = 20  # in typical steps: of fewer nobody can say that they do not call a
 _RHYTHM = 3  # steps of one cause that show a rhythm
 _RHYTHM_HOST = 8  # of one function: the host is somewhere in every step
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
-
 
 _Key = tuple[str, host_places.Unit]  # a cause, and where
 

@@ -57,9 +57,6 @@ from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID, family_of
 from traceops.words.catalogue import texts
 
-# Chooses the rows that a question asks for; an error lists what there is.
-
-
 _MOST_LISTED = 20
 
 Row = TypeVar("Row", bound=msgspec.Struct)

@@ -18,11 +18,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question with what narrows it down; empty means all.
-
-    ranks, steps: those numbers. group: a group's name or role, or a part of the name. op, name: a part of it.
-    kind: of kernels. severity: the least one. by: the column that orders the rows, most first. top: how many rows.
-    """
+    """A question with what narrows it down; empty means all. ranks, steps: those numbers. group: a group's name or
+    role, or a part of the name. op, name: a part of it. kind: of kernels. severity: the least one. by: the column that
+    orders the rows, most first. top: how many rows."""
 
     question: str = SUMMARY
     rule: str = ""

@@ -43,11 +43,9 @@ _HANG = "hang.json"
 
 
 class Opened(Struct, frozen=True):
-    """A report, and where it is from. folder: the report's own, None where traces were analysed.
-
-    hang: of a report that was read, whose `Report.hang` is None: a diagnosis is not made again from its document.
-    problems: what could not be used, in sentences.
-    """
+    """A report, and where it is from. folder: the report's own, None where traces were analysed. hang: of a report that
+    was read, whose `Report.hang` is None: a diagnosis is not made again from its document. problems: what could not be
+    used, in sentences."""
 
     path: str
     report: Report
@@ -65,10 +63,8 @@ def open_run(
     before_analysis: Callable[[str], None] = lambda path: None,
 ) -> Opened:
     """The report of a run folder, a folder of traces, one trace, a report folder or a report.json, local or remote.
-
-    Traces are analysed anew: a report beside them may be older. `before_analysis` is called then, with the path.
-    Raises InputError naming the file.
-    """
+    Traces are analysed anew: a report beside them may be older. `before_analysis` is called then, with the path. Raises
+    InputError naming the file."""
     asked = os.fspath(path)
     shown = redact_text(asked)
     if (file := _report_or_hang(asked)) is not None and file.endswith(_HANG):
@@ -172,18 +168,13 @@ def opening_answer(found: Opened) -> Answer | None:
     return answer_of(found.report, card(found))
 
 
-# Keeps what was opened last, for who asks several questions of one run.
-
-
 _MOST = 4
 
 
 class Recent:
-    """Opens runs, the last ones once as long as their files stay as they are.
-
-    Traces are analysed in a process of their own, into a temporary folder: nothing beside them is written, and this
-    process may have threads. Closing removes those folders.
-    """
+    """Opens runs, the last ones once as long as their files stay as they are. Traces are analysed in a process of their
+    own, into a temporary folder: nothing beside them is written, and this process may have threads. Closing removes
+    those folders."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, int, int, int], Opened] = OrderedDict()

@@ -28,7 +28,6 @@ from traceops.version import __version__
 
 # The key of a baseline: what two captures must have in common for their times to be comparable.
 
-
 UNKNOWN = "unknown"
 
 # What the model part says beside the model's name, each where it is known: key of `training`, letter in the key.
@@ -40,12 +39,9 @@ SLUG = re.compile(rf"[a-z0-9.]+(?:[-_][a-z0-9.]+)*-[0-9a-f]{{{_HASH_LETTERS}}}")
 
 @dataclass(frozen=True)
 class Key:
-    """Words that name a series of captures; what a run does not say is "unknown".
-
-    model: its name and sizes, such as "gpt-l8-d1024-s512-b8" (layers, dim, sequence length, batch size of a
-    rank, "a4" for 4 accumulated micro-batches), or whatever name it was given. topology: hosts and ranks on
-    each, such as "2x8".
-    """
+    """Words that name a series of captures; what a run does not say is "unknown". model: its name and sizes, such as
+    "gpt-l8-d1024-s512-b8" (layers, dim, sequence length, batch size of a rank, "a4" for 4 accumulated micro-batches),
+    or whatever name it was given. topology: hosts and ranks on each, such as "2x8"."""
 
     model: str
     world_size: str
@@ -148,11 +144,9 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 @dataclass(frozen=True)
 class Entry:
-    """A baseline without its report.
-
-    url: where it lies. saved_ns, started_ns: Unix ns of the saving and of the capture. commit, dirty: of the
-    trained code, None where the run did not say. branch: the key's. source: what was saved, for people.
-    """
+    """A baseline without its report. url: where it lies. saved_ns, started_ns: Unix ns of the saving and of the
+    capture. commit, dirty: of the trained code, None where the run did not say. branch: the key's. source: what was
+    saved, for people."""
 
     key: Key
     url: str
@@ -233,10 +227,8 @@ def load(url: str) -> StoredReport:
 
 
 def encode(report: Any, run: Run, key: Key, commit: str | None, source: str, saved_ns: int) -> tuple[str, bytes]:
-    """The name of a new entry within its store, which no other entry has, and its content.
-
-    report: the object of a report.json, whose `run` is `run`. `commit` replaces the one that the run names.
-    """
+    """The name of a new entry within its store, which no other entry has, and its content. report: the object of a
+    report.json, whose `run` is `run`. `commit` replaces the one that the run names."""
     git = run.git or Git()
     document = EntryDocument(
         key=key,

@@ -19,7 +19,6 @@ from traceops.core.units import minute_text
 
 # Change points of a noisy series: where its level changed for good, how sure that is, and by how much.
 
-
 Float = NDArray[np.float64]
 
 MAX_P = 0.01  # a change point is reported up to this probability of seeing one as clear in noise
@@ -32,11 +31,8 @@ _MOST_CELLS = 1 << 21  # of distances in memory at once
 
 
 class ChangePoint(Struct, frozen=True):
-    """The level changed with value number `index`.
-
-    before, after: medians from the change point before it, and to the one after it. p: the share of
-    permutations of these values that split as clearly as they do.
-    """
+    """The level changed with value number `index`. before, after: medians from the change point before it, and to the
+    one after it. p: the share of permutations of these values that split as clearly as they do."""
 
     index: int
     before: float
@@ -179,12 +175,9 @@ class Commit(Struct, frozen=True):
 
 
 class LevelChange(Struct, frozen=True):
-    """A lasting change of a metric.
-
-    position: of the first commit at the new level among the key's commits; since, last: that commit, and the
-    last one known at the old level. before, after: the levels in the metric's unit, to the neighbouring
-    changes. change_pct: of the level before, None where that is 0. p: see `ChangePoint`.
-    """
+    """A lasting change of a metric. position: of the first commit at the new level among the key's commits; since,
+    last: that commit, and the last one known at the old level. before, after: the levels in the metric's unit, to the
+    neighbouring changes. change_pct: of the level before, None where that is 0. p: see `ChangePoint`."""
 
     position: int
     since: Commit

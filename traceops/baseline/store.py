@@ -40,11 +40,9 @@ class Problem(Struct, frozen=True):
 
 
 def chosen_store(option: str | None = None, config: CompareConfig | None = None) -> str:
-    """Path or URL of the store: this, else $TRACEOPS_BASELINES, else `baselines` of the settings, else baselines/.
-
-    A relative path in the settings counts from their file; without `config` they are looked for as
-    `load_config` does. Raises UsageError for settings that cannot be read.
-    """
+    """Path or URL of the store: this, else $TRACEOPS_BASELINES, else `baselines` of the settings, else baselines/. A
+    relative path in the settings counts from their file; without `config` they are looked for as `load_config` does.
+    Raises UsageError for settings that cannot be read."""
     if url := option or os.environ.get(VARIABLE):
         return url
     if config is None:
@@ -65,11 +63,9 @@ def save(
     commit: str | None = None,
     source: str = "",
 ) -> Entry:
-    """Add a capture's report.json object; `branch`, `name` (of the model) and `commit` replace what its run says.
-
-    It is kept as it is, whatever version wrote it. Raises InputError for what is no report, and where the store cannot
-    be written to.
-    """
+    """Add a capture's report.json object; `branch`, `name` (of the model) and `commit` replace what its run says. It is
+    kept as it is, whatever version wrote it. Raises InputError for what is no report, and where the store cannot be
+    written to."""
     run = report_of(report, source or "what is to be saved").run
     place = open_place(store_url)
     key = key_of(run, branch=branch, name=name)
@@ -79,10 +75,8 @@ def save(
 
 
 def scan(store_url: str, pattern: str | None = None, problems: list[Problem] | None = None) -> Iterator[StoredReport]:
-    """Entries with their reports, key by key in the order of the slugs, each in time order.
-
-    pattern: as `Key.matches` takes it; all keys without. What is no whole entry is added to `problems`.
-    """
+    """Entries with their reports, key by key in the order of the slugs, each in time order. pattern: as `Key.matches`
+    takes it; all keys without. What is no whole entry is added to `problems`."""
     place = open_place(store_url)
     problems = [] if problems is None else problems
     for slug in _slugs(place, problems):
@@ -99,11 +93,9 @@ def entries(store_url: str, pattern: str | None = None, problems: list[Problem] 
 def baseline_entries(
     name: str, option: str | None, *, last: int, like: Run | None = None, config: CompareConfig | None = None
 ) -> list[Entry]:
-    """What `baseline:NAME` means in a comparison, oldest first: at least one entry, at most `last`.
-
-    name: as `find` takes it; or "auto", "auto@BRANCH" for `find_like`. like: the run to compare with.
-    option, config: as `chosen_store` takes them. Raises InputError or UsageError where there is no such baseline.
-    """
+    """What `baseline:NAME` means in a comparison, oldest first: at least one entry, at most `last`. name: as `find`
+    takes it; or "auto", "auto@BRANCH" for `find_like`. like: the run to compare with. option, config: as `chosen_store`
+    takes them. Raises InputError or UsageError where there is no such baseline."""
     store_url = chosen_store(option, config)
     kind, _, branch = name.partition("@")
     if kind != "auto":
@@ -153,11 +145,8 @@ def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -
 
 
 def find_like(store_url: str, run: Run, branch: str | None = None, last: int = 1) -> list[Entry]:
-    """The last entries whose key is that of this run but for the branch, oldest first; at most `last`.
-
-    branch: main, or else master, where it is None.
-    The run is never its own baseline. Empty where there is none.
-    """
+    """The last entries whose key is that of this run but for the branch, oldest first; at most `last`. branch: main, or
+    else master, where it is None. The run is never its own baseline. Empty where there is none."""
     place = open_place(store_url)
     own = key_of(run)
     for candidate in (branch,) if branch else DEFAULT_BRANCHES:

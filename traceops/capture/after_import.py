@@ -16,10 +16,8 @@ from traceops.core.capture_failure import CaptureOperation
 
 
 def when_loaded(changes: Mapping[str, Callable[[Any], None]], guard: Guard, undo: list[Callable[[], Any]]) -> None:
-    """Call each change with the module of its name: now where that is loaded, else once it is.
-
-    undo: gets what ends the looking, before it begins.
-    """
+    """Call each change with the module of its name: now where that is loaded, else once it is. undo: gets what ends the
+    looking, before it begins."""
     waiting = {}
     for name, change in changes.items():
         if name in sys.modules:

@@ -29,12 +29,9 @@ _LEAST_S, _MOST_S, _LOOK_S = 0.02, 1.0, 0.002
 
 
 class Detaching:
-    """Of one capture. done: whether CUPTI is gone, None before a window has ended on a GPU; `why_not` says what was
-    in the way.
-
-    asked: also with a CUDA on which nobody has tried it yet. The script's own setting of the variable stands, and then
-    nothing is done here.
-    """
+    """Of one capture. done: whether CUPTI is gone, None before a window has ended on a GPU; `why_not` says what was in
+    the way. asked: also with a CUDA on which nobody has tried it yet. The script's own setting of the variable stands,
+    and then nothing is done here."""
 
     def __init__(self, *, asked: bool = False) -> None:
         self.done: bool | None = None

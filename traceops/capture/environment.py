@@ -58,10 +58,8 @@ def software_versions() -> dict[str, str | None]:
 
 
 def git_state(folder: Path, environ: Mapping[str, str] = os.environ) -> GitState | None:
-    """Commit, branch and dirty flag of the work tree around `folder`; None where there is none, or no git.
-
-    branch: None where HEAD is detached and no CI says in `environ` which one it checked out.
-    """
+    """Commit, branch and dirty flag of the work tree around `folder`; None where there is none, or no git. branch: None
+    where HEAD is detached and no CI says in `environ` which one it checked out."""
     if (commit := _git(folder, "rev-parse", "HEAD")) is None:
         return None
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")

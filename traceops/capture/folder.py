@@ -145,10 +145,8 @@ _FILE = ".joined"  # a line a process: the rank's, then those that came later
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A process that ended steps as a rank that another process is already.
-
-    restarted: that one had ended by then, as where torchrun starts all ranks again. None where it ran elsewhere.
-    """
+    """A process that ended steps as a rank that another process is already. restarted: that one had ended by then, as
+    where torchrun starts all ranks again. None where it ran elsewhere."""
 
     rank: int
     pid: int

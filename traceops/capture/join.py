@@ -28,9 +28,7 @@ _forks_watched = False
 
 def join(settings: CaptureSettings | None = None) -> None:
     """Have the capture open in this process with its first training step, and in processes that are forked from it.
-
-    settings: those of the launcher where none are given.
-    """
+    settings: those of the launcher where none are given."""
     global _joined, _forks_watched
     _joined = _Joined(settings or _settings_here())
     if not _forks_watched:

@@ -51,10 +51,8 @@ class LaterLightRecord(TypedDict):
 
 
 class LightRecord(TypedDict):
-    """The light window. source: `cupti`, `torch`, or null where nothing was recorded; why not, by source.
-
-    calls: what CUPTI returned in the latest one, as [call, argument, result]. later: those that followed, in order.
-    """
+    """The light window. source: `cupti`, `torch`, or null where nothing was recorded; why not, by source. calls: what
+    CUPTI returned in the latest one, as [call, argument, result]. later: those that followed, in order."""
 
     source: str | None
     why: dict[str, str]

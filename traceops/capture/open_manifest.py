@@ -111,11 +111,9 @@ class OpenManifest:
 def shortfall(
     schedule: Schedule, done: int, kept: Sequence[int], theirs: ScriptProfilerRecord | None, counts: str | None
 ) -> str:
-    """Why not all was recorded, and what would help.
-
-    done: steps. kept: recorded ones. theirs: a profiler of the script's own that was in the way, as `in_the_way` says.
-    counts: what ends a step by itself, as `--step-on` has it; None where the script calls `step`.
-    """
+    """Why not all was recorded, and what would help. done: steps. kept: recorded ones. theirs: a profiler of the
+    script's own that was in the way, as `in_the_way` says. counts: what ends a step by itself, as `--step-on` has it;
+    None where the script calls `step`."""
     if counts is not None and done == 0:
         return text("no_optimizer_step" if counts == "optimizer" else "no_forward_pass")
     steps = f"{'' if counts is None else f'{counts} '}step{'' if done == 1 else 's'}"

@@ -270,10 +270,8 @@ def _send(folder: Path, failure: CaptureFailure) -> bool:
 
 
 def report(failure: CaptureFailure, progress: str | None, *, saved: bool, aloud: bool) -> None:
-    """In a rank: to the launcher whose heartbeats are in `progress`; on stderr where nobody else will say it.
-
-    saved: the rank's manifest has it. aloud: whether stderr may be written to.
-    """
+    """In a rank: to the launcher whose heartbeats are in `progress`; on stderr where nobody else will say it. saved:
+    the rank's manifest has it. aloud: whether stderr may be written to."""
     sent = progress is not None and contained(_send, Path(progress), failure) is True
     if aloud and (progress is None or not (sent or saved)):
         early = text("ended_early", who=f"rank {failure.rank}", cause=cause_text(failure))

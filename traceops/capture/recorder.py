@@ -25,7 +25,6 @@ from traceops.core.capture_failure import FIRST_STEPS, CaptureOperation
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-
 _watched = False
 
 
@@ -118,10 +117,8 @@ class OtherThread(Exception):
 
 
 class Recorder:
-    """Records one window after the other: opened in a window's first warmup step, closed after its last.
-
-    doing: told what comes next, for the record where that fails. detaching: at the end of the last window.
-    """
+    """Records one window after the other: opened in a window's first warmup step, closed after its last. doing: told
+    what comes next, for the record where that fails. detaching: at the end of the last window."""
 
     def __init__(
         self,

@@ -186,11 +186,9 @@ class Responder:
 
 
 def pulse() -> dict[str, Any]:
-    """What changes only if this process works: the main thread's place, collectives called, GPU allocations.
-
-    {"main": [[file, line, function, instruction], …] innermost first, "collectives": {group: sequence number},
-    "gpu_allocations": number, or null where no GPU is in use}.
-    """
+    """What changes only if this process works: the main thread's place, collectives called, GPU allocations. {"main":
+    [[file, line, function, instruction], …] innermost first, "collectives": {group: sequence number},
+    "gpu_allocations": number, or null where no GPU is in use}."""
     collectives = {}
     for group, name in _groups().items():
         try:

@@ -136,10 +136,8 @@ _LOOK_EVERY_S = 0.45  # a little less than from one step's end that looks at eve
 @dataclass(frozen=True)
 class LaterWindow:
     """`warmup` steps from step `start` on, then `active` recorded ones; `number` of the window among the run's.
-
     with_memory: with the stack of each allocation from now on, and a memory snapshot at its end. why: the launcher asks
-    for it by itself, in a word of `launch/on_demand.py`.
-    """
+    for it by itself, in a word of `launch/on_demand.py`."""
 
     number: int
     start: int
@@ -241,11 +239,9 @@ STEP_ON = ("optimizer", "forward")  # what may end a step of a script that says 
 
 @dataclass(frozen=True)
 class StepEnds:
-    """How often what ended a step, and what ran within one, by name: ``AdamW.step``, ``GradScaler.update``.
-
-    within: what might have ended a step and was taken for a part of one: the other optimizers. beside: what other
-    threads did meanwhile, whose training is another one.
-    """
+    """How often what ended a step, and what ran within one, by name: ``AdamW.step``, ``GradScaler.update``. within:
+    what might have ended a step and was taken for a part of one: the other optimizers. beside: what other threads did
+    meanwhile, whose training is another one."""
 
     ends: dict[str, int] = field(default_factory=dict)
     within: dict[str, int] = field(default_factory=dict)

@@ -40,10 +40,8 @@ _BESIDE_IT = (CaptureOperation.TIME, CaptureOperation.MANIFEST, CaptureOperation
 
 
 class Capture:
-    """One rank's capture; made by `capture`, used as a context manager.
-
-    automatic: steps are found by hooks, and the first may never come.
-    """
+    """One rank's capture; made by `capture`, used as a context manager. automatic: steps are found by hooks, and the
+    first may never come."""
 
     def __init__(
         self, settings: CaptureSettings, training: dict[str, Any] | None = None, *, automatic: bool = False

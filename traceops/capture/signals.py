@@ -68,10 +68,8 @@ _STOP = b"\0"  # no signal has the number 0
 
 
 class Saver:
-    """Runs `save` once on SIGTERM and then dies of it, as the process would have without us.
-
-    over: nothing is saved any more.
-    """
+    """Runs `save` once on SIGTERM and then dies of it, as the process would have without us. over: nothing is saved any
+    more."""
 
     def __init__(self, save: Callable[[], None]) -> None:
         self._save = save

@@ -68,11 +68,9 @@ class OuterSteps:
 
 
 class Known:
-    """Numbers objects of the program, in the order in which they are first asked for, and keeps none of them alive.
-
-    An address is no number: Python gives it to the next object. It may do so in one rank and not in another, and the
-    ranks would number their steps differently.
-    """
+    """Numbers objects of the program, in the order in which they are first asked for, and keeps none of them alive. An
+    address is no number: Python gives it to the next object. It may do so in one rank and not in another, and the ranks
+    would number their steps differently."""
 
     def __init__(self) -> None:
         self._numbers = count()

@@ -145,10 +145,8 @@ def in_backward() -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """A method that is called once a training step; optimizer steps inside it are parts of that.
-
-    module, owner, method: where it is. label: what it is called in run.json.
-    """
+    """A method that is called once a training step; optimizer steps inside it are parts of that. module, owner, method:
+    where it is. label: what it is called in run.json."""
 
     module: str
     owner: str
@@ -164,7 +162,6 @@ ENGINES = (
     # Of torch's RPC: it steps a functional optimizer, or torch's own in another thread or process.
     Engine("torch.distributed.optim.optimizer", "DistributedOptimizer", "step", "DistributedOptimizer.step"),
 )
-
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _MODULES = "torch.nn.modules.module"

@@ -137,13 +137,9 @@ if sys.version_info >= (3, 12):
 
 
 def daemon_thread(name: str, work: Callable[[], object], hears: Iterable[int] = ()) -> DaemonThread:
-    """One that is not started yet; an error in `work` is nobody's.
-
-    A program that blocks a signal in its threads, to wait for it (`signal.sigwait`), would be killed if one of ours
-    took it. Threads that the program starts inherit what it has blocked, ours may be older.
-
-    hears: signals that it takes all the same.
-    """
+    """One that is not started yet; an error in `work` is nobody's. A program that blocks a signal in its threads, to
+    wait for it (`signal.sigwait`), would be killed if one of ours took it. Threads that the program starts inherit what
+    it has blocked, ours may be older. hears: signals that it takes all the same."""
 
     def run() -> None:
         contained(_block_all_but, {*hears})

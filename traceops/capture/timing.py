@@ -24,11 +24,9 @@ class Durations:
 
 
 class StepTimer:
-    """Times consecutive steps: made where the first begins, `mark`ed where each ends.
-
-    On a GPU each mark queues one event on the current stream, so the steps overlap as they do without us;
-    `durations` is asked for after the device has been synchronised, which stopping the profiler does.
-    """
+    """Times consecutive steps: made where the first begins, `mark`ed where each ends. On a GPU each mark queues one
+    event on the current stream, so the steps overlap as they do without us; `durations` is asked for after the device
+    has been synchronised, which stopping the profiler does."""
 
     def __init__(self) -> None:
         self._host_ns: list[int] = []

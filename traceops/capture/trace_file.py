@@ -26,7 +26,6 @@ from traceops.core.rank_files import COLLECTIVES
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-
 _TAIL_BYTES_of_collectives = 4096
 _BACKEND = "gloo"
 
@@ -225,11 +224,9 @@ _STEP, _OTHERS_STEP = b'"ProfilerStep#', b'"ScriptStep#'
 
 
 class Adoption:
-    """Waits for the trace of the script's profiler, from the moment that ours gave way to it.
-
-    The script's profiler runs, exports and steps as it always does. Ours copies the file that it exports. A session
-    that the script drops without an export is exported in its stead, when nobody can ask it for anything any more.
-    """
+    """Waits for the trace of the script's profiler, from the moment that ours gave way to it. The script's profiler
+    runs, exports and steps as it always does. Ours copies the file that it exports. A session that the script drops
+    without an export is exported in its stead, when nobody can ask it for anything any more."""
 
     def __init__(self, folder: TraceFolder, window: int) -> None:
         self.trace: Path | None = None
@@ -329,11 +326,9 @@ class Adoption:
 
 
 def with_steps(source: Path, steps: list[tuple[int, int, int]], thread: int) -> Iterator[bytes]:
-    """The bytes of a trace of torch.profiler with a ``ProfilerStep#`` for each of `steps`, on that thread.
-
-    steps: number, begin and end in Unix ns. The script's own steps become ``ScriptStep#``.
-    Raises ValueError where the file is no such trace.
-    """
+    """The bytes of a trace of torch.profiler with a ``ProfilerStep#`` for each of `steps`, on that thread. steps:
+    number, begin and end in Unix ns. The script's own steps become ``ScriptStep#``. Raises ValueError where the file is
+    no such trace."""
     with source.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         size = file.seek(0, os.SEEK_END)

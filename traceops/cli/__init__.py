@@ -51,7 +51,6 @@ _PATHS = ("path", "paths", "base", "head", "saved", "evidence", "settings", "sto
 _OF_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ESTALE, errno.ENXIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
-
 _ABOUT = "Find out why a distributed PyTorch run is slow or stuck, with proof."
 
 

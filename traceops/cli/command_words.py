@@ -34,12 +34,9 @@ _FINDS_US = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, 
 
 @dataclass(frozen=True)
 class Command:
-    """A command as `traceops run` starts it.
-
-    trains: the script (or "-m", module) and its arguments, or the whole command where it starts its ranks (`own`).
-    options: of `traceops run`, by name, that the command stands for. environment: variables it sets.
-    note: how it was understood; empty where that is plain.
-    """
+    """A command as `traceops run` starts it. trains: the script (or "-m", module) and its arguments, or the whole
+    command where it starts its ranks (`own`). options: of `traceops run`, by name, that the command stands for.
+    environment: variables it sets. note: how it was understood; empty where that is plain."""
 
     trains: tuple[str, ...]
     own: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_FOLDER = ("--output", "--out")  # a command that has one of these takes the other too
 _MOST_NUMBERS = 1_000_000  # in a list such as 0-3: more is a slip
 
 
@@ -52,6 +53,10 @@ class Command:
         add_options(parser, self.options)
         if self.extend is not None:
             self.extend(parser)
+        known = parser._option_string_actions
+        for name, other in zip(_FOLDER, reversed(_FOLDER), strict=True):
+            if other in known and name not in known:
+                parser.add_argument(name, dest=known[other].dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         add_common(parser)
 
 

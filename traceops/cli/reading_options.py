@@ -132,7 +132,6 @@ _BASELINE_ACTIONS: dict[str, tuple[str, tuple[Option, ...]]] = {
     )),
 }  # fmt: skip
 
-
 _STORE = option(
     "--store", metavar="URL",
     help="folder, or s3://…, gs://… ($TRACEOPS_BASELINES, else baselines in the settings, else baselines/)",
@@ -287,7 +286,6 @@ _OF_ANSWERS = (  # before the question or behind it
     _READERS,
     flag("-q", "--quiet", help="no progress"),
 )
-
 
 _ONE_RULE = option("rule", help="TO-S001")
 _RULES = option("rule", nargs="?", help="a rule's id or its beginning: TO-S")

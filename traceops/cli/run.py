@@ -51,10 +51,8 @@ _OF_TORCHRUN = (
 
 
 class Decided(Struct, frozen=True):
-    """What the options of `traceops run` come to, before anything is started or written.
-
-    series: of --against. notes: lines to report before it starts.
-    """
+    """What the options of `traceops run` come to, before anything is started or written. series: of --against. notes:
+    lines to report before it starts."""
 
     plan: Plan
     series: Series | None = None
@@ -140,11 +138,9 @@ def report_reach(out: Path, on_gpus: bool) -> None:
 
 
 def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, RunLock]:
-    """The run with its folder, which is locked and has room.
-
-    Of several runs without a name that start at once, as the tasks of an array do, one gets the folder that all of them
-    found free, and the others take the next ones. Raises UsageError where a run that has a name cannot have its folder.
-    """
+    """The run with its folder, which is locked and has room. Of several runs without a name that start at once, as the
+    tasks of an array do, one gets the folder that all of them found free, and the others take the next ones. Raises
+    UsageError where a run that has a name cannot have its folder."""
     while True:
         lock = None
         try:

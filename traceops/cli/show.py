@@ -56,7 +56,6 @@ _text = Wording("cli", "show")
 
 # Answers that are rows of figures, as tables for people at a terminal.
 
-
 _NAME = 32  # characters of a kernel's name on a terminal
 GROUP = 24  # characters of a group's name
 

@@ -62,10 +62,8 @@ _MOST_REASON = 300
 
 
 class Trainings(Struct):
-    """What is to be trained and what was; `ended` is the exit code where the user ended it, else 0.
-
-    command: what all share. train: runs one, returns its exit code.
-    """
+    """What is to be trained and what was; `ended` is the exit code where the user ended it, else 0. command: what all
+    share. train: runs one, returns its exit code."""
 
     folder: Path
     points: tuple[Point, ...]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from traceops.compare.model import CaptureInfo
-from traceops.compare.statistics import Float
+from traceops.compare.statistics import Float, rounds_of
 from traceops.core.errors import FileError, InputError
 from traceops.core.files import read_regular
 from traceops.core.findings import Finding
@@ -124,12 +124,18 @@ def _unprofiled(report: ReportDocument) -> Float:
         if not row.behind_window:
             by_index[row.index].append(row.duration_ms)
     timed, whole = _over_ranks(by_index), _over_ranks(steps_of_whole_run(report))
-    return whole if len(whole) > len(timed) else timed
+    found = whole if len(whole) > len(timed) else timed
+    return rounds_of(found) if by_turns(report) else found
+
+
+def by_turns(*reports: ReportDocument) -> bool:
+    """Whether input comes late in every few steps of one: a step then takes what a round takes on average."""
+    return any(isinstance(one.whole_run, WholeRunRows) and one.whole_run.input_by_turns for one in reports)
 
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
-    """Steps of the whole run that nothing recorded, of each the ranks' times; none where the profiler slows later ones.
-    Of a long run each is the median of some neighbours. Steps at the start that take longer are left out."""
+    """Steps of the whole run that nothing recorded but long ones at its start, of each the ranks' times; none where the
+    profiler slows later ones. Of a long run each is the median of neighbours, a mean where input is late by turns."""
     found: dict[int, list[float]] = defaultdict(list)
     rows = report.whole_run
     if not isinstance(rows, WholeRunRows) or (report.run.device_type != "cpu" and rows.behind_ms is not None):
@@ -137,7 +143,7 @@ def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:
     ranks = {row.rank for row in report.ranks}
     for row in rows.timeline:
         if not row.recorded and row.first > rows.start_steps and row.rank in ranks and row.median_ms > 0:
-            found[row.first].append(row.median_ms)
+            found[row.first].append(row.median_ms if isinstance(row.mean_ms, UnsetType) else row.mean_ms)
     return found
 
 

@@ -29,10 +29,8 @@ _WORTH_PCT = 1.0  # of the step: less explains nothing
 
 
 class LedgerChange(Struct, frozen=True):
-    """Change of each bucket in ms per step, what base and head had, and what a step of the base takes.
-
-    in_noise: buckets whose change was tested and could be noise. device: what computes, GPU or CPU.
-    """
+    """Change of each bucket in ms per step, what base and head had, and what a step of the base takes. in_noise:
+    buckets whose change was tested and could be noise. device: what computes, GPU or CPU."""
 
     change: dict[str, float]
     base: dict[str, float]
@@ -397,9 +395,6 @@ def _environment(captures: Sequence[ComparedCapture]) -> dict[str, str] | None:
         name: str(known[0][name]) if all(v.get(name) == known[0].get(name) for v in known) else _SEVERAL
         for name in names
     }
-
-
-# Why a run needs more memory than another: by line where both kept snapshots, else by what it is.
 
 
 _PLACE = re.compile(r"(?P<file>[^:]+):(?P<line>\d{1,9}) (?P<function>.+)")

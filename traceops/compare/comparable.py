@@ -22,9 +22,6 @@ from traceops.core.capture_failure import FIRST_STEPS
 from traceops.core.rank_text import runs_text, who
 from traceops.report.step_times import EarlyWindowRow, MachineRow, WholeRunRows
 
-# Where the recorded steps of two sides are not of one kind: what then says nothing of a change is not judged.
-
-
 EVERY = frozenset(metric.name for metric in METRICS)
 _OF_STEP_TIME = frozenset({"step_time", "throughput"})
 # What the profiler's own cost is a part of, and the unprofiled step is not.
@@ -39,11 +36,9 @@ _UNMARKED = {"window", "cut_off"}  # nothing said where a step begins
 
 
 class Unlike(Struct, frozen=True):
-    """A reason not to judge these metrics; none where it is only told.
-
-    why: a clause of the verdict; short: the same behind a metric's numbers. cure: what makes them judgeable, an order.
-    of_profiler: whether only what the profiler cost is not alike, so that what it cannot change still tells.
-    """
+    """A reason not to judge these metrics; none where it is only told. why: a clause of the verdict; short: the same
+    behind a metric's numbers. cure: what makes them judgeable, an order. of_profiler: whether only what the profiler
+    cost is not alike, so that what it cannot change still tells."""
 
     why: str
     short: str

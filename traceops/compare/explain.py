@@ -32,9 +32,6 @@ from traceops.measure.ledger import COMM_BUCKETS
 from traceops.rules import stragglers
 from traceops.rules.overlap import LATE_START, SMALL_COLLECTIVES
 
-# What communication has to do with it: other collectives, or the same ones slower.
-
-
 _COUNT_PCT = 10.0  # more or fewer collectives than this are another pattern
 _BYTES_PCT = 5.0
 _SLOWER_PCT = 10.0  # bus bandwidth
@@ -212,7 +209,6 @@ def _pct(old: float, new: float) -> float:
 
 
 # Ranks that make the others wait on one side only.
-
 
 _FEW = 3  # kernels named, and numbers of evidence
 _OWN_BUCKET = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compute", "copy": "memory"}

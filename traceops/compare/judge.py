@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
+from traceops.compare.capture import ComparedCapture, by_turns, step_numbers, step_series, timed_series
 from traceops.compare.changes import say
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
@@ -32,16 +32,13 @@ from traceops.core.units import digits_text
 #
 # It makes no step shorter, and the device's own work no longer.
 
-
 _WORK = ("compute", "memory")  # of the device itself; communication may wait
 
 
 class StepBound(Struct, frozen=True):
-    """A side's devices work for longer in each step than the other's whole recorded steps take.
-
-    least_ms: their work in the step that has least of it, or (whole) that step itself. most_ms: the longest step of the
-    other side. pct: by how much the step time changed at least; positive where head is slower.
-    """
+    """A side's devices work for longer in each step than the other's whole recorded steps take. least_ms: their work in
+    the step that has least of it, or (whole) that step itself. most_ms: the longest step of the other side. pct: by how
+    much the step time changed at least; positive where head is slower."""
 
     least_ms: float
     most_ms: float
@@ -87,10 +84,8 @@ _FEW_APART_PCT = 50.0
 
 
 def apart(base: Sequence[Float], head: Sequence[Float], *, noise_pct: float | None, on_gpus: bool) -> StepBound | None:
-    """Every step of one side takes longer than any of the other, by more than launches of one code differ.
-
-    base, head: steps of each capture, ms. Single steps that something held up are left out.
-    """
+    """Every step of one side takes longer than any of the other, by more than launches of one code differ. base, head:
+    steps of each capture, ms. Single steps that something held up are left out."""
     series = [[np.delete(own, far_from_median(own)) for own in side if len(own)] for side in (base, head)]
     if not all(series):
         return None
@@ -152,10 +147,8 @@ _LEAST_CAPTURES = 2
 
 def launch_noise_pct(sides: Sequence[tuple[Sequence[Float], float]], device: str) -> float | None:
     """What launches of one code may differ by here, percent of base's step; None where several captures must show it.
-
     sides: of base and head the steps of each capture, ms, and the percent of its time for which a main thread waits for
-    a core.
-    """
+    a core."""
     if device != "cpu":
         return LAUNCH_NOISE_PCT["cuda"]
     if any(len(own) < _MANY_STEPS for series, _ in sides for own in series):
@@ -200,15 +193,12 @@ def measure(
     unlike: Mapping[str, str] = MappingProxyType({}),
     bound: StepBound | None = None,
 ) -> tuple[MetricChange, ...]:
-    """Each metric on both sides with its outcome; p is corrected over the metrics that gate together.
-
-    floor_pct: of the step, what the standard error of a change is at least, however little captures differ.
-    unlike: metrics of which the two sides say nothing, and why. bound: what they say of the step time even so, and
-    where noise leaves it open.
-    """
+    """Each metric on both sides with its outcome; p is corrected over the metrics that gate together. floor_pct: of the
+    step, what the standard error of a change is at least, however little captures differ. unlike: metrics of which the
+    two sides say nothing, and why. bound: what they say of the step time even so, and where noise leaves it open."""
     step_ms = _step_ms(metrics, base)
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
-    for metric in metrics:
+    for metric in _with_late_steps(metrics, (*base, *head)):
         threshold = config.threshold(metric.name)
         if metric.exact:
             rows.append((_exact(metric, base, head, threshold), None, 0.0))
@@ -233,6 +223,12 @@ def measure(
             row = replace(_bounded(row, bound), change=row.change, change_pct=row.change_pct)
         judged.append(row)
     return tuple(_waive(row, config, today) for row in _deciding(judged, config, unlike))
+
+
+def _with_late_steps(metrics: Sequence[Metric], captures: Sequence[ComparedCapture]) -> Sequence[Metric]:
+    """The median step is none of those for which input comes late every few steps: then the mean of all is compared."""
+    late = by_turns(*(capture.report for capture in captures))
+    return [replace(one, location=np.mean) if late and one.name == "step_time" else one for one in metrics]
 
 
 def _left_open(row: MetricChange, why: str) -> MetricChange:
@@ -447,9 +443,6 @@ def _waive(row: MetricChange, config: CompareConfig, today: date) -> MetricChang
         return replace(row, waiver=waiver, reason=say("beyond_waiver", reason=row.reason, limit=waiver.limit_pct))
     waived = say("waived", until=waiver.until, reason=waiver.reason)
     return replace(row, outcome="waived", waiver=waiver, reason=waived)
-
-
-# Which explanation is the reason for one metric that moved: none that goes the other way.
 
 
 _COUNTED_BY = {"collectives": "collectives", "collective_bytes": "collectives"}  # metric -> cause

@@ -124,11 +124,9 @@ def enough_unprofiled(captures: Iterable[Sequence[ComparedCapture]]) -> bool:
 
 
 def metrics_for(captures: Iterable[Sequence[ComparedCapture]]) -> tuple[Metric, ...]:
-    """The metrics for comparing these sides: their step time comes from the same kind of steps.
-
-    Steps without the profiler show what the run takes by itself; where any side timed fewer than
-    MIN_STEPS of them, profiled steps are used on all.
-    """
+    """The metrics for comparing these sides: their step time comes from the same kind of steps. Steps without the
+    profiler show what the run takes by itself; where any side timed fewer than MIN_STEPS of them, profiled steps are
+    used on all."""
     if enough_unprofiled(captures):
         return METRICS
     replaced = {"step_time": _PROFILED, "throughput": _throughput(_PROFILED)}

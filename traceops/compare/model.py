@@ -105,10 +105,8 @@ def metric_of(metrics: Iterable[MetricChange], name: str) -> MetricChange | None
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A module, kernel, operator, collective, blocking call or variable that is not what it was.
-
-    module, gpu_operator: GPU time on the rank whose kernels are judged; operator: host time.
-    """
+    """A module, kernel, operator, collective, blocking call or variable that is not what it was. module, gpu_operator:
+    GPU time on the rank whose kernels are judged; operator: host time."""
 
     kind: ChangeKind
     status: ChangeStatus

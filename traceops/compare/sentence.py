@@ -275,9 +275,6 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
 
 
-# What stayed as it was, in words: it narrows down where to look as much as what changed.
-
-
 def unchanged(
     metrics: Sequence[MetricChange],
     changes: Sequence[Change],

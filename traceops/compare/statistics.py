@@ -16,7 +16,6 @@ from traceops.core.arrays import Int
 
 # Student's t distribution, as far as an interval needs it.
 
-
 _NORMAL_FROM = 1e6  # degrees of freedom from which the normal distribution is the same to six digits
 _TINY = 1e-300
 
@@ -86,11 +85,9 @@ _SEED = 20_240_607  # the same input gives the same interval
 
 
 class Estimate(Struct, frozen=True):
-    """Base and head over all captures and the change between them, in the metric's unit.
-
-    error: standard error of the change; df: its degrees of freedom, math.inf where it rests on an assumption.
-    noise_assumed: nothing here says how much captures differ, so the caller's figure stands in for it.
-    """
+    """Base and head over all captures and the change between them, in the metric's unit. error: standard error of the
+    change; df: its degrees of freedom, math.inf where it rests on an assumption. noise_assumed: nothing here says how
+    much captures differ, so the caller's figure stands in for it."""
 
     base: float
     head: float
@@ -186,11 +183,9 @@ def _step_errors(side: Sequence[Float], location: Location) -> Float:
 
 
 def step_error(series: Float, location: Location) -> float:
-    """Standard error of a series' location by the circular block bootstrap; 0 for a single value.
-
-    Blocks keep neighbours together [Künsch 1989; Politis and Romano 1992]. Their length follows the
-    correlation ρ of neighbours, (√6 · ρ/(1−ρ²))^(2/3) · n^(1/3) [Carlstein 1986], at least ⌈n^(1/3)⌉.
-    """
+    """Standard error of a series' location by the circular block bootstrap; 0 for a single value. Blocks keep
+    neighbours together [Künsch 1989; Politis and Romano 1992]. Their length follows the correlation ρ of neighbours,
+    (√6 · ρ/(1−ρ²))^(2/3) · n^(1/3) [Carlstein 1986], at least ⌈n^(1/3)⌉."""
     n = len(series)
     if n < 2 or float(np.ptp(series)) == 0.0:
         return 0.0
@@ -270,13 +265,19 @@ _STRETCHES = 8
 
 
 def drift(series: Float) -> float:
-    """The standard deviation of the mean step from stretch to stretch of a run, single steps far above left out.
-
-    What cancels out within a stretch is not in it: a loader whose two workers deliver in pairs makes every second step
-    short, and no run of them faster than another.
-    """
+    """The standard deviation of the mean step from stretch to stretch of a run, single steps far above left out. What
+    cancels out within a stretch is not in it: a loader whose two workers deliver in pairs makes every second step
+    short, and no run of them faster than another."""
     level = np.delete(series, far_from_median(series))
     return float(np.std([np.mean(part) for part in np.array_split(level, _STRETCHES)], ddof=1))
+
+
+def rounds_of(series: Float) -> Float:
+    """Of each step the mean of the round that it begins: of as many steps as lie from one far step to the next."""
+    far = far_from_median(series)
+    begins = far[np.diff(far, prepend=-2) > 1]
+    size = int(np.median(np.diff(begins))) if len(begins) > 2 else 1
+    return np.convolve(series, np.full(size, 1.0 / size), "valid") if 2 * size <= len(series) else series
 
 
 def far_from_median(series: Float) -> NDArray[np.intp]:

@@ -76,11 +76,9 @@ H200 = Rates(
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory.
-
-    half: the type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where
-    the rates are from; own: measured on this machine.
-    """
+    """One GPU. tensor, simt, fp64, memory: times the rates, of tensor cores, units without them, and memory. half: the
+    type of 16 bits that its tensor cores multiply; tf32: whether they multiply float32 in TF32. source: where the rates
+    are from; own: measured on this machine."""
 
     name: str
     tensor: float = 1.0
@@ -92,6 +90,11 @@ class Gpu(Struct, frozen=True):
     tf32: bool = True
     source: Source = "scaled"
     rates: Rates = H200
+
+    @property
+    def convolves_in_tf32(self) -> bool:
+        """AMD's library of convolutions has no TF32."""
+        return self.tf32 and not re.search(r"\bMI\d", self.name)
 
 
 _SHEET = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}
@@ -115,6 +118,14 @@ _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp
 _ONLY_FP16 = re.compile(r"\bT4\b|\bV100\b")  # Turing and Volta
 _NO_TF32 = re.compile(rf"{_ONLY_FP16.pattern}|\bMI250X?\b")
 UNKNOWN = Gpu("an H200", source="assumed")
+FASTEST = Gpu(  # the most of each that any of them has: what is faster, no GPU did
+    "any",
+    max(row[1] for row in _SHEETS) / _SHEET["bf16"],
+    max(row[2] for row in _SHEETS) / _SHEET["fp32"],
+    max(row[3] for row in _SHEETS) / _SHEET["fp64"],
+    max(row[4] for row in _SHEETS) / _SHEET["memory"],
+    source="assumed",
+)
 
 
 def gpu_of(device: str | None) -> Gpu:
@@ -169,7 +180,6 @@ def _with_own(known: Gpu, device: str, own: Rates) -> Gpu:
 
 
 # The table of this machine's GPU, which traceops doctor --compute measures and keeps.
-
 
 KEPT = "gpus"
 _LARGEST_BYTES = 1 << 20
@@ -226,7 +236,6 @@ def kept_fingerprint() -> str:
 
 
 # Of the H200.
-
 
 _FIXED_NS = {  # of any kernel, however little it does: beginning, ending, and what its blocks wait for
     "product": 1_800.0, "convolution": 2_500.0, "attention": 3_500.0, "norm": 2_000.0, "softmax": 2_500.0,

@@ -307,13 +307,18 @@ def _odd_channels(one: Judged) -> int:
     return next((side for side in weight.dims[:2] if side % multiple and side >= _LEAST_SIDE), 0)
 
 
+_OF_OTHER_REASON = 6.0  # times as long as float32 takes without tensor cores
+
+
 def find_float32(kernels: Kernels) -> None:
     """Products of float32: on units without tensor cores, or else in TF32 where 16 bits would train as well."""
     slow = kernels.free(
         lambda one: one.kind in ("product", "convolution") and one.work.bytes is not None and _is_float(one)
         and one.unit in ("simt", "other") and one.work.flops > 0 and _is_wide(one)
+        and (one.kind == "product" or kernels.gpu.convolves_in_tf32)
     )  # fmt: skip
     slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
+    slow = [one for one in slow if not _slow_in_any_type(one, kernels)]
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
         around = _casts_around(slow, kernels)
@@ -375,7 +380,8 @@ def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.kind in ("product", "convolution"):
-        return one.ns - _taken_in_half(one, kernels) if one.work.bytes is not None else 0.0
+        known = one.work.bytes is not None and not _slow_in_any_type(one, kernels)
+        return one.ns - _taken_in_half(one, kernels) if known else 0.0
     if one.work.attention is not None:
         least = attention_ns(_in_half(one.work.attention), kernels.gpu, True)
         return one.ns - one.calls * expected_ns("attention", least)
@@ -427,6 +433,11 @@ def _is_grouped(one: Judged) -> bool:
 def _as_slow_as_simt(one: Judged, kernels: Kernels) -> bool:
     """Whether a product of float32 whose kernel's name does not tell ran without tensor cores."""
     return one.work.flops > 1e9 and one.ns > 0.8 * _least(one, "simt", kernels)
+
+
+def _slow_in_any_type(one: Judged, kernels: Kernels) -> bool:
+    """Whether a kernel of float32 takes so long that its type is not what makes it slow."""
+    return one.ns > _OF_OTHER_REASON * (_least(one, "simt", kernels) + one.launches * expected_ns(one.kind, 0.0))
 
 
 def _least(one: Judged, unit: str, kernels: Kernels) -> float:

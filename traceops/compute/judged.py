@@ -159,9 +159,6 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
     return Kernels(judged, [judged[at] for at in found.order], gpu, found.of_kernel)
 
 
-# What is kept of the uses: operators and kernels, by their time.
-
-
 _OPERATORS = 40  # that are kept one by one, by their time
 _KERNELS = 3  # of an operator
 _KERNELS_OF_ALL = 80

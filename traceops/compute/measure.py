@@ -11,7 +11,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.compute.attainable import Gpu, expected_ns, gpu_of, passed_ns, product_ns, roofs_of, times_of_peak
+from traceops.compute.attainable import (
+    FASTEST,
+    Gpu,
+    expected_ns,
+    gpu_of,
+    passed_ns,
+    product_ns,
+    roofs_of,
+    times_of_peak,
+)
 from traceops.compute.heavy import (
     CONVOLVED,
     find_at_limit,
@@ -27,7 +36,7 @@ from traceops.compute.heavy import (
 )
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
-from traceops.compute.named import maker_of
+from traceops.compute.named import built_for, maker_of
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -169,7 +178,9 @@ def with_loop(loss: Loss, kernels: Kernels) -> Loss:
     parts = [part for part in find_loops(kernels) if part.one.cause != loss.cause]
     saved = sum((part.saved_ns(kernels) for part in parts), 0.0)
     launches = sum((part.removed for part in parts), 0.0)
-    return replace(loss, device_ns=loss.device_ns + saved, launches=loss.launches + launches)
+    taken = sum((part.calls * part.one.ns / part.one.calls for part in parts), 0.0)
+    ns, device_ns = loss.ns + taken, loss.device_ns + saved
+    return replace(loss, device_ns=device_ns, ns=ns, launches=loss.launches + launches)
 
 
 class LoopPart(Struct):
@@ -305,19 +316,15 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     """None where no kernel ran in a step."""
     if not len(launched.row) or not launched.steps:
         return None
+    events = launched.events
+    device = device or built_for(events.names[at] for at in np.unique(events.name[launched.row]).tolist())
     gpu = gpu_of(device)
     kernels = judge_uses(launched, gpu)
     has_shapes = any(one.tensors and not one.use.alone for one in kernels.all)
-    if gpu.source != "assumed":
-        find_causes(kernels, has_shapes)
     bound = bound_of(launched)
-    losses = [with_loop(loss, kernels) for loss in kernels.losses]
-    if gpu.source != "assumed":
-        losses += find_small_kernels(kernels, bound)
-    losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
-    _bf16_behind_tf32(losses)
+    losses = [] if gpu.source == "assumed" else _losses(kernels, has_shapes, launched, bound)
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
-    beyond = {} if gpu.source == "assumed" else _beyond_peak(by_time, gpu)
+    beyond = _beyond_peak(by_time, FASTEST if gpu.source == "assumed" else gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
     compute = RankCompute(
         busy_ns=kernels.busy_ns,
@@ -340,6 +347,15 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         return compute
     schedule = launched.schedule()
     return with_replays(compute, schedule, [fix_of(loss, kernels, schedule) for loss in losses])
+
+
+def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound) -> list[Loss]:
+    """What is lost, and why: the largest first."""
+    find_causes(kernels, has_shapes)
+    losses = [with_loop(loss, kernels) for loss in kernels.losses] + find_small_kernels(kernels, bound)
+    losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
+    _bf16_behind_tf32(losses)
+    return losses
 
 
 def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule) -> Fix:
@@ -423,7 +439,6 @@ def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> f
 # A trace has the host's pace with the profiler. Without it the host is faster, by a share of all its time or by so much
 # for each event that was recorded: the replay tries both at several paces, and the paces at which the replayed step
 # takes as long as an unprofiled one are the run's.
-
 
 Floats = NDArray[np.float64]
 

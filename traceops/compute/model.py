@@ -56,11 +56,9 @@ class KernelTime(Struct, frozen=True, gc=False):
 
 
 class OperatorTime(Struct, frozen=True, gc=False):
-    """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known.
-
-    name: empty for all that is not listed by itself; known_ns is then the time of those whose work is known. place: as
-    `uses.Place` has it. kernels: those that take most of its time.
-    """
+    """An operator's calls per step. flops, bytes, attainable_ns: per step; negative where they are not known. name:
+    empty for all that is not listed by itself; known_ns is then the time of those whose work is known. place: as
+    `uses.Place` has it. kernels: those that take most of its time."""
 
     name: str
     kind: Kind
@@ -79,10 +77,8 @@ class OperatorTime(Struct, frozen=True, gc=False):
 
 
 class KernelWork(Struct, frozen=True, gc=False):
-    """A kernel's share of the work of the operators that launch it, per step, by its share of their time.
-
-    operator: the one that it spends most time for. known_ns: its time in operators whose work is known.
-    """
+    """A kernel's share of the work of the operators that launch it, per step, by its share of their time. operator: the
+    one that it spends most time for. known_ns: its time in operators whose work is known."""
 
     name: str
     operator: str

@@ -33,7 +33,6 @@ _PRODUCT = re.compile(
 )
 _ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
 
-
 _AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
 _NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
 
@@ -46,6 +45,14 @@ def maker_of(names: Iterable[str]) -> Maker | None:
         if _NVIDIA.search(name):
             return "NVIDIA"
     return None
+
+
+_BUILT_FOR = {"ISA942": "AMD Instinct MI300X"}  # the part of a name by which AMD's products are built for one GPU
+
+
+def built_for(names: Iterable[str]) -> str | None:
+    """The GPU that a kernel is built for and runs on no other, by its name; None if none shows one."""
+    return next((gpu for name in names for part, gpu in _BUILT_FOR.items() if f"_{part}_" in name), None)
 
 
 _OF_TYPE: dict[str, Unit] = {
@@ -101,6 +108,16 @@ def kind_of_kernel(name: str) -> Literal["product", "attention", "other"]:
     return "product" if _PRODUCT.search(name) else "other"
 
 
+_JOINED = re.compile(r"CatArrayBatchedCopy\w*<[^<]*OpaqueType<(\d+)u>")
+
+
+@lru_cache(maxsize=4096)
+def joined_size(kernel: str) -> int:
+    """Bytes of an element that torch's kernel of a concatenation moves; 0 for other kernels."""
+    found = _JOINED.search(kernel)
+    return int(found[1]) if found else 0
+
+
 _TILE = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_|gemv|gemmSN|dot_kernel")
 _FEW_ROWS = 64
 
@@ -117,7 +134,6 @@ def few_rows_of(kernel: str) -> int:
 
 
 # Kernels without an operator, as a CUDA graph replays them: each block of torch's kernels takes as many elements.
-
 
 _ELEMENTWISE = re.compile(
     r"^(?:void )?at::native::(?:(?P<way>vectorized|unrolled)_)?elementwise_kernel<(?:128, (?P<each>\d+))?(?P<rest>.*)"

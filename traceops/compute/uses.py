@@ -221,11 +221,9 @@ class Schedule(Struct, frozen=True):
 
 
 class Use(Struct, dict=True):
-    """An operator called with one set of inputs, in one place of the program: its calls of all recorded steps.
-
-    path: names of the operators around it, the innermost first. node: of autograd, in backward. again: repeats a
-    forward pass in backward. kernels: name -> (launches, ns).
-    """
+    """An operator called with one set of inputs, in one place of the program: its calls of all recorded steps. path:
+    names of the operators around it, the innermost first. node: of autograd, in backward. again: repeats a forward pass
+    in backward. kernels: name -> (launches, ns)."""
 
     name: str
     path: tuple[str, ...]

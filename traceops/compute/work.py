@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traceops.compute.named import fused_names, kind_of_kernel
+from traceops.compute.named import fused_names, joined_size, kind_of_kernel
 from traceops.compute.uses import Tensor, Use
 
 Kind = Literal[
@@ -58,10 +58,8 @@ class Attention(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings.
-
-    at_most: rows of the inputs may be unused, as in a buffer of experts that is sized for the worst case.
-    """
+    """Of one call. flops and bytes: None where the inputs do not tell; passes: bytes count so many readings. at_most:
+    rows of the inputs may be unused, as in a buffer of experts that is sized for the worst case."""
 
     kind: Kind
     flops: float = 0.0
@@ -83,7 +81,7 @@ def work_of(use: Use) -> Work:
             moved = sum(t.stored for t in use.inputs.tensors)  # its arguments are its inputs and outputs
             return Work("elementwise" if fused[0] == "poi" else "reduction", bytes=float(moved) if moved else None)
         if family := _family_of(name):
-            return Work(family[0], bytes=family[1](use.inputs.tensors, name))
+            return Work(family[0], bytes=family[1](use.inputs.tensors, name) or None)  # none: its inputs are unknown
     except (IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError):
         return Work("other")
     if not use.path and not use.inputs.given:
@@ -154,9 +152,9 @@ def _filled(use: Use) -> Work:
 
 
 def _joined(use: Use) -> Work:
-    """A list does not tell its types: the device's copies of two bytes are the most frequent."""
+    """A list does not tell its types, torch's kernel the bytes of one element; two are the most frequent."""
     numel = sum(t.numel for t in use.inputs.tensors)
-    return Work("cat", bytes=4.0 * numel if numel else None)
+    return Work("cat", bytes=2.0 * (joined_size(use.main_kernel) or 2) * numel if numel else None)
 
 
 def _embedded(use: Use) -> Work:
@@ -219,6 +217,8 @@ def _convolved(use: Use) -> Work:
     source, weight = use.inputs.tensor(0), use.inputs.tensor(1)
     if source is None or weight is None:
         return Work("convolution")
+    if use.inputs.value(6) == "True" and use.name != "aten::cudnn_convolution":
+        return _transposed(use, 3)
     numbers = [_numbers(use.inputs.value(at)) for at in range(2, len(use.inputs.values))]
     lists = [one for one in numbers if one]
     space = source.dims[2:]
@@ -237,11 +237,25 @@ def _convolved(use: Use) -> Work:
     return Work("convolution", flops, source.stored + weight.stored + written * source.size)
 
 
+def _transposed(use: Use, stride: int) -> Work:
+    """Each input element is multiplied by its channel's weights; `stride`: which concrete input has the steps."""
+    source, weight = use.inputs.tensor(0), use.inputs.tensor(1)
+    if source is None or weight is None:
+        return Work("convolution")
+    steps = _numbers(use.inputs.value(stride)) or (1,)
+    written = (
+        source.numel // source.dims[1] * weight.dims[1] * math.prod(_at(steps, i) for i in range(len(source.dims) - 2))
+    )
+    flops = 2.0 * source.numel * math.prod(weight.dims[1:])
+    return Work("convolution", flops, source.stored + weight.stored + written * source.size)
+
+
 def _convolution_backward(use: Use) -> Work:
     grad, source, weight = (use.inputs.tensor(at) for at in range(3))
     if grad is None or source is None or weight is None:
         return Work("convolution")
-    flops = 2 * 2.0 * grad.numel * math.prod(weight.dims[1:])
+    multiplied = source if use.inputs.value(7) == "True" else grad  # of a transposed one
+    flops = 2 * 2.0 * multiplied.numel * math.prod(weight.dims[1:])
     return Work("convolution", flops, 2 * grad.stored + 2 * source.stored + 2 * weight.stored)
 
 
@@ -319,6 +333,7 @@ _MAKERS: dict[str, Callable[[Use], Work]] = {
     "cudnn_convolution": _convolved, "_convolution": _convolved, "convolution": _convolved, "conv2d": _convolved,
     "_conv_depthwise2d": _convolved, "conv_depthwise3d": _convolved, "slow_conv2d": _convolved,
     "miopen_convolution": _convolved, "convolution_backward": _convolution_backward,
+    "cudnn_convolution_transpose": lambda use: _transposed(use, 4),
     "copy_": _copied, "fill_": _filled, "zero_": _filled, "cat": _joined, "stack": _joined,
     "embedding": _embedded, "_embedding_bag": _embedded, "embedding_dense_backward": _embedding_backward,
     "gather": _gathered, "index_select": _gathered, "index": _gathered,

@@ -29,7 +29,6 @@ def compiled_passes() -> Any:
 
 native: Any = compiled_passes()
 
-
 _FEW = 64
 FEW_ROWS = 32  # of a table, up to which Python's own lists and tuples are faster
 _NONE = np.empty(0, dtype=np.int64)
@@ -295,18 +294,15 @@ def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray
 
 # Bars of one row, as few as are asked for: what is too short to be seen is drawn together with its neighbours.
 
-
 _NAME_BITS = 22  # a trace has fewer different names
 _LONGEST = (1 << 62 - _NAME_BITS) - 1  # ns, 18 minutes: what lasts longer is as long for choosing a name
 _CELL_BITS = 3  # what is drawn together spans at most 8 times what counts as short
 
 
 class Bars(Struct, frozen=True, eq=False):
-    """Bars of one row that do not overlap, in order of begin: equally long columns.
-
-    `start` and `end` in ns; `name` is a number of a name. A bar stands for `count` events: one with its own name, or
-    several, of which `name` is the longest and which took `busy` ns without the gaps between them.
-    """
+    """Bars of one row that do not overlap, in order of begin: equally long columns. `start` and `end` in ns; `name` is
+    a number of a name. A bar stands for `count` events: one with its own name, or several, of which `name` is the
+    longest and which took `busy` ns without the gaps between them."""
 
     start: Int
     end: Int

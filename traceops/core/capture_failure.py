@@ -48,11 +48,9 @@ _MOST_TEXT = 300  # of an error's message: a record has to fit into one write to
 
 @dataclass(frozen=True)
 class CaptureFailure:
-    """What ended the capture of `rank` in step number `step`.
-
-    operation: see `CaptureOperation`. error, message: class and text of the exception. errno: its name (ENOSPC), if
-    any. needed_bytes, free_bytes: room on the disk, where it was too small. exit_code: of a process that ended itself.
-    """
+    """What ended the capture of `rank` in step number `step`. operation: see `CaptureOperation`. error, message: class
+    and text of the exception. errno: its name (ENOSPC), if any. needed_bytes, free_bytes: room on the disk, where it
+    was too small. exit_code: of a process that ended itself."""
 
     rank: int
     operation: str
@@ -152,9 +150,6 @@ def by_cause(failures: Sequence[CaptureFailure]) -> list[tuple[list[int], Captur
     return list(groups.values())
 
 
-# Which schedule of a capture would have been complete in a program that ended before the one it had.
-
-
 # What a schedule that is too long gives up first, and how many steps it keeps of it.
 _GIVEN_UP = (
     ("unprofiled", 2),
@@ -234,9 +229,6 @@ def _phases(schedule: Any) -> dict[str, int] | None:
     if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _MOST for n in phases.values()):
         return None
     return {name: int(n or 0) for name, n in phases.items()}
-
-
-# What to do where no process of a command was seen to end a step.
 
 
 UNSEEN_STEPS_ADVICE = (

@@ -30,11 +30,9 @@ from traceops.words.catalogue import sections
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a judge says holds. A subclass is a kind: its fields are the facts, its words a section of a file.
-
-    family: the file of words, which a common base of its claims names. kind: the section, the class's name in small
-    letters unless it names another. window: times are of the recorded window, because nothing tells where steps begin.
-    """
+    """What a judge says holds. A subclass is a kind: its fields are the facts, its words a section of a file. family:
+    the file of words, which a common base of its claims names. kind: the section, the class's name in small letters
+    unless it names another. window: times are of the recorded window, because nothing tells where steps begin."""
 
     family: ClassVar[str]
     kind: ClassVar[str]
@@ -105,10 +103,8 @@ class Facts(SimpleNamespace):
 
 def reason(family: str, key: str, **facts: Any) -> str:
     """Why a rule is clear or was not evaluated: the text `key` in [reasons] of words/<family>.ini, with its facts.
-
     Texts that several families use are in words/reasons.ini. A text of several parts has those whose facts are known.
-    Raises KeyError for a key without a text, ValueError where a fact of its first part is missing.
-    """
+    Raises KeyError for a key without a text, ValueError where a fact of its first part is missing."""
     own = sections(family).get("reasons", {})
     text = own[key] if key in own else sections("reasons")["reasons"][key]
     first, *more = (filled(part, Facts(family=family, **facts)) for part in text.strip().split("\n"))

@@ -42,9 +42,6 @@ def file_problems(problems: Iterable[tuple[str, str]]) -> tuple[FileProblem, ...
     return tuple(FileProblem(file, problem) for file, problem in problems)
 
 
-# Takes secrets out of typed data: structs, dataclasses and what they hold.
-
-
 def redact_fields(value: T, *names: str) -> T:
     """The same with every text in it redacted, in these fields only where some are named; itself if nothing changed."""
     return cast(T, _redacted(value, names))

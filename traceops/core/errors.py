@@ -49,7 +49,6 @@ def problem_of(error: InputError) -> str:
 
 # Exit codes of ranks: in torchrun's report, in a shell, and in words.
 
-
 _REPORT = re.compile(
     r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\))?", re.MULTILINE
 )

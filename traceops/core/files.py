@@ -23,10 +23,8 @@ _PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.part")
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = ANYONE) -> None:
-    """Write a file beside its place and move it there. Raises OSError where that cannot be done.
-
-    A link at `path` is replaced and never written through. mode: of the file, less the umask.
-    """
+    """Write a file beside its place and move it there. Raises OSError where that cannot be done. A link at `path` is
+    replaced and never written through. mode: of the file, less the umask."""
     with ExitStack() as scope, _named(path):
         part = _part(path, scope)
         _write_new(part, data, mode)
@@ -34,11 +32,9 @@ def write_whole(path: Path, data: bytes, *, mode: int = ANYONE) -> None:
 
 
 def write_all_whole(folder: Path, contents: Mapping[str, bytes], gone: Collection[str] = ()) -> None:
-    """Write files of a folder by name and remove those in `gone`: all of it is done, or the folder is as before.
-
-    All content is on the disk before the first file is replaced. Raises OSError with the `filename` that the user
-    knows. What a writer that was killed left behind of these files is removed: lock the folder before.
-    """
+    """Write files of a folder by name and remove those in `gone`: all of it is done, or the folder is as before. All
+    content is on the disk before the first file is replaced. Raises OSError with the `filename` that the user knows.
+    What a writer that was killed left behind of these files is removed: lock the folder before."""
     # Remove what writers of these files left in the folder when they were killed
     names = {*contents, *gone}
     with os.scandir(folder) as entries:
@@ -111,7 +107,6 @@ def _named(path: Path) -> Iterator[None]:
 
 # Files of the cache: written for their owner, and believed only where nobody else could have written them.
 
-
 TRUST = "TRACEOPS_CACHE_TRUST"
 _ROOT = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -129,11 +124,9 @@ def shared_with() -> frozenset[int]:
 
 @contextmanager
 def open_own(path: Path, folder: Path) -> Iterator[IO[bytes]]:
-    """A file below `folder` for reading, if it and the folders above it, `folder` included, can be believed.
-
-    Each belongs to this user, to root or to a user in $TRACEOPS_CACHE_TRUST, and no other can write it; a folder that
-    others write to is sticky. Raises Unbelieved, or FileNotFoundError and what else opening raises.
-    """
+    """A file below `folder` for reading, if it and the folders above it, `folder` included, can be believed. Each
+    belongs to this user, to root or to a user in $TRACEOPS_CACHE_TRUST, and no other can write it; a folder that others
+    write to is sticky. Raises Unbelieved, or FileNotFoundError and what else opening raises."""
     believed = {os.geteuid(), _ROOT, *shared_with()}
     for above in _from(folder, path.parent):
         status = above.stat(follow_symlinks=False)
@@ -206,7 +199,6 @@ def _user_id(name: str) -> int:
 
 # The cache folder, which the user can move, empty or turn off.
 
-
 FOLDER = "TRACEOPS_CACHE"
 OFF = "off"
 
@@ -228,7 +220,6 @@ def cache_folder(kind: str) -> Path | None:
 
 # One writer at a time in a folder, of all processes that lock it; a process that dies gives it back.
 
-
 LOCK = ".traceops.lock"
 _LOOKS_S = 0.05  # between two looks at a lock that another process holds
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
@@ -240,11 +231,9 @@ class Locked(InputError):
 
 @contextmanager
 def locked_folder(folder: Path, *, wait_s: float = 10.0) -> Iterator[None]:
-    """Hold the folder, which must be there, in this process alone.
-
-    Waits at most `wait_s` for another process, then raises Locked, which names the folder and that process. Where
-    the disk knows no locks, nothing is locked. Raises OSError where the folder cannot be written to.
-    """
+    """Hold the folder, which must be there, in this process alone. Waits at most `wait_s` for another process, then
+    raises Locked, which names the folder and that process. Where the disk knows no locks, nothing is locked. Raises
+    OSError where the folder cannot be written to."""
     path = folder / LOCK
     until = time.monotonic() + wait_s
     while (descriptor := _taken(path)) is None:

@@ -21,9 +21,6 @@ def bundled(*parts: str) -> Path:
     raise InputError(f"{'/'.join(parts)} is missing from this traceops installation; reinstall it")
 
 
-# Loading much code without Python's garbage collector, which would go through all of it again and again.
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
     """For the imports of a process of our own: torch loads in three quarters of the CPU time. What is there when it
@@ -56,9 +53,6 @@ def keep_freed_memory() -> None:
         return
     mallopt(_TRIM_THRESHOLD, _MOST_FREE)
     mallopt(_MMAP_THRESHOLD, _MOST_MAPPED)
-
-
-# What Linux says of a process in /proc/<pid>/stat.
 
 
 def stat_fields(pid: int) -> list[str]:

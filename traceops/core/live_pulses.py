@@ -17,9 +17,12 @@ sampled every 20 ms.
 from __future__ import annotations
 
 import os
+import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PULSES_FILE = "live.bin"
 STATE_FILE, EVENTS_FILE = "live.json", "live.events.jsonl"  # of the monitor, in the run folder
@@ -76,10 +79,8 @@ def place_of(number: int) -> int:
 
 
 def read_pulses(path: Path, after: int = -1, most: int = SLOTS) -> list[Pulse]:
-    """The pulses numbered above `after`, the latest `most` of them; none where there is no such file.
-
-    All of them where the file was begun anew since, as a capture does that opens after the observer.
-    """
+    """The pulses numbered above `after`, the latest `most` of them; none where there is no such file. All of them where
+    the file was begun anew since, as a capture does that opens after the observer."""
     try:
         with path.open("rb", buffering=0) as file:
             magic, _, _, count = HEAD.unpack(file.read(SIZE)[: HEAD.size])
@@ -103,3 +104,56 @@ def _pulse(raw: bytes) -> Pulse:
     values = PULSE.unpack(raw)
     named = dict(zip(_NAMES, values[: len(_NAMES)], strict=True))
     return Pulse(**named, seen_us=tuple(values[len(_NAMES) :]))
+
+
+# By the file that a frame is in, or its function's name; the first kind that one of a stack's frames has counts.
+_BY_FRAME: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(files), re.compile(names))
+    for kind, files, names in (
+        ("checkpoint", r"torch/(serialization|distributed/checkpoint/.*)\.py$",
+         r"(^|[._])(save_checkpoint|save_pretrained|save_state|save_model|async_save)$"),
+        ("evaluation", r"$^", r"(^|[._])(eval|evaluate|evaluation_loop|validate|validation|validation_step)$"),
+        ("input", r"torch/utils/data/.*\.py$", r"$^"),
+        ("compiling", r"torch/_(dynamo|inductor|functorch)/.*\.py$", r"$^"),
+        ("waiting", r"torch/distributed/(distributed_c10d|c10d_logger)\.py$", r"(^|[._])(synchronize|barrier)$"),
+        ("backward", r"$^", r"_engine_run_backward$"),
+        ("optimizer", r"torch/optim/.*\.py$", r"$^"),
+    )
+)  # fmt: skip
+_RANK_OF_KIND = {kind: order for order, (kind, _, _) in enumerate(_BY_FRAME)}
+_WAITS = re.compile(r"\.(item|cpu|tolist|synchronize|wait)\(|\b(all_reduce|barrier|all_gather|broadcast)\w*\(")
+
+
+class StackKinds:
+    """What a main thread does, of `KINDS`, by its stack; frames are those of ``observed.jsonl``, as they come."""
+
+    def __init__(self) -> None:
+        self._frames: list[str | None] = []
+        self._own: set[int] = set()  # of the program's own files
+
+    def take(self, line: Sequence[Any]) -> None:
+        """A line of the file, which may be one on frames."""
+        if line[0] == "f":
+            if line[5] is not None:
+                self._own.add(len(self._frames))
+            self._frames.append(_kind(str(line[1]), str(line[2]), line[5]))
+        elif line[0] == "n":
+            for number in line[1]:
+                self._frames[number] = "evaluation"
+
+    def of(self, stack: Sequence[int]) -> str:
+        """An optimizer that calls the program back (a closure, as Lightning has it) is not at work itself then."""
+        kinds: set[str] = set()
+        for number in stack:
+            if number in self._own:
+                kinds.discard("optimizer")
+            if (kind := self._frames[number]) is not None:
+                kinds.add(kind)
+        return min(kinds, key=_RANK_OF_KIND.__getitem__, default="own")
+
+
+def _kind(function: str, file: str, text: str | None) -> str | None:
+    for kind, files, names in _BY_FRAME:
+        if files.search(file) or names.search(function):
+            return kind
+    return "waiting" if text is not None and _WAITS.search(text) else None

@@ -85,7 +85,6 @@ def loader_file(worker: int, pid: int) -> str:
 #     names                of kernels, by the number in `name`
 #     discarded            activities that are missing
 
-
 LIGHT_FILE = "light.bin.gz"
 LATER_LIGHT_FILES = ("light.2.bin.gz", "light.3.bin.gz", "light.4.bin.gz")
 LIGHT_LOG_MAGIC = b"traceops light 1\n"
@@ -115,7 +114,6 @@ LIGHT_LOG_FIELDS = (
 # machine where they are its own. null is what the machine does not tell. Earlier logs do not have what was wanted and
 # used.
 
-
 PREFIX, SUFFIX = "machine.", ".jsonl"
 
 
@@ -132,23 +130,15 @@ def machine_file(host: str) -> str:
 # history: whether stacks were recorded; held: bytes by what they are (parameters, gradients, optimizer_state), null
 # where that could not be told. The snapshots are pickles as torch.cuda.memory._dump_snapshot writes them.
 
-
 RAN_OUT = "out_of_memory.json"
 OUT_OF_MEMORY = "out_of_memory.pickle"  # the snapshot of that moment
 SNAPSHOT = "memory.pickle"  # at the end of a window, or on demand
 HELD = ("parameters", "gradients", "optimizer_state")
 
 
-# What the capture adds to a trace of torch's profiler, beside what torch writes.
-
-
 # The rank's collectives as torch's flight recorder has them, in the order of their calls: lists of RECORDED.
 COLLECTIVES = "traceopsCollectives"
 RECORDED_KEY = ("name", "group", "description", "sequence", "elements_in", "elements_out", "dtype", "created_ns")
-
-
-# What ends steps, and which of what ran within them makes them of two kinds.
-
 
 _SELDOM = 0.75  # of the steps: what is within fewer makes them of two kinds
 _LEAST = 2  # of them: what came once tells of no second kind
@@ -179,7 +169,6 @@ def usual_ends(ends: Mapping[str, int], within: Mapping[str, int]) -> list[str]:
 
 # One rank in the place of many: how many it stands for, and the samples of a step with them and with it alone.
 
-
 # In the script's environment: by how much to multiply its gradient accumulation. Not set in a run of all ranks.
 RANKS_ENV = "TRACEOPS_FALLBACK_RANKS"
 
@@ -195,10 +184,8 @@ def ranks_replaced(environ: Mapping[str, str] = os.environ) -> int | None:
 
 def effective_batches(ranks: int, accumulation: int, batch: int | None) -> list[str]:
     """The table of effective batch sizes, as lines: all ranks, and one that accumulates `ranks` times as much.
-
-    accumulation: micro-batches a step of each rank before; batch: samples of a micro-batch, None where nobody knows
-    it yet (the last column then counts micro-batches).
-    """
+    accumulation: micro-batches a step of each rank before; batch: samples of a micro-batch, None where nobody knows it
+    yet (the last column then counts micro-batches)."""
     names = ["ranks", "accumulation", "batches a step"] if batch is None else [
         "ranks", "batch", "accumulation", "samples a step"]  # fmt: skip
     lines = [f"{'':9}  {'  '.join(names)}"]

@@ -104,7 +104,6 @@ WEBHOOKS = (
     r"events\.pagerduty\.com/(?:integration|generic)/",
 )
 
-
 _WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS_IN = (
     "secret", "passw", "passphrase", "credential", "apikey", "accesskey", "privatekey", "authkey", "authtoken",

@@ -42,11 +42,9 @@ class Verdict(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """A documented rule. `id` is a contract: it never changes its meaning.
-
-    `fires` says when, `advice` what to do about it; `by_cause` is the advice for findings with that cause, in
-    place of `advice`. `cured` is the state in which it costs nothing: 'with input in time'.
-    """
+    """A documented rule. `id` is a contract: it never changes its meaning. `fires` says when, `advice` what to do about
+    it; `by_cause` is the advice for findings with that cause, in place of `advice`. `cured` is the state in which it
+    costs nothing: 'with input in time'."""
 
     id: str
     title: str

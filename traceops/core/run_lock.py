@@ -68,11 +68,9 @@ class Launcher(Struct, frozen=True):
 
 
 class RunLock:
-    """Held until `release`, or until every process that has `descriptor` open has ended.
-
-    descriptor: None where the file system knows no locks. path: of the file, which goes with the lock; None where
-    others may hold it too. made: the folders that were not there before, the innermost first.
-    """
+    """Held until `release`, or until every process that has `descriptor` open has ended. descriptor: None where the
+    file system knows no locks. path: of the file, which goes with the lock; None where others may hold it too. made:
+    the folders that were not there before, the innermost first."""
 
     def __init__(self, descriptor: int | None, path: Path | None = None, made: Sequence[Path] = ()) -> None:
         self.descriptor = descriptor
@@ -96,11 +94,8 @@ class RunLock:
 
 
 def hold(folder: Path, *, shared: bool = False) -> RunLock:
-    """Lock `folder`, which is made if need be.
-
-    shared: with the launchers of the same run on other machines. Raises FolderInUse, and UsageError where the folder
-    cannot be written to.
-    """
+    """Lock `folder`, which is made if need be. shared: with the launchers of the same run on other machines. Raises
+    FolderInUse, and UsageError where the folder cannot be written to."""
     path = folder / LOCK
     deadline = time.monotonic() + _READER_S
     made = [one for one in (folder, *folder.parents) if not one.exists()]

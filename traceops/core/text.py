@@ -8,11 +8,11 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Collection, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from traceops.words.catalogue import texts
 
@@ -47,13 +47,47 @@ def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     return cast("re.Pattern[str]", _Pattern(text, flags))
 
 
+# Lines of a log repeat but for their numbers: what reads no number in them judges each shape of a line once.
+
+
+_Told = TypeVar("_Told")
+_DIGITS = bytes.maketrans(b"0123456789", b"3333333333")
+_MOST_SHAPES, _LONGEST_SHAPE = 1 << 11, 1 << 10
+
+
+def by_shape(judge: Callable[[str], _Told]) -> Callable[[str], _Told]:
+    """The same judgement, made once for texts that differ in digits only. It is given the shape, in which each digit
+    is 3, so it may not ask for another digit. Long texts are judged each, and the shapes that are kept are limited."""
+    known: dict[bytes, _Told] = {}
+
+    @wraps(judge)
+    def judged(text: str) -> _Told:
+        shape = text.encode("utf-8", "surrogatepass").translate(_DIGITS)
+        try:
+            return known[shape]
+        except KeyError:
+            told = judge(shape.decode("utf-8", "surrogatepass"))
+        if len(shape) <= _LONGEST_SHAPE:
+            if len(known) >= _MOST_SHAPES:
+                known.clear()
+            known[shape] = told
+        return told
+
+    return judged
+
+
+def perhaps_in(of_words: Iterable[tuple[str, _Told]]) -> Callable[[str], tuple[_Told, ...]]:
+    """A look for those whose word a text may hold: it does, but for the digits."""
+    shapes = [(word.encode().translate(_DIGITS).decode(), of_word) for word, of_word in of_words]
+    return by_shape(lambda text: tuple(of_word for shape, of_word in shapes if shape in text))
+
+
 def printable(text: str) -> str:
     """Text from a trace or a path without the control characters that would steer the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text.translate(_SPACES))
 
 
 # Names and text from traces, short enough to read.
-
 
 _BRACKETS = re.compile(r"[<>(]")
 
@@ -92,9 +126,6 @@ def first_words(text: str, limit: int) -> str:
     """The same, cut between words, so that no number loses digits; within a word only where that is most of it."""
     words = textwrap.shorten(one_line(text, len(text) + 2), limit, placeholder=" …")
     return words if len(words) > limit // 2 or len(text) <= limit else one_line(text, limit)
-
-
-# How wide lines may be, and which signs a stream can show.
 
 
 USUAL_WIDTH = 80  # of what is no terminal: a pipe, a file, a job's log
@@ -198,7 +229,6 @@ def is_compiled_code(file: str) -> bool:
 
 # Packages that are no program's own, by the first part of a path that is relative to a folder of sys.path.
 
-
 # Known wherever stacks are read. Both readers add names of their own: what a hang's stack stands in is told also of
 # packages that people train from a checkout (Megatron-LM, torchtitan), whose time is no function of the program's.
 LIBRARIES = frozenset(
@@ -209,7 +239,6 @@ LIBRARIES = frozenset(
     }
 )  # fmt: skip
 
-
 _MOST_ENTRIES = 10_000
 _TYPO = 0.75  # of difflib: one slip in four letters
 _LIKE = 0.6  # the same for files: names that are there are few, and long
@@ -217,9 +246,7 @@ _LIKE = 0.6  # the same for files: names that are there are few, and long
 
 def closest(word: str, there: Iterable[str]) -> str | None:
     """The name that a word most likely means, or None: what other tools call it, a slip, or one that it is a part of.
-
-    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has.
-    """
+    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has."""
     names, wanted = list(there), _plain(word)
     if (name := _called_otherwise(word, names)) is not None:
         return name

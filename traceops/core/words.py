@@ -107,10 +107,8 @@ ROLE_TOLD: Mapping[RoleTold, str] = {
 
 
 class StepWords(Struct, frozen=True):
-    """Words for what times are of. Whoever makes a sentence is given them; none is changed afterwards.
-
-    a: 'a step would take'. each: 'of each step'. per: 'per step', behind an amount. rate: '/step', behind a unit.
-    """
+    """Words for what times are of. Whoever makes a sentence is given them; none is changed afterwards. a: 'a step would
+    take'. each: 'of each step'. per: 'per step', behind an amount. rate: '/step', behind a unit."""
 
     noun: str
     a: str
@@ -156,11 +154,9 @@ def step_words(unit: Unit) -> StepWords:
 
 
 class CauseWords(Struct, frozen=True):
-    """One cause of a rank's lateness.
-
-    label: its name in a table. clause: what the rank does. changed: the same of a rank that was not late before;
-    changed_several: of several ranks. What is said of a late rank itself lies in words/late.ini.
-    """
+    """One cause of a rank's lateness. label: its name in a table. clause: what the rank does. changed: the same of a
+    rank that was not late before; changed_several: of several ranks. What is said of a late rank itself lies in
+    words/late.ini."""
 
     label: str
     clause: str

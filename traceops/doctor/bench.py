@@ -146,9 +146,6 @@ def shared_port(folder: str) -> int:
     return int(port)
 
 
-# Tests whether communication between ranks gives the right values.
-
-
 # Odd counts leave a remainder wherever work is cut by powers of two; the last one is 16 MB of float32.
 _CASES = (
     (torch.float32, (1, 1023, 65_537, 4_194_301)),
@@ -351,11 +348,9 @@ def _timed(context: WorkerContext, run: Callable[[], object], iterations: int) -
 
 
 def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
-    """One large message one way, the other way and both ways at once, for one pair at a time.
-
-    Over a slow link the message is smaller, so that its time is bearable.
-    Who waits for its turn waits at the store, so that its GPU is idle.
-    """
+    """One large message one way, the other way and both ways at once, for one pair at a time. Over a slow link the
+    message is smaller, so that its time is bearable. Who waits for its turn waits at the store, so that its GPU is
+    idle."""
     if not (order := pair_order(context.world_size)):
         context.report("skipped", "pairs_need_two")
         return

@@ -46,9 +46,7 @@ BUDGET_S = 165.0  # for tests: with looking and the last job's end within three 
 
 class Options(Struct, frozen=True):
     """gpus: to test, as nvidia-smi counts, None for all visible ones. nproc: ranks on the CPU. quick: fewer tests.
-
-    tests: False only looks. budget_s: for all tests together.
-    """
+    tests: False only looks. budget_s: for all tests together."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: tuple[int, ...] | None = None
@@ -60,9 +58,7 @@ class Options(Struct, frozen=True):
 
 class Tools(Struct, frozen=True):
     """What a checkup calls: to look at this machine, to run a job, and to judge. Tests put others in their place.
-
-    count_gpus: for machines whose GPUs nvidia-smi does not tell of.
-    """
+    count_gpus: for machines whose GPUs nvidia-smi does not tell of."""
 
     look: Callable[[Mapping[str, str]], tuple[Machine, tuple[Look, ...]]]
     run_job: Callable[..., tuple[Trial, ...]]
@@ -79,11 +75,9 @@ def check_up(
     report: Callable[[str], None] = lambda text: None,
     logs: Path | None = None,
 ) -> Checkup:
-    """Everything the doctor finds on the nodes. Node 0's options count, but for which GPUs and how many ranks.
-
-    report: called with what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none.
-    Raises UsageError for options that fit no machine here, NodeError where a node does not come.
-    """
+    """Everything the doctor finds on the nodes. Node 0's options count, but for which GPUs and how many ranks. report:
+    called with what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none. Raises
+    UsageError for options that fit no machine here, NodeError where a node does not come."""
     nodes = nodes or Nodes(NodeIdentity())
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s

@@ -37,7 +37,6 @@ from traceops.rules.machine.limits import looked
 
 # TO-C001 and TO-C002 from bandwidths that were measured with nothing else on the links.
 
-
 _ERROR_PCT = 10.0  # of the reference, as in a trace
 
 

@@ -118,9 +118,6 @@ def _machine(found: MachineJson) -> Machine:
     return Machine(found.host, gpus, found.nics, paths, found.sources)
 
 
-# Reads a doctor.json back as the checkup that it was written from, to be shown elsewhere.
-
-
 _LISTED = " and ".join(map(str, READABLE_VERSIONS))
 _LARGEST_BYTES = 256_000_000
 _OWN = (b'"looks"', b'"trials"', b'"remedies"')

@@ -22,7 +22,6 @@ from traceops.fabric import fabric
 
 # Deadlines of tests, so that all of them together keep the time of the checkup.
 
-
 PATIENT_S: Mapping[str, float] = {
     LAUNCH: 90.0, "start": 40.0, "all_reduce": 30.0, "pairs": 50.0, "ddp_step": 30.0,
 }  # fmt: skip
@@ -41,18 +40,14 @@ def within(deadlines_s: Mapping[str, float], left: float) -> dict[str, float]:
 
 # Pairs of ranks to test, and their order.
 
-
 Pair = tuple[int, int]
 ALL_PAIRS_TO = 16  # ranks: 120 pairs; 64 ranks would have 2,016
 
 
 def pair_order(ranks: int) -> list[Pair]:
-    """Pairs (a < b) in rounds in which no rank comes twice, so that those of a round can run side by side.
-
-    Up to ALL_PAIRS_TO ranks these are all pairs, as in a tournament. Above that, each rank is paired with the next
-    one, as in NCCL's rings, and with the one half the world away. That one is on another node where there are
-    several.
-    """
+    """Pairs (a < b) in rounds in which no rank comes twice, so that those of a round can run side by side. Up to
+    ALL_PAIRS_TO ranks these are all pairs, as in a tournament. Above that, each rank is paired with the next one, as in
+    NCCL's rings, and with the one half the world away. That one is on another node where there are several."""
     if ranks > ALL_PAIRS_TO:
         far = {_pair(rank, (rank + ranks // 2) % ranks) for rank in range(ranks)}
         near = {_pair(rank, (rank + 1) % ranks) for rank in range(ranks)} - far

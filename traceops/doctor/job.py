@@ -133,11 +133,9 @@ class WorkerTask(Struct, frozen=True):
 
 
 def child_environment(task: WorkerTask, environ: Mapping[str, str], logs: Path) -> dict[str, str]:
-    """The environment of a worker: `environ` without what an outer launcher said, with the job's changes.
-
-    logs: where NCCL's own log goes. What NCCL logs, and where, is ours to say even where `environ` sets it: its log
-    file would be overwritten, and its level may not tell the transports.
-    """
+    """The environment of a worker: `environ` without what an outer launcher said, with the job's changes. logs: where
+    NCCL's own log goes. What NCCL logs, and where, is ours to say even where `environ` sets it: its log file would be
+    overwritten, and its level may not tell the transports."""
     job = task.job
     kept = {
         name: value
@@ -155,7 +153,6 @@ def child_environment(task: WorkerTask, environ: Mapping[str, str], logs: Path) 
 
 
 # Events that a worker reports while it runs: a line of JSON each, in a file of its own.
-
 
 Event = dict[str, Any]
 

@@ -76,9 +76,7 @@ class EnvironmentChange(Struct, frozen=True):
 
 class Remedy(Struct, frozen=True):
     """A change that was tried and worked, with the largest all-reduce's bus bandwidth with and without it, GB/s.
-
-    before_gbs: None where nothing worked before.
-    """
+    before_gbs: None where nothing worked before."""
 
     change: EnvironmentChange
     after_gbs: float | None

@@ -26,10 +26,8 @@ class NodeError(InputError):
 
 
 class NodeIdentity(Struct, frozen=True):
-    """This process's node among all nodes, and where they meet.
-
-    agent: torchrun's agent already serves a store there. names: of the nodes as the launcher has them, by number.
-    """
+    """This process's node among all nodes, and where they meet. agent: torchrun's agent already serves a store there.
+    names: of the nodes as the launcher has them, by number."""
 
     node: int = 0
     nodes: int = 1

@@ -37,11 +37,8 @@ class JobRequest(Struct, frozen=True):
 
 
 class Runner(Struct, frozen=True):
-    """What every job of a checkup has in common.
-
-    gpus: of this node, as nvidia-smi counts, in CUDA's order; empty for the CPU. devices: which of them take part, as
-    CUDA counts (ranks, on the CPU). counts: devices of each node.
-    """
+    """What every job of a checkup has in common. gpus: of this node, as nvidia-smi counts, in CUDA's order; empty for
+    the CPU. devices: which of them take part, as CUDA counts (ranks, on the CPU). counts: devices of each node."""
 
     nodes: Nodes
     run_job: RunJob
@@ -330,9 +327,7 @@ def expected_gbs(
     machine: Machine, gpus: Sequence[int], backend: Backend, before: Measured | None
 ) -> tuple[float, float]:
     """Bus bandwidth from which a large all-reduce of these devices is not slow, GB/s: in the host, and between hosts.
-
-    before: what they gave earlier. 0 where nothing is known to compare with.
-    """
+    before: what they gave earlier. 0 where nothing is known to compare with."""
     link = link_of(machine, gpus) if backend == "nccl" else None
     inside = 0.0 if link is None else FAR_BELOW * link.busbw_gbs
     if before is not None:

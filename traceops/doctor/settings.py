@@ -18,10 +18,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
 
 class Settings(Struct, frozen=True):
-    """Variables to set and to remove for a job on this machine.
-
-    fallback: ranks that one GPU has to stand in for by gradient accumulation, None where several GPUs work.
-    """
+    """Variables to set and to remove for a job on this machine. fallback: ranks that one GPU has to stand in for by
+    gradient accumulation, None where several GPUs work."""
 
     set: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
@@ -45,11 +43,9 @@ class _Doctor(msgspec.Struct):
 
 
 def read_settings(path: str | Path) -> Settings:
-    """The settings in a doctor.json; none at all where the doctor found that none are needed.
-
-    Raises InputError, which names the file, for anything but ``{"settings": null}`` or
-    ``{"settings": {"set": {"NAME": "value"}, "unset": ["NAME"]}}`` (beside other keys), and ``"fallback": N``.
-    """
+    """The settings in a doctor.json; none at all where the doctor found that none are needed. Raises InputError, which
+    names the file, for anything but ``{"settings": null}`` or ``{"settings": {"set": {"NAME": "value"}, "unset":
+    ["NAME"]}}`` (beside other keys), and ``"fallback": N``."""
     try:
         found = msgspec.json.decode(read_regular(path), type=_Doctor)
     except OSError as error:

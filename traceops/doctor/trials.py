@@ -169,9 +169,6 @@ def tail(path: Path) -> Iterable[str]:
         return file.read().decode(errors="replace").splitlines()
 
 
-# Makes a Trial of each stage of a job, from what the ranks reported and how they ended.
-
-
 How = Literal["done", "hung", "failed"]
 _WRONG_SHOWN = 12
 _SAID_SHOWN = 16

@@ -33,10 +33,8 @@ class TriedChange(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """Everything tried, in order, and the one to use.
-
-    complete: False where time ran out before the end. passed: what was broken worked the next time without any change.
-    """
+    """Everything tried, in order, and the one to use. complete: False where time ran out before the end. passed: what
+    was broken worked the next time without any change."""
 
     tried: tuple[TriedChange, ...] = ()
     chosen: TriedChange | None = None
@@ -69,11 +67,9 @@ def try_changes(
     before_gbs: float | None,
     enough_gbs: float | None,
 ) -> SearchResult:
-    """Try the changes that may help.
-
-    attempt: runs a short job under a change, or raises NoTime. before_gbs: a large all-reduce's bus bandwidth as the
-    environment is. enough_gbs: from here it is no longer slow; None where nobody knows what to expect.
-    """
+    """Try the changes that may help. attempt: runs a short job under a change, or raises NoTime. before_gbs: a large
+    all-reduce's bus bandwidth as the environment is. enough_gbs: from here it is no longer slow; None where nobody
+    knows what to expect."""
     once = _Log(attempt)
     complete = True
     try:

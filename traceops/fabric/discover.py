@@ -23,11 +23,9 @@ _OWN = ("run.json", "manifest.json", "report.json", "pairs.json")
 
 
 def run_fabric(root: str, extra: Sequence[str | os.PathLike[str]] = ()) -> Fabric | None:
-    """The fabric's evidence in a run folder or beside traces, and in files named besides; None where there is none.
-
-    A run folder is searched in evidence/ and logs/, any other folder without its subfolders but these; remote
-    paths are not searched. Raises InputError for a file of `extra` that cannot be used.
-    """
+    """The fabric's evidence in a run folder or beside traces, and in files named besides; None where there is none. A
+    run folder is searched in evidence/ and logs/, any other folder without its subfolders but these; remote paths are
+    not searched. Raises InputError for a file of `extra` that cannot be used."""
     files = [] if is_remote(root) else list(_beside(Path(root)))
     if not files and not extra:
         return None

@@ -15,11 +15,9 @@ from traceops.fabric.nccl import GraphBandwidth, NcclLog
 
 
 class Fabric(Struct, frozen=True):
-    """All evidence of the fabric of one run. problems: files that could not be used, and why.
-
-    graphs: from NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first. benchmarks: what
-    nccl-tests and rccl-tests measured, as their logs tell it. inspector: what NCCL's Inspector plugin wrote.
-    """
+    """All evidence of the fabric of one run. problems: files that could not be used, and why. graphs: from
+    NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first. benchmarks: what nccl-tests and
+    rccl-tests measured, as their logs tell it. inspector: what NCCL's Inspector plugin wrote."""
 
     machines: tuple[Machine, ...] = ()
     log: NcclLog | None = None
@@ -43,7 +41,6 @@ class Fabric(Struct, frozen=True):
 
 
 # Facts about a run that the rules of the fabric need besides its evidence.
-
 
 _MOST_HOSTS = 4
 
@@ -92,7 +89,6 @@ def at_least(severity: Severity, other: Severity | None) -> Severity:
 #
 # It has nobody to talk to, but NCCL and gloo look for a network all the same: what is wrong with that need not concern
 # it.
-
 
 SET = {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"}
 UNSET = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME")

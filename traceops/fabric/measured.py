@@ -25,11 +25,8 @@ class BenchmarkRank(Struct, frozen=True):
 
 
 class BenchmarkSize(Struct, frozen=True):
-    """One row of the table: the faster of its two ways (out of place, in place).
-
-    bytes: of the message, as nccl-tests counts. wrong: elements that came out wrong, of both ways; None where they
-    were not checked.
-    """
+    """One row of the table: the faster of its two ways (out of place, in place). bytes: of the message, as nccl-tests
+    counts. wrong: elements that came out wrong, of both ways; None where they were not checked."""
 
     bytes: Annotated[int, Meta(ge=0)]
     time_us: float
@@ -39,11 +36,9 @@ class BenchmarkSize(Struct, frozen=True):
 
 
 class Benchmark(Struct, frozen=True):
-    """One run of a test. op: ``all_reduce``, …, None where nothing tells it. ranks: by rank.
-
-    alone: processes that each ran a test of one rank, as nccl-tests does when it was built without MPI. out_of_bounds:
-    what the end of the table says. average_gbs: bus bandwidth over all sizes, which small ones pull down.
-    """
+    """One run of a test. op: ``all_reduce``, …, None where nothing tells it. ranks: by rank. alone: processes that each
+    ran a test of one rank, as nccl-tests does when it was built without MPI. out_of_bounds: what the end of the table
+    says. average_gbs: bus bandwidth over all sizes, which small ones pull down."""
 
     op: str | None
     ranks: tuple[BenchmarkRank, ...]
@@ -122,10 +117,8 @@ class InspectorRank(Struct, frozen=True):
 
 
 class InspectorSpeed(Struct, frozen=True):
-    """How fast one rank's operations of like size were. least, most: bytes of a message, within a factor of 2.
-
-    rank, communicator, name, ranks: as in `InspectorRank`. busbw_gbs: the median.
-    """
+    """How fast one rank's operations of like size were. least, most: bytes of a message, within a factor of 2. rank,
+    communicator, name, ranks: as in `InspectorRank`. busbw_gbs: the median."""
 
     communicator: str
     name: str

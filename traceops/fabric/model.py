@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 # One spelling for PCI bus ids, however a source writes them.
 
-
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII)
 
 
@@ -22,9 +21,6 @@ def normal_bus_id(text: str | None) -> str | None:
         return None
     domain, bus, device, function = match.groups()
     return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{(function or '0').lower()}"
-
-
-# When two names are of one host: with or without its domain, in capitals or not.
 
 
 LOCAL_HOST = "localhost"  # a name that many hosts bear
@@ -58,10 +54,8 @@ class Quote(Struct, frozen=True):
 
 class Path(Struct, frozen=True):
     """How two devices reach each other. count: links of kind NV or XGMI. gbs: one-way GB/s where the source says it.
-
     back_share: of the links from the first device to the second, as many as lead back, where a source tells of both
-    ways and they differ (0.5: half as many); `Machine.paths` then has the wider way. None where they are alike.
-    """
+    ways and they differ (0.5: half as many); `Machine.paths` then has the wider way. None where they are alike."""
 
     kind: PathKind
     count: int | None = None
@@ -71,10 +65,8 @@ class Path(Struct, frozen=True):
 
 
 class Pcie(Struct, frozen=True):
-    """A device's PCIe link as it is and as the device and slot could be; None where not known.
-
-    generation: 1 to 7. width: lanes. An idle GPU lowers its generation by itself; width does not change.
-    """
+    """A device's PCIe link as it is and as the device and slot could be; None where not known. generation: 1 to 7.
+    width: lanes. An idle GPU lowers its generation by itself; width does not change."""
 
     generation: int | None = None
     width: int | None = None
@@ -83,11 +75,9 @@ class Pcie(Struct, frozen=True):
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU of one machine. index: as nvidia-smi counts. bus_id: ``0000:3b:00.0``, lower case. numa: -1 is None.
-
-    cpus: near cores as a list like ``0-11,24-35``. nvlinks: links that are up. nvlink_gbs: of one link, one way; of
-    a GPU by AMD of one XGMI link, as RCCL counts it. nvlinks_down: links that exist and are not up.
-    """
+    """A GPU of one machine. index: as nvidia-smi counts. bus_id: ``0000:3b:00.0``, lower case. numa: -1 is None. cpus:
+    near cores as a list like ``0-11,24-35``. nvlinks: links that are up. nvlink_gbs: of one link, one way; of a GPU by
+    AMD of one XGMI link, as RCCL counts it. nvlinks_down: links that exist and are not up."""
 
     index: int
     name: str | None = None
@@ -106,11 +96,9 @@ class Gpu(Struct, frozen=True):
 
 
 class Nic(Struct, frozen=True):
-    """A network device. label: what the matrix calls it (``NIC0``). name: the device (``mlx5_0``, ``eth0``).
-
-    kind: as far as known. speed_gbs: one way, GB/s (a 200 Gbit/s port: 25). bonded: several ports joined in one
-    (``mlx5_bond_0``, ``bond0``). numa: None where not known. up: False where the port is down.
-    """
+    """A network device. label: what the matrix calls it (``NIC0``). name: the device (``mlx5_0``, ``eth0``). kind: as
+    far as known. speed_gbs: one way, GB/s (a 200 Gbit/s port: 25). bonded: several ports joined in one
+    (``mlx5_bond_0``, ``bond0``). numa: None where not known. up: False where the port is down."""
 
     label: str
     name: str | None = None
@@ -124,11 +112,8 @@ class Nic(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """One host's devices and the paths between them.
-
-    host: None where the source does not say. paths: by two labels, either way round: ask `path`.
-    sources: files it was read from, empty for this machine itself.
-    """
+    """One host's devices and the paths between them. host: None where the source does not say. paths: by two labels,
+    either way round: ask `path`. sources: files it was read from, empty for this machine itself."""
 
     host: str | None
     gpus: tuple[Gpu, ...] = ()
@@ -142,11 +127,9 @@ class Machine(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True):
-    """Bandwidth measured on a machine, by nccl-tests' rules: bus bandwidth in GB/s (1e9 bytes).
-
-    op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``send_recv``. gpus: indices as nvidia-smi counts.
-    bytes: of the message, as nccl-tests counts. time_us: of one operation, median.
-    """
+    """Bandwidth measured on a machine, by nccl-tests' rules: bus bandwidth in GB/s (1e9 bytes). op: ``all_reduce``,
+    ``all_gather``, ``reduce_scatter``, ``send_recv``. gpus: indices as nvidia-smi counts. bytes: of the message, as
+    nccl-tests counts. time_us: of one operation, median."""
 
     op: str
     gpus: Annotated[tuple[int, ...], Meta(description="As nvidia-smi counts; ranks on the CPU.")]
@@ -158,11 +141,9 @@ class Measured(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """Bandwidths that a machine gave when it was measured at its best, for the runs made on it later.
-
-    gpu: name of its GPUs, None for the CPU. topology: fingerprint of GPUs and paths, so that a changed machine is not
-    held to it. measured_at: seconds since the Unix epoch. settings: variables that were set.
-    """
+    """Bandwidths that a machine gave when it was measured at its best, for the runs made on it later. gpu: name of its
+    GPUs, None for the CPU. topology: fingerprint of GPUs and paths, so that a changed machine is not held to it.
+    measured_at: seconds since the Unix epoch. settings: variables that were set."""
 
     host: str
     gpu: str | None

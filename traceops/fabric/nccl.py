@@ -113,10 +113,8 @@ class Communicator(Struct, frozen=True):
 
 class Network(Struct, frozen=True):
     """What one process says of the network. plugin: ``Socket``, ``IB``, ``AWS Libfabric``, … as it stands there.
-
-    devices: numbers and names of what NCCL uses (``mlx5_0:1/RoCE``, ``eth0``). gdr: whether GPUDirect RDMA is on for
-    a device, by name. provider: of libfabric (``efa``), where the plugin says it.
-    """
+    devices: numbers and names of what NCCL uses (``mlx5_0:1/RoCE``, ``eth0``). gdr: whether GPUDirect RDMA is on for a
+    device, by name. provider: of libfabric (``efa``), where the plugin says it."""
 
     host: str
     pid: int
@@ -153,11 +151,9 @@ class HostRemark(Struct, frozen=True):
 
 
 class TunerChoice(Struct, frozen=True):
-    """What NCCL's tuner chose for an operation; calls: how often, bytes: smallest and largest. quote: the first.
-
-    op: ``AllReduce``, …, None before NCCL 2.23. algorithm: ``RING``, ``TREE``, ``NVLS``, …. protocol: ``LL``,
-    ``LL128``, ``SIMPLE``.
-    """
+    """What NCCL's tuner chose for an operation; calls: how often, bytes: smallest and largest. quote: the first. op:
+    ``AllReduce``, …, None before NCCL 2.23. algorithm: ``RING``, ``TREE``, ``NVLS``, …. protocol: ``LL``, ``LL128``,
+    ``SIMPLE``."""
 
     op: str | None
     algorithm: str
@@ -205,9 +201,6 @@ class NcclLog(Struct, frozen=True):
     connections_left_out: int = 0
     informed: frozenset[tuple[str, int]] = frozenset()
     host_remarks: tuple[HostRemark, ...] = ()
-
-
-# What a log of NCCL could have told: whether anything follows from what is missing in it.
 
 
 # NCCL itself says that it has no network: it does not go on over another one.

@@ -32,7 +32,6 @@ from traceops.traces.text_lines import is_dressed, text_head
 
 # The matrix that `traceops run` saved of a host: nvidia-smi counted there as NVML does in the ranks beside it.
 
-
 _BEGIN, _END = "topo.", ".txt"
 
 
@@ -67,9 +66,6 @@ def _host_of_run(machine: Machine) -> str | None:
     if not is_own or not (name.startswith(_BEGIN) and name.endswith(_END)):
         return None
     return name[len(_BEGIN) : -len(_END)] or None
-
-
-# Joins what several sources say of one host: matrix, XML, NCCL's log, a look at the machine itself.
 
 
 _Device = TypeVar("_Device", Gpu, Nic)

@@ -22,7 +22,6 @@ from traceops.fabric.model import Gpu, Machine, Measured, Path, PathKind, Refere
 
 # A short name for a machine's GPUs and how they are joined, so that numbers measured on it go to its like only.
 
-
 _PCIE_LIKE = {"PHB": "NODE"}  # NCCL calls both PHB, nvidia-smi tells them apart
 
 
@@ -80,21 +79,17 @@ def make_reference(
     settings: Mapping[str, str] | None = None,
     measured_at: float | None = None,
 ) -> Reference:
-    """The reference of one machine from what was measured on it.
-
-    settings: variables that were set then. measured_at: seconds since the Unix epoch, None for now.
-    """
+    """The reference of one machine from what was measured on it. settings: variables that were set then. measured_at:
+    seconds since the Unix epoch, None for now."""
     name = machine.gpus[0].name if machine.gpus else None
     at = time.time() if measured_at is None else measured_at
     return Reference(machine.host or "unknown", name, fingerprint(machine), at, tuple(measured), dict(settings or {}))
 
 
 def save_reference(reference: Reference) -> FilePath | None:
-    """Keep it in the cache's folder ``references``; returns where, None where that cannot be.
-
-    Some rows of the same host and topology are kept already. Those stay that were not measured now, or are much
-    better: what a machine once gave it should give again.
-    """
+    """Keep it in the cache's folder ``references``; returns where, None where that cannot be. Some rows of the same
+    host and topology are kept already. Those stay that were not measured now, or are much better: what a machine once
+    gave it should give again."""
     if (folder := files.cache_folder("references")) is None:
         return None
     path = folder / f"{_in_a_name(reference.host)}.{_in_a_name(reference.topology)}.json"
@@ -204,9 +199,6 @@ def _in_a_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:80] or "unknown"
 
 
-# What a GPU's link to its host carries from pinned memory, by what the machine or the GPU's name says.
-
-
 # GB/s of a lane, one way, in large copies: as NCCL counts them. On H200 (16 lanes of generation 5) pinned copies reach
 # 54 to 55 in place of 48 [docs/metrics.md].
 LANE_GBS = {1: 0.2, 2: 0.4, 3: 0.75, 4: 1.5, 5: 3.0, 6: 6.0}
@@ -263,11 +255,9 @@ _OWN_LINKS: tuple[PathKind, ...] = ("NV", "XGMI")
 
 
 class RingLimit(Struct, frozen=True):
-    """What all rings together can carry, GB/s one way, as NCCL counts its links.
-
-    kind: of the links. count: links of a GPU, None where only their bandwidth is told. whole: every two of the GPUs
-    have a link of their own; else the limit is that of the narrowest cut, which rings need not reach.
-    """
+    """What all rings together can carry, GB/s one way, as NCCL counts its links. kind: of the links. count: links of a
+    GPU, None where only their bandwidth is told. whole: every two of the GPUs have a link of their own; else the limit
+    is that of the narrowest cut, which rings need not reach."""
 
     gbs: float
     kind: PathKind

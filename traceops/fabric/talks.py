@@ -12,8 +12,6 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path, is_rdma, short_host
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 
-# Which GPU of a machine a rank runs on, where that is known: by bus id, or because its ranks have all the GPUs.
-
 
 class RankGpus:
     """The GPUs of the ranks of a log.
@@ -177,11 +175,9 @@ def members(talk: Talk) -> frozenset[Hashable]:
 
 
 def job_ranks(fabric: Fabric) -> dict[Hashable, int]:
-    """The ranks of the job by what `sender` and `members` give; empty where the log does not tell them.
-
-    Ranks count inside their communicator. The ranks of the largest communicator are the job's, if there is only one
-    of that size, or several of the same devices. A job that makes only groups of two, say, has many ranks 0.
-    """
+    """The ranks of the job by what `sender` and `members` give; empty where the log does not tell them. Ranks count
+    inside their communicator. The ranks of the largest communicator are the job's, if there is only one of that size,
+    or several of the same devices. A job that makes only groups of two, say, has many ranks 0."""
     communicators = fabric.log.communicators if fabric.log is not None else ()
     size = max((communicator.size for communicator in communicators), default=0)
     devices: defaultdict[int, set[Hashable]] = defaultdict(set)
@@ -221,11 +217,9 @@ def names_are_of_several(communicator: Communicator) -> bool:
 def is_inside(
     source: RankPlace | None, destination: RankPlace | None, connection: Connection, of_several: bool
 ) -> bool | None:
-    """Whether a connection stays on one host; None where nothing tells.
-
-    Where several hosts share a name (`names_are_of_several`), what goes over the network is taken to leave. Where the
-    log has one end only, shared memory and P2P tell: between hosts P2P is MNNVL.
-    """
+    """Whether a connection stays on one host; None where nothing tells. Where several hosts share a name
+    (`names_are_of_several`), what goes over the network is taken to leave. Where the log has one end only, shared
+    memory and P2P tell: between hosts P2P is MNNVL."""
     if connection.transport == "COLLNET":
         return False
     if source is None or destination is None or source.host is None or destination.host is None:
@@ -246,9 +240,7 @@ def gpu_pairs(machine: Machine, used: Sequence[Gpu] | None = None) -> Iterator[t
 
 def nearest_nics(machine: Machine, gpu: Gpu, like: Nic | None = None) -> tuple[tuple[Nic, ...], Path | None]:
     """The NICs that are nearest to a GPU, without those that are down, and how they are reached; none if not known.
-
-    like: only those that could take this one's place, which another network's port or a slower one cannot.
-    """
+    like: only those that could take this one's place, which another network's port or a slower one cannot."""
     reached = [
         (nic, path)
         for nic in machine.nics

@@ -50,10 +50,8 @@ def alike_machines(machines: Iterable[Machine]) -> list[tuple[Machine, tuple[str
 
 
 def alike_connections(communicators: Sequence[Communicator]) -> list[json_types.ConnectionJson]:
-    """Connections counted by the hosts they join, transport and detail; hosts left out where there are too many.
-
-    The most frequent first. quote: of the first in the log.
-    """
+    """Connections counted by the hosts they join, transport and detail; hosts left out where there are too many. The
+    most frequent first. quote: of the first in the log."""
     found = _counted(communicators, by_host=True)
     if len(found) > MOST_CONNECTIONS:
         found = _counted(communicators, by_host=False)

@@ -31,11 +31,9 @@ _ONLY_ERROR, _UNKNOWN_RANK = "only_error", "unknown_rank"
 
 
 def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequence[Call] = ()) -> list[Root]:
-    """The causes, with the crash of each rank that died; the first crash is the cause where no other is known.
-
-    A rank of which nothing is known but that it crashed, and that others wait for, is a crash too.
-    stuck: what ranks are in, whoever they wait for.
-    """
+    """The causes, with the crash of each rank that died; the first crash is the cause where no other is known. A rank
+    of which nothing is known but that it crashed, and that others wait for, is a crash too. stuck: what ranks are in,
+    whoever they wait for."""
     if not crashes:
         return list(roots)
     if not roots:
@@ -194,9 +192,6 @@ def _proof(crash: Crash) -> tuple[tuple[str, str], ...]:
     return (*proof, *((f"{event.path}:{line}", text) for line, text in event.before))
 
 
-# What else failed or ended beside the causes: what a scheduler did then, and crashes that no cause tells.
-
-
 _MOST = 4
 _OF_SIGNALS: tuple[CrashKind, ...] = ("hangup", "terminated")
 
@@ -262,11 +257,9 @@ _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 
 class Death(Struct, frozen=True):
-    """How a rank's process ended; `cause` is 'memory', 'host_memory', 'gpu' or None.
-
-    gone: the launcher saw that it was gone. detail: what the rank or its log said of it.
-    sure: nothing says that this may be the echo of another's failure.
-    """
+    """How a rank's process ended; `cause` is 'memory', 'host_memory', 'gpu' or None. gone: the launcher saw that it was
+    gone. detail: what the rank or its log said of it. sure: nothing says that this may be the echo of another's
+    failure."""
 
     rank: int
     gone: bool = False

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core.rule import Bounds
-from traceops.core.text import pattern
+from traceops.core.text import pattern, perhaps_in
 from traceops.hangs.crash_kinds import TABLE, CrashKind, Kind, Says
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.stack_activity import is_own
@@ -53,7 +53,6 @@ def _value(told: str) -> str | None:
 
 # The numbers in an out-of-memory message of torch, in the wordings of 1.x to 2.x, and what they come to.
 
-
 MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large", "refused"]
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -86,10 +85,8 @@ BOUNDS = CrashBounds()
 
 class MemoryMessage(Struct, frozen=True):
     """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it.
-
     allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction). pools: of
-    `allocated`, in pools of their own (CUDA graphs), which nothing else may use.
-    """
+    `allocated`, in pools of their own (CUDA graphs), which nothing else may use."""
 
     asked: int | None = None
     total: int | None = None
@@ -196,10 +193,8 @@ _RECOVERED = ("Nonfatal", "Non-fatal", "nonfatal", "non-fatal")  # of an Xid: th
 
 
 class Wording(Struct, frozen=True):
-    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`.
-
-    by_kernel: only as the kernel's own line: another that quotes it is none.
-    """
+    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`. by_kernel: only as the
+    kernel's own line: another that quotes it is none."""
 
     kind: CrashKind
     words: tuple[str, ...]
@@ -230,7 +225,7 @@ def _wordings(kinds: Iterable[Kind]) -> Iterator[Wording]:
 
 # In this order: the first that fits says what a message is.
 WORDINGS: tuple[Wording, ...] = tuple(_wordings(TABLE.kinds))
-_BY_FIRST_WORD = tuple((wording.words[0], wording) for wording in WORDINGS)  # `in` is a tenth of a call's cost
+_perhaps_in = perhaps_in((wording.words[0], wording) for wording in WORDINGS)
 # One-line messages that the log's other rules do not know, and that are a crash without a traceback too.
 ALONE = frozenset(kind.kind for kind in TABLE.kinds if "alone" in kind.flags)
 # What follows from another's failure as often as it is one: told only where nothing else failed.
@@ -263,8 +258,8 @@ _OPTION = pattern(r"\s{0,80}--?[A-Za-z][\w-]{0,60}[ ,=]")
 
 def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
     """What a message is a case of; None where it is no known crash. raised: it is the end of a traceback."""
-    for word, wording in _BY_FIRST_WORD:
-        if word in text and wording.is_in(text):
+    for wording in _perhaps_in(text):
+        if wording.is_in(text):
             return "store_reused" if wording.kind == "rendezvous" and _too_many(text) else wording.kind
     if not raised:
         return None
@@ -294,21 +289,15 @@ def only_said(text: str, words: str) -> bool:
 
 def told_alone(text: str) -> bool:
     """Whether a line by itself tells of a crash."""
-    words = [word for word in _ALONE_BY_WORD if word in text]
-    if not words or text.lstrip().startswith(_CODE):
+    alone = [wording for wording in _perhaps_in(text) if wording.kind in ALONE]
+    if not alone or text.lstrip().startswith(_CODE):
         return False
-    told = [word for word in words if any(wording.is_in(text) for wording in _ALONE_BY_WORD[word])]
-    return any(not only_said(text, word) for word in told)
+    return any(wording.is_in(text) and not only_said(text, wording.words[0]) for wording in alone)
 
 
-# Of `ALONE` by their first word: most lines hold none of these, and there are many lines.
-_ALONE_BY_WORD = {
-    word: tuple(wording for wording in WORDINGS if wording.kind in ALONE and wording.words[0] == word)
-    for word in dict.fromkeys(wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
-}
+_ALONE_WORDS = (wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`, and of each line.
-NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_BY_WORD, *(x[1] for x in LINES))))
-
+NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_WORDS, *(x[1] for x in LINES))))
 
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
@@ -344,11 +333,9 @@ _BY_MACHINE = (
 
 
 class Crash(Struct, frozen=True):
-    """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
-
-    alone: nothing else of its own failed on other ranks, or this is known to have come before it.
-    events: each rank's own, where more than one had it.
-    """
+    """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it. alone:
+    nothing else of its own failed on other ranks, or this is known to have come before it. events: each rank's own,
+    where more than one had it."""
 
     kind: CrashKind
     ranks: tuple[int, ...]
@@ -380,10 +367,8 @@ class Crash(Struct, frozen=True):
 
 
 def find_crashes(log: Sequence[LogEvent], *, late: bool = False) -> list[Crash]:
-    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only.
-
-    late: also what failed behind the first collective that ran out of time, on ranks that did not wait in one.
-    """
+    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only. late: also
+    what failed behind the first collective that ran out of time, on ranks that did not wait in one."""
     if late:
         waited = {event.rank for event in log if event.kind == "timeout"} - {None}
         log = [event for event in log if event.kind != "timeout" and event.rank not in waited]
@@ -471,10 +456,8 @@ def kind_of_only_error(event: LogEvent) -> CrashKind | None:
 
 
 def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
-    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program.
-
-    by_watchdog: what ended its thread counts too.
-    """
+    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program. by_watchdog:
+    what ended its thread counts too."""
     if event.kind not in _FAILURES or _lost_its_parent(event):
         return None
     text = event.text.partition(_THREAD_ENDED)[2] if by_watchdog and event.kind == "cuda" else ""

@@ -40,11 +40,8 @@ from traceops.hangs.words import earlier_starts_text, progress_text
 
 def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None, called: str | None = None) -> Diagnosis:
     """What the evidence under `path` says of a hang: a run folder, a folder of dumps and logs, an archive, one file.
-
-    called: what messages call it, where that is not its path.
-    jobs: processes to read many dumps with, one a core if None; 1 where this process has threads.
-    Raises InputError where there is none.
-    """
+    called: what messages call it, where that is not its path. jobs: processes to read many dumps with, one a core if
+    None; 1 where this process has threads. Raises InputError where there is none."""
     with _no_collector():
         return diagnose_evidence(find_evidence(path, jobs, called))
 

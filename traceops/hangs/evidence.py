@@ -69,11 +69,9 @@ class RecordedGroup(Struct, frozen=True):
 
 
 class GroupStatus(Struct, frozen=True):
-    """How far a rank has come in a group: sequence numbers of collectives, None where not told.
-
-    messages: the last send or receive it called. latest: the number of whatever it called last, where the
-    source does not tell collectives from messages.
-    """
+    """How far a rank has come in a group: sequence numbers of collectives, None where not told. messages: the last send
+    or receive it called. latest: the number of whatever it called last, where the source does not tell collectives from
+    messages."""
 
     enqueued: int | None = None
     completed: int | None = None
@@ -105,11 +103,8 @@ class RankRecord(Struct, frozen=True):
 
 
 class Shards(Struct, frozen=True):
-    """Parameters that FSDP gathers and reduces together, as the rank told when it hung.
-
-    group: the process group's name on that rank. elements: of the whole, shard: of one rank's part, both padded.
-    names: the first few of `count`.
-    """
+    """Parameters that FSDP gathers and reduces together, as the rank told when it hung. group: the process group's name
+    on that rank. elements: of the whole, shard: of one rank's part, both padded. names: the first few of `count`."""
 
     group: str | None
     elements: int
@@ -119,10 +114,8 @@ class Shards(Struct, frozen=True):
 
 
 class Trained(Struct, frozen=True):
-    """The parameters of a model under DDP, in the model's order, as the rank told when it hung.
-
-    group: as in `Shards`. cap_bytes: from which a bucket is full. parameters: (name, elements, bytes).
-    """
+    """The parameters of a model under DDP, in the model's order, as the rank told when it hung. group: as in `Shards`.
+    cap_bytes: from which a bucket is full. parameters: (name, elements, bytes)."""
 
     group: str | None
     cap_bytes: int
@@ -200,11 +193,9 @@ class RankStacks(Struct, frozen=True):
 
 
 class RankProcess(Struct, frozen=True):
-    """What the launcher, or the rank's own manifest, knows of its process.
-
-    state: as in /proc ('R', 'S', 'D', 'T' stopped, 'Z'), 'gone', or None. step: steps finished, phase: what
-    the capture was doing. exit_code: as a shell has it, 128 + n for signal n; None while it runs.
-    """
+    """What the launcher, or the rank's own manifest, knows of its process. state: as in /proc ('R', 'S', 'D', 'T'
+    stopped, 'Z'), 'gone', or None. step: steps finished, phase: what the capture was doing. exit_code: as a shell has
+    it, 128 + n for signal n; None while it runs."""
 
     rank: int
     host: str | None = None
@@ -228,11 +219,9 @@ class Stall(Struct, frozen=True):
 
 
 class LoggedProgress(Struct, frozen=True):
-    """A log's steps, where they became slow. usual_s: seconds a step up to `step`.
-
-    pace_s, until: seconds a step from there to the step `until`. shown: seconds a step that a progress bar shows at
-    its end, after `elapsed_s`, though its steps took `usual_s` on average.
-    """
+    """A log's steps, where they became slow. usual_s: seconds a step up to `step`. pace_s, until: seconds a step from
+    there to the step `until`. shown: seconds a step that a progress bar shows at its end, after `elapsed_s`, though its
+    steps took `usual_s` on average."""
 
     path: str
     rank: int | None

@@ -46,10 +46,8 @@ _WITHOUT_PATHS = ("operations", "threads")  # fields of many objects that name n
 
 
 class Given(Struct, frozen=True):
-    """path: what to read. names: beginnings of paths and what messages call them; the first that fits counts.
-
-    root, name: what messages call the whole, where it is an archive. problems: (file, what is wrong with it).
-    """
+    """path: what to read. names: beginnings of paths and what messages call them; the first that fits counts. root,
+    name: what messages call the whole, where it is an archive. problems: (file, what is wrong with it)."""
 
     path: Path
     names: tuple[tuple[str, str], ...] = ()
@@ -80,10 +78,8 @@ class Given(Struct, frozen=True):
 
 @contextlib.contextmanager
 def opened(path: Path, skipped: tuple[str, ...], called: str | None = None) -> Iterator[Given]:
-    """The files behind a path: of an archive, unpacked while the block runs, and of `archive:file` that file.
-
-    called: what messages call it, where that is not its path.
-    """
+    """The files behind a path: of an archive, unpacked while the block runs, and of `archive:file` that file. called:
+    what messages call it, where that is not its path."""
     archive, within = _archive_in(path)
     if archive is None:
         names = () if called is None else ((f"--from {path}", "--from FILE"), (str(path), called))
@@ -335,7 +331,6 @@ def _rows(value: Any) -> list[Any]:
 
 # The rank that the name of a file tells, or of its folder.
 
-
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
@@ -360,9 +355,6 @@ def rank_of_text(path: Path, one_node: bool) -> int | None:
     return int(match[1]) if match else None
 
 
-# Reads flight-recorder dumps, in several processes where there are many: unpickling takes most of a diagnosis.
-
-
 _POOL_WORTH_BYTES = 16 << 20  # below this, starting processes takes longer than the work
 _AT_A_TIME = 8
 
@@ -372,9 +364,7 @@ Read = tuple[RankRecord | None, str]
 
 def read_dumps(dumps: Sequence[Dump], jobs: int | None = None) -> list[Read]:
     """Of each (path, rank) the record and what is wrong with the file, '' if nothing; None if nothing could be read.
-
-    jobs: processes, one a core if None; 1 reads here, which a process with threads has to.
-    """
+    jobs: processes, one a core if None; 1 reads here, which a process with threads has to."""
     jobs = min(jobs or os.cpu_count() or 1, len(dumps) // _AT_A_TIME)
     if jobs > 1 and sum(path.stat().st_size for path, _ in dumps) > _POOL_WORTH_BYTES:
         context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")

@@ -124,9 +124,6 @@ def _possible(record: RankRecord) -> list[int]:
     return sorted(set.intersection(*groups)) if groups else [record.rank]
 
 
-# Which start of which job a log is of, by its name: Slurm's, torchrun's attempts, kubectl's --previous.
-
-
 _SLURM = re.compile(r"^slurm-(\d{1,18})(?:_(\d{1,9}))?(?=[._-])")
 _ATTEMPT = re.compile(r"^attempt_(\d{1,6})$")
 _PREVIOUS = re.compile(r"(?:^|[._-])prev(?:ious)?(?=[._-]|$)", re.IGNORECASE)
@@ -220,12 +217,9 @@ class World(Struct, frozen=True):
 
 
 def world_of(told: Iterable[World], own: Collection[int], named: Collection[int]) -> World | None:
-    """The ranks of the job; None where nothing tells how many.
-
-    told: what manifests, groups and logs say. own: ranks that left files; named: those in logs. Without a size that is
-    told, the highest rank tells it only where enough of those below are known too. What says least may be of a smaller
-    group, so the largest counts.
-    """
+    """The ranks of the job; None where nothing tells how many. told: what manifests, groups and logs say. own: ranks
+    that left files; named: those in logs. Without a size that is told, the highest rank tells it only where enough of
+    those below are known too. What says least may be of a smaller group, so the largest counts."""
     claims = [claim for claim in told if 0 < claim.size <= MOST_RANKS]
     own, named = ({rank for rank in ranks if 0 <= rank < MOST_RANKS} for ranks in (own, named))
     ranks = sorted(own | named)

@@ -35,10 +35,8 @@ class Wait(Struct, frozen=True):
 
 class Carried(Struct, frozen=True):
     """What a collective carries: `what` 'gradients' or 'parameters' of `count` parameters, the first of them `names`.
-
-    elements: of one rank's input. alike: other buckets of the same size, which it may be as well. what 'likely':
-    no rank says; shape is what the size suggests, rows of a vocabulary of `model`.
-    """
+    elements: of one rank's input. alike: other buckets of the same size, which it may be as well. what 'likely': no
+    rank says; shape is what the size suggests, rows of a vocabulary of `model`."""
 
     what: Literal["gradients", "parameters", "likely"]
     elements: int
@@ -82,11 +80,9 @@ class RootKind(Enum):
 
 
 class RootFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What else a cause says, beside the fields of `Root`; a fact that is not known has its default.
-
-    how: how the ranks ended or crashed, in words, and end: the same in few. shape: of the operation's input.
-    others: of the ranks that the sentence compares these with. here: those that wait in the operation itself.
-    """
+    """What else a cause says, beside the fields of `Root`; a fact that is not known has its default. how: how the ranks
+    ended or crashed, in words, and end: the same in few. shape: of the operation's input. others: of the ranks that the
+    sentence compares these with. here: those that wait in the operation itself."""
 
     how: str = ""
     end: str = ""
@@ -171,11 +167,8 @@ class Root(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """Who hangs and why: `roots`, most certain first; `ranks`, by rank; `waits`, the edges of the graph.
-
-    not_evaluated: rule -> why it could not be judged. machine: what the doctor finds wrong with machines in the
-    same text.
-    """
+    """Who hangs and why: `roots`, most certain first; `ranks`, by rank; `waits`, the edges of the graph. not_evaluated:
+    rule -> why it could not be judged. machine: what the doctor finds wrong with machines in the same text."""
 
     evidence: HangEvidence
     roots: tuple[Root, ...]

@@ -20,11 +20,9 @@ _MOST_NAMED = 8  # members by which a group without a name is called
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group, whichever of its members speaks of it; `ranks` is None where no member list is known.
-
-    Names differ between members (each rank counts the groups it is in), so members and description tell
-    groups apart, and `number` those that have both alike, in order of creation. `index` stands for all three.
-    """
+    """A process group, whichever of its members speaks of it; `ranks` is None where no member list is known. Names
+    differ between members (each rank counts the groups it is in), so members and description tell groups apart, and
+    `number` those that have both alike, in order of creation. `index` stands for all three."""
 
     index: int
     ranks: tuple[int, ...] | None = field(compare=False)
@@ -218,9 +216,6 @@ def _unclear(
     member must have called, for another to be through with them."""
     too_few = status.enqueued is not None and status.enqueued < done.get(group, 0)
     return status.messages is None and (group in with_p2p or too_few)
-
-
-# Whether two ranks' calls are calls of one collective, and how a call is described.
 
 
 # Sizes that may differ between the ranks of a correct call.

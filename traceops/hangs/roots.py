@@ -41,11 +41,9 @@ def not_called(
     inside: Collection[int],
     away: Collection[int],
 ) -> list[Root]:
-    """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere.
-
-    inside: ranks whose stack shows them waiting for others, in something that no record holds: they are no
-    root where the stack of another shows its host elsewhere (away).
-    """
+    """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere. inside: ranks whose
+    stack shows them waiting for others, in something that no record holds: they are no root where the stack of another
+    shows its host elsewhere (away)."""
     wanted: dict[int, list[Call]] = defaultdict(list)
     sure: set[int] = set()
     for wait in waits.edges:
@@ -103,10 +101,8 @@ def how_sure(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> Confiden
 def circles(
     ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], away: Collection[int]
 ) -> list[Root]:
-    """Ranks that wait for each other: they called the same operations in a different order.
-
-    away: ranks whose stack shows their host elsewhere: those will not make their next call, and are the root.
-    """
+    """Ranks that wait for each other: they called the same operations in a different order. away: ranks whose stack
+    shows their host elsewhere: those will not make their next call, and are the root."""
     roots = []
     for members in cycles(waits.by_rank):
         if set(members) & set(explained):
@@ -163,7 +159,6 @@ def about(call: Call, root: Root) -> Root:
 
 # Collectives that ranks called differently: where their calls first part, and which side is out of line.
 
-
 # Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
 _LEAST_COMMON = 3
 # Of calls that have ended, only those where a difference is never correct.
@@ -198,11 +193,9 @@ def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[i
 def noticed_mismatch(
     evidence: HangEvidence, noticed: Collection[int], ranks: Mapping[int, RankPosition], waits: Waits
 ) -> list[Root]:
-    """Ranks that were ended because a message had another size than they expected, where no record tells more.
-
-    The call out of line is that of a survivor which breaks the pattern of the steps before. Where the survivors keep
-    to the pattern, or are several and agree, it is the call of the rank that was ended.
-    """
+    """Ranks that were ended because a message had another size than they expected, where no record tells more. The call
+    out of line is that of a survivor which breaks the pattern of the steps before. Where the survivors keep to the
+    pattern, or are several and agree, it is the call of the rank that was ended."""
     if not noticed:
         return []
     ended = tuple(sorted(noticed))

@@ -189,9 +189,6 @@ def in_data_parallel(evidence: HangEvidence) -> list[int]:
     return sorted({rank for rank, frame in frames if frame.file.replace("\\", "/").endswith(_DATA_PARALLEL)})
 
 
-# In which part of a training step a stack is.
-
-
 Phase = Literal["forward", "backward", "the optimizer"]
 
 

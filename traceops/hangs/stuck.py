@@ -32,10 +32,8 @@ class JoinedOperation(Struct, frozen=True):
 def stuck_together(
     ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], unseen: Collection[int] = ()
 ) -> list[Root]:
-    """Operations that all members came to and that do not end: one rank's GPU, or the network.
-
-    unseen: ranks without a record; where logs alone tell of an operation, one of them may not have come to it.
-    """
+    """Operations that all members came to and that do not end: one rank's GPU, or the network. unseen: ranks without a
+    record; where logs alone tell of an operation, one of them may not have come to it."""
     return [
         _stuck(operation, explained, ranks, waits)
         for operation in _joined_operations(ranks, waits)
@@ -218,9 +216,6 @@ def _network(
             evidence=(("members", ranks_text(members, 16)), ("state", ", ".join(sorted(states)))),
         ),
     )
-
-
-# Which way NCCL goes between the ranks that hang together: what its log and the topology beside it add to a root.
 
 
 # The causes that this gives, by which the rule has its advice.

@@ -15,10 +15,8 @@ _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
 
 class Waits(Struct, frozen=True):
-    """The wait-for graph: `edges`, and `by_rank`, the ranks each rank waits for directly.
-
-    unknown: ranks that may wait for one of which nothing was read.
-    """
+    """The wait-for graph: `edges`, and `by_rank`, the ranks each rank waits for directly. unknown: ranks that may wait
+    for one of which nothing was read."""
 
     edges: tuple[Wait, ...]
     by_rank: Mapping[int, frozenset[int]]
@@ -38,12 +36,9 @@ class Waits(Struct, frozen=True):
 def find_waits(
     ranks: Mapping[int, RankPosition], dead: Collection[int] = (), blamed: Collection[int] | None = None
 ) -> Waits:
-    """The edges of all ranks that have a record.
-
-    dead: ranks whose process is known to be gone; a rank without a record is waited for where nothing else
-    keeps the operation from finishing, a dead one always. blamed: of ranks without a record those whose silence
-    tells something, all if None.
-    """
+    """The edges of all ranks that have a record. dead: ranks whose process is known to be gone; a rank without a record
+    is waited for where nothing else keeps the operation from finishing, a dead one always. blamed: of ranks without a
+    record those whose silence tells something, all if None."""
     edges: list[Wait] = []
     unknown: set[int] = set()
     for wait in (wait for position in ranks.values() for wait in _edges(position, ranks, dead)):
@@ -180,11 +175,9 @@ def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPositio
 
 
 def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call | None:
-    """The peer's unfinished other half of a send or receive.
-
-    Where both records are complete, it is found by counting. In a group of two it is found by its number, which both
-    ends count alike. Else it is the n-th unfinished one of that direction.
-    """
+    """The peer's unfinished other half of a send or receive. Where both records are complete, it is found by counting.
+    In a group of two it is found by its number, which both ends count alike. Else it is the n-th unfinished one of that
+    direction."""
     opposite = "recv" if call.op.op == "send" else "send"
     theirs = [
         c

@@ -42,9 +42,7 @@ _BY_CODE: Mapping[int | None, str] = {
 
 def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int], crashes: Sequence[Crash] = ()) -> list[Root]:
     """Ranks whose process ended by itself; `others`, of whom something is known, wait for it or were ended with it.
-
-    crashes: what the logs tell of; that of a rank says more than how its process ended.
-    """
+    crashes: what the logs tell of; that of a rank says more than how its process ended."""
     failed = {rank for crash in crashes for rank in crash.ranks}
     roots = []
     for rank, death in dead.items():

@@ -102,10 +102,8 @@ def since_text(since: Since) -> str:
 
 
 def ending(exit_code: int | None, *, gone: bool, detail: str | None, part: str = "how") -> str:
-    """How a process ended: 'it was killed by SIGKILL (exit code 137, …)'. gone: it was seen to be gone.
-
-    exit_code: as a shell has it, 128 + n for signal n. detail: what the rank or others said of it.
-    """
+    """How a process ended: 'it was killed by SIGKILL (exit code 137, …)'. gone: it was seen to be gone. exit_code: as a
+    shell has it, 128 + n for signal n. detail: what the rank or others said of it."""
     number = (exit_code or 0) - 128
     name = signal.Signals(number).name if number in set(signal.Signals) else None
     said = " ".join((detail or "")[:_MOST_DETAIL].split()).rstrip(". ")
@@ -115,9 +113,7 @@ def ending(exit_code: int | None, *, gone: bool, detail: str | None, part: str =
 
 def crash_clause(crash: Crash, subject: str, *, part: str = "clause") -> str:
     """'Rank 5 ran out of GPU memory, at train (train.py:5): it asked for 6.26 GiB, …'. part: 'short' for a headline.
-
-    subject: who did it; '' is left out.
-    """
+    subject: who did it; '' is left out."""
     did = did_what(crash)
     if len(crash.ranks) > 1 and subject == who_first(crash.ranks):
         verb, _, rest = did.partition(" ")

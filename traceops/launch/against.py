@@ -99,10 +99,8 @@ _NOT_A_PATH = ("", ".", "..")
 
 
 class BaseCommit(Struct, frozen=True):
-    """The commit that `ref` named when the series began, and where it will lie.
-
-    cwd: working folder of the head, absolute. folder: a temporary one, for everything of the base.
-    """
+    """The commit that `ref` named when the series began, and where it will lie. cwd: working folder of the head,
+    absolute. folder: a temporary one, for everything of the base."""
 
     repository: Repository
     ref: str
@@ -198,11 +196,9 @@ def python_path(base: BaseCommit, environ: Mapping[str, str]) -> list[str]:
 
 
 def editable_links(base: BaseCommit) -> dict[Path, Path]:
-    """Link -> what it leads to in the worktree, for the packages of `editable_packages`.
-
-    Their parent folder on PYTHONPATH would do as well, if it did not hold other names too: a tests package,
-    say, that hides an installed one.
-    """
+    """Link -> what it leads to in the worktree, for the packages of `editable_packages`. Their parent folder on
+    PYTHONPATH would do as well, if it did not hold other names too: a tests package, say, that hides an installed
+    one."""
     found = {}
     packages = editable_packages()
     for name, path in packages.items():
@@ -277,11 +273,8 @@ def order(repeat: int) -> list[str]:
 
 
 class Series(Struct, frozen=True):
-    """The trainings of `plan` on both sides.
-
-    plan: the head's; its `out` holds all run folders. head: commit, branch and dirty flag of the working tree.
-    repeat: trainings a side.
-    """
+    """The trainings of `plan` on both sides. plan: the head's; its `out` holds all run folders. head: commit, branch
+    and dirty flag of the working tree. repeat: trainings a side."""
 
     plan: Plan
     base: BaseCommit
@@ -348,11 +341,8 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
 
 def run_series(series: Series) -> int:
     """Train both sides in turn; returns 0, or the exit code of the training that failed and so ended the series.
-
-    Completed trainings are listed in ``pairs.json``, one by one. The worktree is removed whatever happens.
-
-    Raises UsageError where a training recorded nothing, or the base ran code of the head.
-    """
+    Completed trainings are listed in ``pairs.json``, one by one. The worktree is removed whatever happens. Raises
+    UsageError where a training recorded nothing, or the base ran code of the head."""
     screen = Screen()
     where = short_path(series.plan.out)
     for warning in series.warnings():

@@ -232,10 +232,8 @@ _text = Wording("launch", "chores")
 
 
 class Containment:
-    """Runs what the training does not need, and says once of each that it failed.
-
-    failed: what failed so far, with why.
-    """
+    """Runs what the training does not need, and says once of each that it failed. failed: what failed so far, with
+    why."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen

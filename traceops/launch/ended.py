@@ -30,11 +30,8 @@ _text = Wording("launch", "end")
 
 
 class EndedRun(Struct, frozen=True):
-    """How a run ended, as far as that could be read.
-
-    ended: what torchrun did. early: captures that ended early. code: the run's exit code. ranks: manifests as they are
-    to be kept. failure: the rank that failed first.
-    """
+    """How a run ended, as far as that could be read. ended: what torchrun did. early: captures that ended early. code:
+    the run's exit code. ranks: manifests as they are to be kept. failure: the rank that failed first."""
 
     ended: TorchrunResult
     early: Sequence[CaptureFailure]
@@ -140,11 +137,9 @@ _COMPLETE = (Phase.DONE.value, "ended")
 def cut_short(
     records: Sequence[Progress], ranks: Sequence[RankManifest], ended: TorchrunResult, by_torchrun: bool
 ) -> list[CaptureFailure]:
-    """Ranks that ended themselves in the middle of their capture: os._exit says goodbye to nobody.
-
-    records: where the ranks of this machine were last. Those that a signal ended are left out: they did not do it.
-    by_torchrun: it tells of each rank that ended with another code than 0; a command of the user's does not.
-    """
+    """Ranks that ended themselves in the middle of their capture: os._exit says goodbye to nobody. records: where the
+    ranks of this machine were last. Those that a signal ended are left out: they did not do it. by_torchrun: it tells
+    of each rank that ended with another code than 0; a command of the user's does not."""
     if ended.signal is not None or ended.hung or ended.completed:
         return []
     reported = reported_codes(ended.torchrun_log)

@@ -40,10 +40,8 @@ _NCCL_SUBSYSTEMS = "INIT,ENV,GRAPH"
 
 
 def hang_variables(environ: Mapping[str, str], evidence: Path, progress: Path) -> dict[str, str]:
-    """What to set so that a hang leaves evidence; whatever `environ` sets already stays as it is.
-
-    evidence: where the records go. progress: the launcher's own folder, for the pipes that ask for them.
-    """
+    """What to set so that a hang leaves evidence; whatever `environ` sets already stays as it is. evidence: where the
+    records go. progress: the launcher's own folder, for the pipes that ask for them."""
     size, target = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     new_size, new_target = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
     values = {
@@ -60,11 +58,9 @@ def hang_variables(environ: Mapping[str, str], evidence: Path, progress: Path) -
 
 
 def nccl_log_variables(environ: Mapping[str, str], evidence: Path) -> dict[str, str]:
-    """What to set so that each rank's NCCL writes to `evidence` how it connected, and its warnings.
-
-    Nothing where `environ` has NCCL write elsewhere or otherwise. Warnings only where it chooses subsystems: COLL,
-    say, would be a line for every collective.
-    """
+    """What to set so that each rank's NCCL writes to `evidence` how it connected, and its warnings. Nothing where
+    `environ` has NCCL write elsewhere or otherwise. Warnings only where it chooses subsystems: COLL, say, would be a
+    line for every collective."""
     if "NCCL_DEBUG" in environ or "NCCL_DEBUG_FILE" in environ:
         return {}
     target = {"NCCL_DEBUG_FILE": str(evidence).replace("%", "%%") + "/nccl.%h.%p.log"}
@@ -102,11 +98,9 @@ def collect(
     began_s: float = 0.0,
     within_s: float = float("inf"),
 ) -> None:
-    """Write everything about these ranks into the evidence folder of `out`; ``hang.<host>.json`` comes last.
-
-    began_s: when the run began, by the monotonic clock: what the kernel said before is not about it.
-    Takes 1 to 3 s, and up to some 20 s where ranks or programs do not answer; within_s: all of them have no longer.
-    """
+    """Write everything about these ranks into the evidence folder of `out`; ``hang.<host>.json`` comes last. began_s:
+    when the run began, by the monotonic clock: what the kernel said before is not about it. Takes 1 to 3 s, and up to
+    some 20 s where ranks or programs do not answer; within_s: all of them have no longer."""
     until = time.monotonic() + within_s
     evidence = out / "evidence"
     evidence.mkdir(parents=True, exist_ok=True)

@@ -35,11 +35,9 @@ class _Row(Struct):
 
 
 class TerminalRows:
-    """Takes the bytes of one program, and gives back those of lines that are final.
-
-    The work is linear in the bytes, and no more than some pieces are kept of them. A line is final once it is ended; a
-    line that was drawn anew only once the program has gone on below it, since tqdm and rich go back up to their bars.
-    """
+    """Takes the bytes of one program, and gives back those of lines that are final. The work is linear in the bytes,
+    and no more than some pieces are kept of them. A line is final once it is ended; a line that was drawn anew only
+    once the program has gone on below it, since tqdm and rich go back up to their bars."""
 
     def __init__(self) -> None:
         self._rows = [_Row()]

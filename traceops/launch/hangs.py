@@ -209,10 +209,8 @@ def _kind(records: Sequence[Progress]) -> Literal["step", "init"]:
 
 
 class NodeStatus:
-    """A file for each machine whose ranks are still: ranks that wait for a slow one elsewhere do not hang.
-
-    folder: shared by the machines. Where it is not, no machine ever learns that all of them are still.
-    """
+    """A file for each machine whose ranks are still: ranks that wait for a slow one elsewhere do not hang. folder:
+    shared by the machines. Where it is not, no machine ever learns that all of them are still."""
 
     def __init__(self, folder: Path, nnodes: int) -> None:
         self._folder = folder

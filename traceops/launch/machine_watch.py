@@ -43,10 +43,8 @@ _OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK")  # in it
 
 
 class MachineWatch:
-    """A thread of the launcher's; what it cannot see or write it leaves out, and the run never waits for it.
-
-    progress: folder of the ranks' records. gpus: whether the ranks run on them.
-    """
+    """A thread of the launcher's; what it cannot see or write it leaves out, and the run never waits for it. progress:
+    folder of the ranks' records. gpus: whether the ranks run on them."""
 
     def __init__(
         self, out: Path, progress: Path, *, gpus: bool, nvml: Callable[[], Nvml] = Nvml, every_s: float = 1.0
@@ -198,10 +196,8 @@ _FINISH_S = 1.0
 
 
 class FabricEvidence:
-    """Collects it beside the training, which it neither delays nor fails.
-
-    gpus: whether the ranks run on them. A run on the CPU leaves nothing, unless the doctor measured this machine.
-    """
+    """Collects it beside the training, which it neither delays nor fails. gpus: whether the ranks run on them. A run on
+    the CPU leaves nothing, unless the doctor measured this machine."""
 
     def __init__(self, evidence: Path, *, gpus: bool) -> None:
         self._evidence = evidence

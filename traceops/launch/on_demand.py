@@ -213,10 +213,8 @@ class Request(Struct, frozen=True):
 
 
 class OnDemand:
-    """A launcher's part: asks its ranks. That of rank 0's node chooses the step, the others do as it says.
-
-    out: run folder. progress: the folder of this node's heartbeats. say: tells the user.
-    """
+    """A launcher's part: asks its ranks. That of rank 0's node chooses the step, the others do as it says. out: run
+    folder. progress: the folder of this node's heartbeats. say: tells the user."""
 
     def __init__(self, out: Path, progress: Path, say: Callable[[str], None]) -> None:
         self._out, self._progress, self._say = out, progress, say

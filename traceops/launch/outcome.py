@@ -33,10 +33,8 @@ class Failure(Struct, frozen=True):
 
 
 def with_exit_codes(ranks: list[RankManifest], reported: dict[int, int], *, default: int | None) -> list[RankManifest]:
-    """The manifests, completed for ranks that were gone before they could say how they ended.
-
-    default: return code of those that torchrun does not report either; None if that cannot be known.
-    """
+    """The manifests, completed for ranks that were gone before they could say how they ended. default: return code of
+    those that torchrun does not report either; None if that cannot be known."""
     return [_after_interrupt(_completed(rank, reported.get(rank.rank, default)), reported) for rank in ranks]
 
 
@@ -58,10 +56,8 @@ def _completed(rank: RankManifest, code: int | None) -> RankManifest:
 
 
 def gone_unseen(known: list[RankManifest], ranks: list[RankManifest], restarted: Collection[int]) -> list[RankManifest]:
-    """`ranks`, of which those that said nothing at their end and were started again did not finish.
-
-    known: the same before they were completed by how the whole command ended.
-    """
+    """`ranks`, of which those that said nothing at their end and were started again did not finish. known: the same
+    before they were completed by how the whole command ended."""
     silent = {rank.rank for rank in known if rank.status == "running" and rank.exit_code is None}
     return [
         replace(rank, status="failed", exit_code=None, error=rank.error or _text("in_the_middle"))
@@ -77,11 +73,9 @@ def _died_at_its_end(rank: RankManifest, code: int) -> bool:
 
 
 def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failure | None:
-    """The first to fail, or None if nobody did.
-
-    A rank that was killed comes before any that raised: it had no time to say so, and the others raise
-    because it is gone. A rank that torchrun ended with SIGTERM is never the first, if another is known.
-    """
+    """The first to fail, or None if nobody did. A rank that was killed comes before any that raised: it had no time to
+    say so, and the others raise because it is gone. A rank that torchrun ended with SIGTERM is never the first, if
+    another is known."""
     killed = [rank for rank, code in reported.items() if code < 0 and code != -signal.SIGTERM]
     if killed:
         rank = killed[-1]

@@ -38,12 +38,9 @@ _BATCHES = (1, 4, 16, 64)
 
 
 class Fallback(Struct, frozen=True):
-    """What became of a run that one rank does alone.
-
-    ranks: that it would have had, which RANKS_ENV tells the script. batch_size: of a micro-batch. grad_accum:
-    micro-batches a step; both None for a script, which decides itself.
-    strategy: in use, None for a script; asked: the one in whose place it is used.
-    """
+    """What became of a run that one rank does alone. ranks: that it would have had, which RANKS_ENV tells the script.
+    batch_size: of a micro-batch. grad_accum: micro-batches a step; both None for a script, which decides itself.
+    strategy: in use, None for a script; asked: the one in whose place it is used."""
 
     ranks: int
     grad_accum: int | None = None
@@ -93,11 +90,9 @@ def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
 
 
 def stands_for(nproc: int | None, nnodes: int, node_rank: int | None, told: int | None, here: int) -> int:
-    """Ranks that the run would have had.
-
-    nproc, nnodes, node_rank: as asked for. told: ranks that the doctor's file names. here: ranks that this machine
-    would have of itself. Raises UsageError on any node but the first, and for less than one rank.
-    """
+    """Ranks that the run would have had. nproc, nnodes, node_rank: as asked for. told: ranks that the doctor's file
+    names. here: ranks that this machine would have of itself. Raises UsageError on any node but the first, and for less
+    than one rank."""
     if node_rank:
         raise UsageError(f"--fallback single --node-rank {node_rank}: start it once, on the first node only")
     ranks = nproc * nnodes if nproc is not None else told if told is not None else here * nnodes
@@ -107,10 +102,8 @@ def stands_for(nproc: int | None, nnodes: int, node_rank: int | None, told: int 
 
 
 class Applied(Struct, frozen=True):
-    """Variables to set and to remove before the ranks start, less those that --env decides.
-
-    source: the file, as the user named it. overruled: names that --env decided otherwise.
-    """
+    """Variables to set and to remove before the ranks start, less those that --env decides. source: the file, as the
+    user named it. overruled: names that --env decided otherwise."""
 
     source: str
     set: dict[str, str] = field(default_factory=dict)
@@ -128,12 +121,9 @@ class Applied(Struct, frozen=True):
 
 
 def read_applied(path: str, extra_env: Mapping[str, str], *, fallback: str | None) -> tuple[Applied, int | None]:
-    """The settings in the doctor's file, and the ranks that one is to stand in for where no setting worked.
-
-    extra_env: of --env. fallback: of --fallback.
-    Raises InputError for a file that is not the doctor's, UsageError where it holds no setting that works and
-    the user does not ask for the fallback.
-    """
+    """The settings in the doctor's file, and the ranks that one is to stand in for where no setting worked. extra_env:
+    of --env. fallback: of --fallback. Raises InputError for a file that is not the doctor's, UsageError where it holds
+    no setting that works and the user does not ask for the fallback."""
     told = read_settings(path)
     if told.fallback is not None and fallback is None:
         raise UsageError(
@@ -212,11 +202,9 @@ class Cluster(Struct, frozen=True):
 
 
 class Checkout(Struct, frozen=True):
-    """Another checkout than the working tree, for the ranks to run in.
-
-    folder: where they start. git: what run.json says of the code there. argv: the script and its arguments as
-    the user named them, for run.json: `folder` is gone when somebody reads it.
-    """
+    """Another checkout than the working tree, for the ranks to run in. folder: where they start. git: what run.json
+    says of the code there. argv: the script and its arguments as the user named them, for run.json: `folder` is gone
+    when somebody reads it."""
 
     folder: Path
     git: GitState
@@ -349,9 +337,7 @@ def parse_assignments(texts: list[str]) -> dict[str, str]:
 
 def rank_of(cluster: Cluster, progress: Path) -> RankOf:
     """On several machines, once all ranks of this one have told who they are: torchrun numbers them in one piece.
-
-    progress: folder of their records.
-    """
+    progress: folder of their records."""
 
     def of(local: int) -> int | None:
         if cluster.nnodes == 1:

@@ -32,10 +32,8 @@ _text = Wording("launch", "run")
 
 
 class ProcessTree:
-    """The processes that `root` has started, and theirs; psutil compares start times, so pids may be reused.
-
-    env: the environment of `root`, which its descendants share.
-    """
+    """The processes that `root` has started, and theirs; psutil compares start times, so pids may be reused. env: the
+    environment of `root`, which its descendants share."""
 
     def __init__(self, root: subprocess.Popen[bytes], env: Mapping[str, str]) -> None:
         self._root = root
@@ -153,10 +151,8 @@ class TorchrunResult(Struct, frozen=True):
 
 
 class LauncherGuard(Struct, frozen=True):
-    """What outlives the launcher, should it be killed.
-
-    lock: of the run folder. afterwards: command that writes down how the run ended. remove: folder of no more use.
-    """
+    """What outlives the launcher, should it be killed. lock: of the run folder. afterwards: command that writes down
+    how the run ended. remove: folder of no more use."""
 
     lock: RunLock
     afterwards: tuple[str, ...] = ()

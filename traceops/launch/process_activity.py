@@ -103,11 +103,9 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
 
 
 def stacks_now(records: Sequence[Progress], folder: Path) -> dict[int, str]:
-    """The stacks of all threads as they are now, after the line that tells whose; ranks that give none miss.
-
-    Ranks whose threads can run are asked. The signal is for those that do not answer, whose main thread lets no other
-    run: where another ran Python, it could crash the rank.
-    """
+    """The stacks of all threads as they are now, after the line that tells whose; ranks that give none miss. Ranks
+    whose threads can run are asked. The signal is for those that do not answer, whose main thread lets no other run:
+    where another ran Python, it could crash the rank."""
     files = {record.rank: stacks_path(folder, record.rank) for record in records}
     before = {rank: path.stat().st_size for rank, path in files.items() if path.exists()}
     grown = _grown(files, {rank: size for rank, size in before.items() if ask(folder, rank, STACKS)})

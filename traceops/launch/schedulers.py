@@ -24,10 +24,8 @@ _IN_STEP = "SLURM_STEP_NUM_NODES"  # set by srun, not in the script of a batch j
 
 
 def refuse_task_each(environ: Mapping[str, str], words: Sequence[str], *, nodes_too: bool) -> None:
-    """Raise UsageError where several tasks of a step would each be a run of its own.
-
-    words: what was typed behind ``traceops``. nodes_too: a task on each node would be too many as well.
-    """
+    """Raise UsageError where several tasks of a step would each be a run of its own. words: what was typed behind
+    ``traceops``. nodes_too: a task on each node would be too many as well."""
     if _IN_STEP not in environ:
         return
     tasks, nodes = (count_told(environ, name) for name in ("SLURM_STEP_NUM_TASKS", _IN_STEP))
@@ -100,10 +98,8 @@ _OURS = {"--slurm": 0, "--submit": 0, "--dry-run": 0, "--nodes": 1, "--nnodes": 
 
 
 class BatchJob(Struct, frozen=True):
-    """name: of job and script. time: as Slurm has it, minutes or H:M:S. nproc: ranks a node.
-
-    gather: the nodes may not share the run's folder.
-    """
+    """name: of job and script. time: as Slurm has it, minutes or H:M:S. nproc: ranks a node. gather: the nodes may not
+    share the run's folder."""
 
     name: str
     nodes: int

@@ -27,6 +27,7 @@ from traceops.launch.display import Containment, Screen
 from traceops.launch.ended import EndedRun, cut_short, exit_code, how_it_ended, write_run
 from traceops.launch.evidence import hang_variables, nccl_log_variables, tidy
 from traceops.launch.gather.gathering import Gathering
+from traceops.launch.gather.relay import Relay
 from traceops.launch.hangs import HangWatch
 from traceops.launch.machine_watch import FabricEvidence, MachineWatch
 from traceops.launch.on_demand import OnDemand
@@ -79,6 +80,15 @@ class _Monitor:
         except subprocess.TimeoutExpired:
             self._process.kill()
         self._reader.join(1.0)
+
+
+def _begin_monitor(plan: Plan, screen: Screen, gathering: Gathering | None) -> _Monitor | Relay | None:
+    """Beside the first node's launcher; on others, where no folder is shared, what sends it their ranks' records."""
+    if not plan.capture.get("live"):
+        return None
+    if gathering is not None and not gathering.first:
+        return gathering.relay()
+    return _Monitor(plan.out, screen) if gathering is not None or not plan.cluster.node_rank else None
 
 
 def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> int:
@@ -151,10 +161,9 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             if plan.capture.get("observe", True):
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
-        monitor: _Monitor | None = None
+        monitor: _Monitor | Relay | None = None
         with contain("start_monitor"):
-            if plan.capture.get("live") and not plan.cluster.node_rank:
-                monitor = _Monitor(plan.out, screen)
+            monitor = _begin_monitor(plan, screen, gathering)
         on_demand = OnDemand(plan.out, Path(progress), screen.say)
         ended = run(
             plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,

@@ -118,10 +118,8 @@ def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
 
 
 class Tree:
-    """All processes below this one.
-
-    root: pid of the first. Without a subreaper (macOS) a process whose parent ends is found only if we saw it before.
-    """
+    """All processes below this one. root: pid of the first. Without a subreaper (macOS) a process whose parent ends is
+    found only if we saw it before."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -213,9 +211,7 @@ class Tree:
 
 class Logs:
     """Keeps what the ranks print: a thread reads their pipes, so that no print() of theirs fails for a full disk.
-
-    outputs: pipes and their logs. What a log does not take goes to our own output, as long as somebody reads that.
-    """
+    outputs: pipes and their logs. What a log does not take goes to our own output, as long as somebody reads that."""
 
     def __init__(self, outputs: list[tuple[str, str]]) -> None:
         self._outputs = outputs

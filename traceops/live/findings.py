@@ -157,7 +157,6 @@ HARMLESS = (Why.WORKLOAD, Why.EVALUATION, Why.COMPILING)
 # Causes that show only by what is missing: they are named later than others.
 INDIRECT = (Why.EXCHANGE, Why.DEVICE, Why.UNKNOWN)
 
-
 _WAITS_SIGMA, _WAITS_PART = 3.0, 0.15
 _WAITING = ("waiting", "backward")  # what a rank that is not the cause does longer
 # Groups of kinds of core/live_pulses.py, and the cause where one grows.
@@ -166,15 +165,18 @@ _GROUPS: Mapping[Why | None, tuple[str, ...]] = {
     Why.EVALUATION: ("evaluation",), Why.COMPILING: ("compiling",), None: _WAITING,
 }  # fmt: skip
 _OWN = tuple(why for why in _GROUPS if why is not None)
+_BY_KIND = {kind: why for why, kinds in _GROUPS.items() if why is not None for kind in kinds}
+_OF_LINES = 2.5  # log likelihood by which a line has to fit better than a kind: there are many lines
 
 
 class RankEvidence(Struct, frozen=True, kw_only=True):
     """One rank: ms per step before the change and since, and what its host did in them.
 
     grew_ms: ms per step by kind of `core/live_pulses.py`. looks: at its host before and since. lines: of the program,
-    by how much they grew. ran_ms, cores_ms, garbage_ms: by how much more its main thread ran, waited for a core, and
-    collected garbage, per step; None where that is not known. retries: of the allocator, per step. held: held bytes
-    now ÷ before. others: processes on the host that are not of the run; crowd_pct: what they take, of a core.
+    by how much they grew; grown: those that did so beyond chance. ran_ms, cores_ms, garbage_ms: by how much more its
+    main thread ran, waited for a core, and collected garbage, per step; None where that is not known. retries: of the
+    allocator, per step. held: held bytes now ÷ before. others: processes on the host that are not of the run;
+    crowd_pct: what they take, of a core.
     """
 
     rank: int
@@ -184,6 +186,7 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     before_kinds_ms: dict[str, float] = {}
     looks: tuple[int, int] = (0, 0)
     lines: tuple[LineTime, ...] = ()
+    grown: tuple[LineTime, ...] = ()
     ran_ms: float | None = None
     before_ran_ms: float | None = None  # by how much before, a step
     cores_ms: float | None = None
@@ -213,11 +216,9 @@ class Cause(Struct, frozen=True):
 
 
 def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
-    """The causes that the evidence of some ranks shows, those among them that changed most; at least one.
-
-    Three explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of
-    work and the others wait; all ranks do more of all; all wait longer, and no host does more.
-    """
+    """The causes that the evidence of some ranks shows, those among them that changed most; at least one. Three
+    explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of work and
+    the others wait; all ranks do more of all; all wait longer, and no host does more."""
     outer = _from_outside(ranks)
     return [outer] if outer is not None else _by_likelihood(ranks)
 
@@ -399,9 +400,11 @@ def _of_core(one: RankEvidence, part: float) -> float:
 def _of_rank(one: RankEvidence, ranks: Sequence[RankEvidence], excess: float, least: float) -> dict[Why, float]:
     """What of a rank's own grew, and by how much: what was measured, and where its host was seen beyond that."""
     grew, least_ms = _Looks.of(one).chosen(least)[0], _PART * excess
+    by_lines = _by_lines(one, ranks, least, min(least_ms, _HIDDEN * one.before_ms))
     measured, known = dict[Why, float](), dict.fromkeys(_OWN, 0.0)
     if one.garbage_ms >= least_ms:
         measured[Why.GARBAGE] = known[Why.HOST] = one.garbage_ms
+        by_lines.pop(Why.HOST, None)
     elif one.faults >= 1.0 and max(grew.values(), default=0.0) >= least_ms:
         return {Why.PAGING: max(grew.values())}
     brought = _where_it_waited(one, ranks)
@@ -409,10 +412,37 @@ def _of_rank(one: RankEvidence, ranks: Sequence[RankEvidence], excess: float, le
     waited = _waited_for_cores(one, beyond if beyond >= least_ms else 0.0)
     if waited >= least_ms:
         measured[Why.CORES] = waited
+        by_lines = {why: ms for why, ms in by_lines.items() if not brought[why]}
         if beyond < least_ms:
-            return measured
+            return by_lines | measured
         known = {why: ms + brought[why] for why, ms in known.items()}
-    return measured | _Looks.of(one, known).chosen(least)[0] if measured else grew
+    return by_lines | (measured | _Looks.of(one, known).chosen(least)[0] if measured else grew)
+
+
+def beyond_chance(counts: tuple[int, int], steps: tuple[float, float]) -> float:
+    """How little chance explains that something is seen so often now, after so often before, if it takes as long in a
+    step: a log likelihood ratio. steps: looks per ms of a step, before and now."""
+    before, now = (count / _WEIGHTS for count in counts)
+    if not all(steps) or now / steps[1] <= before / steps[0]:
+        return 0.0
+    rate = (before + now) / sum(steps)
+    return sum(count * log(count / (rate * part)) for count, part in zip((before, now), steps, strict=True) if count)
+
+
+def _by_lines(one: RankEvidence, ranks: Sequence[RankEvidence], least: float, least_ms: float) -> dict[Why, float]:
+    """Kinds of a rank's own work of which a line grew beyond chance, and by so much more than on other ranks."""
+    found: dict[Why, float] = {}
+    for line in one.grown:
+        why = _BY_KIND.get(line.kind)
+        if why is None or line.surprise < least + _OF_LINES:
+            continue
+        place = line.file, line.line, line.kind
+        others = [sum(each.ms for each in other.grown if (each.file, each.line, each.kind) == place)
+                  for other in ranks if other is not one]  # fmt: skip
+        ms = line.ms - (median(others) if others else 0.0)
+        if ms >= least_ms and (others or line.ms > _ALIKE * line.before_ms):
+            found[why] = max(found.get(why, 0.0), ms)
+    return found
 
 
 def _where_it_waited(one: RankEvidence, ranks: Sequence[RankEvidence]) -> dict[Why, float]:

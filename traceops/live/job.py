@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import islice
-from math import log, sqrt
-from statistics import fmean, median
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from math import sqrt
+from statistics import median
 from typing import Protocol
 
-from traceops.core.live_pulses import KINDS, Pulse
+from traceops.core.live_pulses import KINDS
 from traceops.live.findings import (
     HARMLESS,
     INDIRECT,
@@ -25,13 +24,23 @@ from traceops.live.findings import (
     Starved,
     Stuck,
     Why,
+    beyond_chance,
     causes_of,
 )
 from traceops.live.machines import MachineReader
-from traceops.live.measures import Change, Goodput, Pace, held_at_peaks, seen_ms, steady_growth, where_seen
-from traceops.live.stream import LineTime, RankLook, Step, has_ended
+from traceops.live.measures import (
+    FIRST,
+    KEPT,
+    Change,
+    Goodput,
+    RankState,
+    held_at_peaks,
+    seen_ms,
+    steady_growth,
+    where_seen,
+)  # fmt: skip
+from traceops.live.stream import LineTime, RankLook
 
-_KEPT = 1_200  # pulses of a rank: ten minutes
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _NOTED_PCT = 10.0
 _FEW = 10
@@ -44,12 +53,12 @@ _UNKNOWN_S = 14.0  # until then a cause that does not show is looked for again
 # After a cause was named: whether there is another one, first so soon; and how long hosts are seen closely for that.
 _AGAIN_S, _SOON_AGAIN, _MOST_AGAIN_S, _CLOSER_S = 4.0, 8, 600.0, 4.0
 _MOST_RANKS = 16  # whose lines are read for one change
-_LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
-_FIRST = 8  # steps that tell nothing of those after them
+_NOTABLE = 3.0  # log likelihood from which on a line that was seen more often is looked at
 _STUCK_S, _STUCK_STEPS, _STUCK_LONGEST = 8.0, 10, 3
 _PATIENT = 10  # times as long where a rank is seen to do one of these: a new epoch waits for its input
 _PATIENT_KINDS = ("evaluation", "checkpoint", "compiling", "input")
 _SILENT_S = 4.0
+_ALLOCATES = 24 << 20  # bytes per second
 _OF_HELD = 60  # pulses before a change
 _GROWS_EVERY, _GROWS_ALL = 2, 20  # pulses between two judgements, and between those of all whiles
 _GROWS_PULSES = 80  # that a judgement in between looks at
@@ -69,7 +78,11 @@ class Lines(Protocol):
         """The part of the time in these steps of each line, and the number of looks."""
         ...
 
-    def line(self, frame: int, ms: float, before_ms: float = 0.0) -> LineTime:
+    def looks(self, steps: range, took_ms: Mapping[int, float]) -> tuple[Counter[tuple[int, str]], float]:
+        """How often each line was seen in these steps, at which kind of work; and looks per ms of a step."""
+        ...
+
+    def line(self, frame: int, ms: float, before_ms: float = 0.0, kind: str = "own", surprise: float = 0.0) -> LineTime:
         """A line as a reader knows it."""
         ...
 
@@ -85,96 +98,6 @@ class Sources(Protocol):
 
     def closer(self) -> None:
         """Ask all ranks for more looks at their hosts, for some seconds."""
-
-
-class RankState:
-    """What is known of one rank."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.pace = Pace()
-        self.pulses: deque[Pulse] = deque(maxlen=_KEPT)
-        self.recent: deque[float] = deque(maxlen=60)
-        self.history: deque[tuple[int, float, float]] = deque(maxlen=2_000)  # steps, ms of each, and of that collected
-        self.longest_ms = 0.0
-        self.long: deque[int] = deque(maxlen=500)  # steps much longer than those before
-        self.steps = 0
-        self.weighed = 0  # number of the pulse at which memory was judged last
-
-    @property
-    def pulse(self) -> Pulse | None:
-        """The latest one."""
-        return self.pulses[-1] if self.pulses else None
-
-    def part_above(self, ms: float, count: int) -> float:
-        """Of so many steps, the latest ones, the part that takes longer."""
-        steps = list(islice(reversed(self.recent), count))
-        return sum(step > ms for step in steps) / max(len(steps), 1)
-
-    def surprise(self, ms: float, since: int) -> float:
-        """How little chance explains that steps take longer than this since one, as before some did too: a log
-        likelihood ratio."""
-        took = [(number >= since, step > ms) for number, step, _ in self.history]
-        before, now = ([longer for late, longer in took if late is side] for side in (False, True))
-        usual, part = (sum(before) + 1) / (len(before) + 2), sum(now) / max(len(now), 1)
-        apart = sum(p * log(p / q) for p, q in ((part, usual), (1 - part, 1 - usual)) if p)
-        return len(now) * apart if part > usual else 0.0
-
-    def latest(self, count: int) -> list[Pulse]:
-        """So many pulses, the latest ones."""
-        return list(islice(reversed(self.pulses), count))[::-1]
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended by itself."""
-        return has_ended(self.pulse)
-
-    def take(self, look: RankLook) -> dict[str, float]:
-        """What is new; returns where its host was seen meanwhile, ms by kind."""
-        if look.anew:
-            self.pulses.clear()
-            self.pace, self.steps, self.weighed = Pace(), 0, 0
-        before = self.pulse
-        if before is not None and look.pulses and look.pulses[0].number <= before.number:  # they began anew
-            self.pulses.clear()
-            before, self.weighed = None, 0
-        self.pulses.extend(look.pulses)
-        seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
-        for step in look.steps:
-            self._take_step(step)
-        return seen
-
-    def _take_step(self, step: Step) -> None:
-        self.steps = step.number + 1
-        ms = step.us / 1000
-        if step.recorded:
-            return
-        self.pace.feed(step.number, ms, step.compile_us / 1000)
-        is_long = len(self.recent) >= _FIRST and ms > _LONG * self.pace.usual_ms
-        if is_long and ms > _LONG * median(islice(reversed(self.recent), _FIRST)):
-            self.long.append(step.number)
-        self.recent.append(ms)
-        self.history.append((step.number, ms, step.gc_us / 1000))
-        if step.number > _FIRST:
-            self.longest_ms = max(self.longest_ms, ms)
-
-    def garbage_grew_ms(self, change: int, since: int) -> float:
-        """By how much more a step spends in Python's garbage collector since this one than before the change."""
-        before = [ms for number, _, ms in self.history if number < change]
-        now = [ms for number, _, ms in self.history if number >= since]
-        return fmean(now) - fmean(before) if before and now else 0.0
-
-    def long_ones(self, usual_ms: float) -> list[int]:
-        """Steps much longer than those before, and the one that goes on where it is so by now."""
-        pulse = self.pulse
-        goes_on = pulse is not None and (pulse.time_ns - pulse.begun_ns) / 1e6 > _LONG * usual_ms
-        return [*self.long, self.steps] if goes_on else [*self.long]
-
-    def around(self, step: int) -> tuple[list[Pulse], list[Pulse]]:
-        """The pulses before this step ended, of later than the start, and those since."""
-        at = next((index for index, pulse in enumerate(self.pulses) if pulse.steps >= step), len(self.pulses))
-        pulses = list(self.pulses)
-        return [pulse for pulse in pulses[:at] if pulse.steps > _FIRST], pulses[at:]
 
 
 class _Episode:
@@ -300,9 +223,7 @@ class Job:
         for cause in causes:
             if not _is_among(cause, before):
                 continue
-            if cause.why in INDIRECT and episode.has_cause and len(causes) == 1:
-                continue  # what was named goes on, and nothing else shows
-            if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
+            if not self._may_be_named(cause, len(causes) == 1, episode, waited):
                 continue
             if not _is_among(cause, episode.reported):
                 episode.reported.append(cause)
@@ -319,6 +240,23 @@ class Job:
             if episode.again >= _SOON_AGAIN:
                 episode.pause_s = min(2 * episode.pause_s, _MOST_AGAIN_S)
         return found
+
+    def _may_be_named(self, cause: Cause, alone: bool, episode: _Episode, waited: float) -> bool:
+        """Whether a cause that shows may be reported by now."""
+        if cause.why in INDIRECT and episode.has_cause and alone:
+            return False  # what was named goes on, and nothing else shows
+        if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
+            return False
+        if cause.why is not Why.HOST or alone:
+            return True
+        return not all(self._allocates(rank, episode) for rank in cause.ranks)  # this is reported by itself
+
+    def _allocates(self, rank: int, episode: _Episode) -> bool:
+        """Whether the memory of this rank's host has grown fast since the change: its line is busy with that."""
+        _, since = self.ranks[rank].around(episode.step)
+        if len(since) < 2:
+            return False
+        return since[-1].resident - since[0].resident > _ALLOCATES * (since[-1].time_ns - since[0].time_ns) / 1e9
 
     def _is_still_slow(self, changes: Mapping[int, Change], episode: _Episode) -> bool:
         """Whether most steps take longer by a good part, the last ones too: some long ones, by chance, are over."""
@@ -386,6 +324,7 @@ class Job:
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
         lines = self._lines_of(state.rank, change, first) if with_lines else ()
+        grown = self._grown_lines(state, change, first, long) if with_lines else ()
         machine = self._sources.machine(state.rank)
         begun_ms = before[0].time_ns / 1e6 if before else 0.0
         times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
@@ -395,7 +334,7 @@ class Job:
         held_then, held_now = held_at_peaks(before[-_OF_HELD:]), held_at_peaks(since)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
-            looks=(seen[0].looks, seen[1].looks), lines=lines, retries=retries,
+            looks=(seen[0].looks, seen[1].looks), lines=lines, grown=grown, retries=retries,
             held=held_now / held_then if held_then and held_now else 1.0,
             garbage_ms=state.garbage_grew_ms(change.since, first),
             on_gpu=bool(state.pulse and state.pulse.total), **host,
@@ -405,7 +344,7 @@ class Job:
         if (lines := self._sources.lines(rank)) is None:
             return ()
         lines.read()
-        before, _ = lines.shares(range(_FIRST, change.since))
+        before, _ = lines.shares(range(FIRST, change.since))
         since, _ = lines.shares(range(first, 1 << 62))
         grew = {
             frame: since.get(frame, 0.0) * change.now_ms - before.get(frame, 0.0) * change.before_ms for frame in since
@@ -413,6 +352,24 @@ class Job:
         most = sorted(grew.items(), key=lambda one: -one[1])[:6]
         told = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
         return tuple(line for line in told if ".backward(" not in line.text)
+
+    def _grown_lines(self, state: RankState, change: Change, first: int, long: Collection[int]) -> tuple[LineTime, ...]:
+        """Lines that were seen more often than chance explains, since the change or of late; what grew most first."""
+        if (lines := self._sources.lines(state.rank)) is None:
+            return ()
+        without = set(long)
+        took_ms = {number: ms for number, ms, _ in state.history if number not in without}
+        before, then = lines.looks(range(FIRST, change.since), took_ms)
+        grown: dict[tuple[int, str], LineTime] = {}
+        for start in {change.since, first}:
+            since, now = lines.looks(range(start, 1 << 62), took_ms)
+            for (frame, kind), count in since.items():
+                ms, was = count / now, before[frame, kind] / then if then else 0.0
+                surprise = beyond_chance((before[frame, kind], count), (then, now))
+                known = grown.get((frame, kind))
+                if ms > was and surprise > (_NOTABLE if known is None else known.surprise):
+                    grown[frame, kind] = lines.line(frame, ms - was, was, kind, surprise)
+        return tuple(sorted(grown.values(), key=lambda line: -line.ms))
 
     def _step(self) -> int:
         return max((state.steps for state in self.ranks.values()), default=0)
@@ -464,11 +421,11 @@ class Job:
         """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
         known = ("memory", state.rank) in self._said
-        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or known or pulse.steps <= 2 * _FIRST:
+        if pulse is None or pulse.number < state.weighed + _GROWS_EVERY or known or pulse.steps <= 2 * FIRST:
             return None
         all_whiles = pulse.number // _GROWS_ALL > state.weighed // _GROWS_ALL
         state.weighed = pulse.number
-        pulses = [one for one in state.latest(_KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * _FIRST]
+        pulses = [one for one in state.latest(KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * FIRST]
         for where, limit in (("gpu", pulse.total), ("host", float(getattr(self._sources, "host_bytes", 64 << 30)))):
             sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
             if (grows := steady_growth(sizes)) is None:
@@ -484,7 +441,7 @@ class Job:
     def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
         shares = {}
         for state in alive:
-            pulses = [pulse for pulse in state.latest(int(2 * _STARVED_S)) if pulse.steps > _FIRST]
+            pulses = [pulse for pulse in state.latest(int(2 * _STARVED_S)) if pulse.steps > FIRST]
             if len(pulses) < 1.6 * _STARVED_S or pulses[-1].looks - pulses[0].looks < _STARVED_LOOKS:
                 continue
             seen = seen_ms(pulses[0], pulses[-1])
@@ -502,7 +459,7 @@ class Job:
             return None
         own: dict[int, tuple[float, int]] = {}
         for state in alive:
-            first, last = next((pulse for pulse in state.pulses if pulse.steps > _FIRST), None), state.pulse
+            first, last = next((pulse for pulse in state.pulses if pulse.steps > FIRST), None), state.pulse
             if first is None or last is None or (looks := last.looks - first.looks) < _LAG_LOOKS:
                 return None
             seen = seen_ms(first, last)
@@ -526,7 +483,7 @@ class Job:
         if (lines := self._sources.lines(rank)) is None:
             return None
         lines.read()
-        shares, _ = lines.shares(range(_FIRST, 1 << 62))
+        shares, _ = lines.shares(range(FIRST, 1 << 62))
         told = [lines.line(frame, 0.0) for frame in sorted(shares, key=lambda frame: -shares[frame])[:4]]
         return next((line for line in told if line.text and ".backward(" not in line.text), None)
 

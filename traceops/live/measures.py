@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from statistics import median
+from itertools import islice, pairwise
+from math import log
+from statistics import fmean, median
 
 from msgspec import Struct
 
 from traceops.core.live_pulses import KINDS, Pulse
+from traceops.live.stream import RankLook, Step, has_ended
 
 _SKIPPED = 4  # first steps that tell nothing of those after them
 _LEARNED = 24  # steps that make the first usual step
@@ -130,6 +132,101 @@ class Pace:
         self.usual_ms = self._anchor = median(self._first_slow or self._last)
 
 
+KEPT = 1_200  # pulses of a rank: ten minutes
+FIRST = 8  # steps that tell nothing of those after them
+_LONG = 2.5  # times a step like those before: an evaluation, a checkpoint, a new epoch
+
+
+class RankState:
+    """What is known of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.pace = Pace()
+        self.pulses: deque[Pulse] = deque(maxlen=KEPT)
+        self.recent: deque[float] = deque(maxlen=60)
+        self.history: deque[tuple[int, float, float]] = deque(maxlen=2_000)  # steps, ms of each, and of that collected
+        self.longest_ms = 0.0
+        self.long: deque[int] = deque(maxlen=500)  # steps much longer than those before
+        self.steps = 0
+        self.weighed = 0  # number of the pulse at which memory was judged last
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """The latest one."""
+        return self.pulses[-1] if self.pulses else None
+
+    def part_above(self, ms: float, count: int) -> float:
+        """Of so many steps, the latest ones, the part that takes longer."""
+        steps = list(islice(reversed(self.recent), count))
+        return sum(step > ms for step in steps) / max(len(steps), 1)
+
+    def surprise(self, ms: float, since: int) -> float:
+        """How little chance explains that steps take longer than this since one, as before some did too: a log
+        likelihood ratio."""
+        took = [(number >= since, step > ms) for number, step, _ in self.history]
+        before, now = ([longer for late, longer in took if late is side] for side in (False, True))
+        usual, part = (sum(before) + 1) / (len(before) + 2), sum(now) / max(len(now), 1)
+        apart = sum(p * log(p / q) for p, q in ((part, usual), (1 - part, 1 - usual)) if p)
+        return len(now) * apart if part > usual else 0.0
+
+    def latest(self, count: int) -> list[Pulse]:
+        """So many pulses, the latest ones."""
+        return list(islice(reversed(self.pulses), count))[::-1]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return has_ended(self.pulse)
+
+    def take(self, look: RankLook) -> dict[str, float]:
+        """What is new; returns where its host was seen meanwhile, ms by kind."""
+        if look.anew:
+            self.pulses.clear()
+            self.pace, self.steps, self.weighed = Pace(), 0, 0
+        before = self.pulse
+        if before is not None and look.pulses and look.pulses[0].number <= before.number:  # they began anew
+            self.pulses.clear()
+            before, self.weighed = None, 0
+        self.pulses.extend(look.pulses)
+        seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
+        for step in look.steps:
+            self._take_step(step)
+        return seen
+
+    def _take_step(self, step: Step) -> None:
+        self.steps = step.number + 1
+        ms = step.us / 1000
+        if step.recorded:
+            return
+        self.pace.feed(step.number, ms, step.compile_us / 1000)
+        is_long = len(self.recent) >= FIRST and ms > _LONG * self.pace.usual_ms
+        if is_long and ms > _LONG * median(islice(reversed(self.recent), FIRST)):
+            self.long.append(step.number)
+        self.recent.append(ms)
+        self.history.append((step.number, ms, step.gc_us / 1000))
+        if step.number > FIRST:
+            self.longest_ms = max(self.longest_ms, ms)
+
+    def garbage_grew_ms(self, change: int, since: int) -> float:
+        """By how much more a step spends in Python's garbage collector since this one than before the change."""
+        before = [ms for number, _, ms in self.history if number < change]
+        now = [ms for number, _, ms in self.history if number >= since]
+        return fmean(now) - fmean(before) if before and now else 0.0
+
+    def long_ones(self, usual_ms: float) -> list[int]:
+        """Steps much longer than those before, and the one that goes on where it is so by now."""
+        pulse = self.pulse
+        goes_on = pulse is not None and (pulse.time_ns - pulse.begun_ns) / 1e6 > _LONG * usual_ms
+        return [*self.long, self.steps] if goes_on else [*self.long]
+
+    def around(self, step: int) -> tuple[list[Pulse], list[Pulse]]:
+        """The pulses before this step ended, of later than the start, and those since."""
+        at = next((index for index, pulse in enumerate(self.pulses) if pulse.steps >= step), len(self.pulses))
+        pulses = list(self.pulses)
+        return [pulse for pulse in pulses[:at] if pulse.steps > FIRST], pulses[at:]
+
+
 _NOW_AND_THEN, _OFTEN = ("checkpoint", "evaluation"), 0.4
 _BEGUN = 0.1  # of the time between two pulses: of a step that has only begun
 _ENOUGH = 120  # looks without those in single long steps
@@ -222,9 +319,7 @@ def held_at_peaks(pulses: Sequence[Pulse]) -> float:
 
 def steady_growth(sizes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """By how much per minute a size grows all the time, of late, and for how many minutes it may be taken to go on.
-
-    None where it does not grow. sizes: seconds, and bytes.
-    """
+    None where it does not grow. sizes: seconds, and bytes."""
     end, job_s = sizes[-1][0], sizes[-1][0] - sizes[0][0]
     for seconds, minutes in _GROWS_S.items() if job_s >= _GROWS_AFTER_S else ():
         recent = [(at, size) for at, size in sizes if end - at <= seconds]

@@ -26,9 +26,9 @@ from traceops.core.run_lock import in_use
 from traceops.core.text import near_path
 from traceops.launch.on_demand import ANSWER, Request, recorded, request_window
 from traceops.live.findings import Detection, Stuck
-from traceops.live.job import Job, RankState
+from traceops.live.job import Job
 from traceops.live.machines import Gpm, MachineReader, Machines, RasLook, ask
-from traceops.live.measures import seen_ms
+from traceops.live.measures import RankState, seen_ms
 from traceops.live.stream import LineReader, RankReader, rank_folders
 
 if TYPE_CHECKING:
@@ -225,10 +225,8 @@ class _Sources:
 
 
 class Monitor:
-    """Beside one run, in another process than its ranks: nothing it does or suffers reaches them.
-
-    say: a line for the user. post: each detection's document, for a webhook. windows: as `Trigger`.
-    """
+    """Beside one run, in another process than its ranks: nothing it does or suffers reaches them. say: a line for the
+    user. post: each detection's document, for a webhook. windows: as `Trigger`."""
 
     def __init__(
         self,

@@ -59,7 +59,6 @@ _OF_RANKS = {
     "traceops_alloc_retries_total": ("retries", 1.0),
 }
 
-
 _Values = list[tuple[dict[str, Any], float]]  # labels, and the value
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from traceops.core.live_pulses import ENDED, PULSES_FILE, Pulse, read_pulses
+from traceops.core.live_pulses import ENDED, PULSES_FILE, Pulse, StackKinds, read_pulses
 from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE
 
 _MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long before us wrote comes in pieces
 _MOST_PULSES = 64
 _MOST_BEHIND = 2_000  # steps that a look takes in one by one, where there are many more
 _MOST_SAMPLES = 50_000  # of a rank's host that are kept: hours
+_PIECE = 1 << 20  # bytes of what was seen of a host that are read at once
 _CLOSE_US, _ENOUGH = 60_000, 40  # what a close look stands for at most; so many count without the others
 
 
@@ -140,7 +142,8 @@ def has_ended(pulse: Pulse | None) -> bool:
 
 class LineTime(Struct, frozen=True):
     """A line of the program, and by how many ms per step its rank's main thread was seen longer on it, or in what it
-    calls, than before: `before_ms`. input: it waits there for the next batch."""
+    calls, than before: `before_ms`. input: it waits there for the next batch. kind: of `core/live_pulses.py`, what it
+    mostly does there; surprise: how little chance explains that it was seen there more often (a log likelihood)."""
 
     file: str
     line: int
@@ -149,6 +152,8 @@ class LineTime(Struct, frozen=True):
     ms: float
     before_ms: float = 0.0
     input: bool = False
+    kind: str = "own"
+    surprise: float = 0.0
 
 
 class LineReader:
@@ -158,43 +163,51 @@ class LineReader:
         self._path = folder / OBSERVED_FILE
         self._at = 0
         self._frames: list[list[Any]] = []
-        self._stacks: list[int] = []  # the frame that stands for each
+        self._kinds = StackKinds()
+        self._stacks: list[tuple[int, str]] = []  # the frame that stands for each, and its kind
         self._input: set[int] = set()  # frames that stand for stacks in a loader
-        self._samples: deque[tuple[int, int, int]] = deque(maxlen=_MOST_SAMPLES)  # step, frame, µs
+        self._samples = array("Q")  # step, stack, µs of each
 
     def read(self) -> None:
         """Take in what is new."""
-        try:
-            with self._path.open("rb", buffering=0) as file:
+        with suppress(OSError), self._path.open("rb", buffering=0) as file:
+            file.seek(self._at)
+            while raw := file.read(_PIECE):
+                whole = raw[: raw.rfind(b"\n") + 1]
+                self._at += len(whole)
+                for line in whole.splitlines():
+                    with suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError):
+                        self._take(json.loads(line))  # damage costs this line only
+                if not whole:  # a line that is not whole yet
+                    return
                 file.seek(self._at)
-                raw = file.read()
-        except OSError:
-            return
-        whole = raw[: raw.rfind(b"\n") + 1]
-        self._at += len(whole)
-        for line in whole.splitlines():
-            try:
-                self._take(json.loads(line))
-            except (ValueError, LookupError, TypeError, AttributeError):  # damage costs this line only
-                continue
 
     def _take(self, line: list[Any]) -> None:
         if line[0] == "f":
             self._frames.append(line[1:])
         elif line[0] == "s":
             own = [number for number in line[1] if self._frames[number][4] is not None]
-            self._stacks.append((own or line[1])[-1])
+            self._stacks.append(((own or line[1])[-1], self._kinds.of(line[1])))
             if any("torch/utils/data/" in self._frames[number][1] for number in line[1]):
-                self._input.add(self._stacks[-1])
+                self._input.add(self._stacks[-1][0])
         elif line[0] == "t":
-            for at in range(0, len(line[1]), 3):
-                step, stack, us = line[1][at : at + 3]
-                self._samples.append((step, self._stacks[stack], us))
+            samples = array("Q", line[1])
+            self._samples += samples[: len(samples) // 3 * 3]
+            if len(self._samples) > 3 * _MOST_SAMPLES:
+                del self._samples[: 3 * _MOST_SAMPLES // 4]
+        self._kinds.take(line)
+
+    def _seen(self, steps: Iterable[int]) -> Iterator[tuple[int, int, str, int]]:
+        """Looks in these steps: the step, the frame, the kind, and the µs that each stands for."""
+        wanted = steps if isinstance(steps, range) else set(steps)
+        every = iter(self._samples)
+        for step, stack, us in zip(every, every, every, strict=True):
+            if step in wanted and stack < len(self._stacks):
+                yield step, *self._stacks[stack], us
 
     def shares(self, steps: Iterable[int]) -> tuple[dict[int, float], int]:
         """Of the time that was seen in these steps, the part of each line's frame; and the number of looks."""
-        wanted = steps if isinstance(steps, range) else set(steps)
-        taken = [(frame, us) for step, frame, us in self._samples if step in wanted]
+        taken = [(frame, us) for _, frame, _, us in self._seen(steps)]
         close = [(frame, us) for frame, us in taken if us <= _CLOSE_US]
         if len(close) >= _ENOUGH:  # one look among many that stands for a whole second would hide them
             taken = close
@@ -205,7 +218,13 @@ class LineReader:
         whole = sum(found.values())
         return ({frame: us / whole for frame, us in found.items()} if whole else {}), looks
 
-    def line(self, frame: int, ms: float, before_ms: float = 0.0) -> LineTime:
+    def looks(self, steps: range, took_ms: Mapping[int, float]) -> tuple[Counter[tuple[int, str]], float]:
+        """How often each frame was seen in these steps, at which kind of work; and looks per ms of a step, each by the
+        step that it fell into. took_ms: by step; looks at others do not count."""
+        seen = [(frame, kind, took_ms[step]) for step, frame, kind, _ in self._seen(steps) if took_ms.get(step)]
+        return Counter((frame, kind) for frame, kind, _ in seen), sum(1 / ms for _, _, ms in seen)
+
+    def line(self, frame: int, ms: float, before_ms: float = 0.0, kind: str = "own", surprise: float = 0.0) -> LineTime:
         """The frame as a reader knows it."""
         function, file, _, line, text = self._frames[frame][:5]
-        return LineTime(file, line, function, text or "", ms, before_ms, frame in self._input)
+        return LineTime(file, line, function, text or "", ms, before_ms, frame in self._input, kind, surprise)

@@ -31,9 +31,7 @@ _RDMA = re.compile(r"rdma|infiniband|efa$|roce|/hca", re.IGNORECASE)
 
 class NodeKind(Struct, frozen=True):
     """Nodes that are alike. free: those that take jobs and run none; away: those that take none; bytes of each.
-
-    gpu_memory: of one GPU; None where nothing tells, as free is of Kubernetes. fabric: "" where nothing tells.
-    """
+    gpu_memory: of one GPU; None where nothing tells, as free is of Kubernetes. fabric: "" where nothing tells."""
 
     partition: str
     nodes: int = 1

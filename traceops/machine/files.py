@@ -76,17 +76,12 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name))
 
 
-# Runs programs on a machine in trouble, where they may never come back.
-
-
 NO_ANSWER = "no answer"
 
 
 class Output(Struct, frozen=True):
-    """What a program printed; `problem` says why there is nothing, None where there is.
-
-    timed_out: it gave no answer in time.
-    """
+    """What a program printed; `problem` says why there is nothing, None where there is. timed_out: it gave no answer in
+    time."""
 
     text: str
     problem: str | None = None

@@ -53,10 +53,8 @@ def count_levels(looks: Iterable[Look]) -> LevelCounts:
 
 
 class HostContext(Struct, frozen=True):
-    """What settings depend on; None for what is not known.
-
-    gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).
-    """
+    """What settings depend on; None for what is not known. gpus: how many there are. uuids: theirs. nccl and torch:
+    versions in use (``2.28.9``, ``2.11.0+cu130``)."""
 
     interfaces: tuple[Interface, ...] | None = None
     rdma: tuple[Rdma, ...] | None = None

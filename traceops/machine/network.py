@@ -17,9 +17,7 @@ _UP = 0x1
 
 class Interface(Struct, frozen=True):
     """A network interface. index: the kernel's number. mbits: speed in Mbit/s. address: it has one NCCL can use.
-
-    physical: there is a device behind it. default: the default route goes through it. ports: of a bond.
-    """
+    physical: there is a device behind it. default: the default route goes through it. ports: of a bond."""
 
     name: str
     index: int = 0
@@ -38,11 +36,9 @@ class Interface(Struct, frozen=True):
 
 
 def read_interfaces(root: Path, addressed: Collection[str] | None = None) -> tuple[Interface, ...]:
-    """All interfaces of /sys/class/net in the kernel's order; () on a system without it.
-
-    addressed: those with an address; without it, those that have an IPv4 route or are known to have an IPv6 address,
-    because /proc lists IPv4 addresses without saying whose they are.
-    """
+    """All interfaces of /sys/class/net in the kernel's order; () on a system without it. addressed: those with an
+    address; without it, those that have an IPv4 route or are known to have an IPv6 address, because /proc lists IPv4
+    addresses without saying whose they are."""
     # Interfaces with an IPv4 route, and whether one is the default route
     routes: dict[str, bool] = {}
     for line in (text(root / "proc/net/route") or "").splitlines()[1:]:
@@ -84,9 +80,7 @@ def _interface(folder: Path, routes: dict[str, bool], addressed: Collection[str]
 
 class Choice(Struct, frozen=True):
     """A list of interfaces or devices as NCCL reads it: ``^`` leaves out, ``=`` takes names exactly, else begins.
-
-    names: with the port after a colon, -1 for any.
-    """
+    names: with the port after a colon, -1 for any."""
 
     leaves_out: bool
     exact: bool
@@ -133,18 +127,13 @@ def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     return ()
 
 
-# Reads RDMA devices (InfiniBand, RoCE, EFA) from /sys.
-
-
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # by GT/s
 _WIDEST = 32  # virtual machines show 63 or 255
 
 
 class Port(Struct, frozen=True):
-    """A port. state: ``ACTIVE``, ``DOWN``, ``INIT``. gbits: Gbit/s. layer: ``InfiniBand`` or ``Ethernet``.
-
-    gids: (index, type such as ``RoCE v2``, address), only those that are set.
-    """
+    """A port. state: ``ACTIVE``, ``DOWN``, ``INIT``. gbits: Gbit/s. layer: ``InfiniBand`` or ``Ethernet``. gids:
+    (index, type such as ``RoCE v2``, address), only those that are set."""
 
     number: int
     state: str
@@ -268,7 +257,6 @@ def v2_index(port: Port) -> int | None:
 # NCCL opens libnccl-net.so, or what NCCL_NET_PLUGIN names: NVIDIA/nccl@5067397:src/plugin/net.cc. The plugin may be
 # installed as libnccl-net-ofi.so alone, which it does not open by itself: aws/aws-ofi-nccl@2daf7d3:src/Makefile.am.
 
-
 _DEFAULT = "libnccl-net.so"
 _PREFIX = "libnccl-net"
 _INSTALLED = (
@@ -280,11 +268,9 @@ _SYSTEM = ("lib", "usr/lib", "lib64", "usr/lib64")  # where the loader looks wit
 
 
 class Plugin(Struct, frozen=True):
-    """NCCL's network plugin. loadable: NCCL finds it. installed: the folder it is in where NCCL does not.
-
-    settings: what NCCL would need to be told besides that folder (``NCCL_NET_PLUGIN=ofi``). turned_off: by
-    NCCL_NET_PLUGIN=none.
-    """
+    """NCCL's network plugin. loadable: NCCL finds it. installed: the folder it is in where NCCL does not. settings:
+    what NCCL would need to be told besides that folder (``NCCL_NET_PLUGIN=ofi``). turned_off: by
+    NCCL_NET_PLUGIN=none."""
 
     loadable: bool
     installed: str | None = None

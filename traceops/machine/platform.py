@@ -19,9 +19,6 @@ from msgspec import Struct
 
 from traceops.machine.files import cores, entries, exists, number, text
 
-# Reads what nvidia-smi says of NVLinks and of direct access between GPUs.
-
-
 _GPU = re.compile(r"GPU (\d{1,4}): ")
 _LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")
 _SPEED = re.compile(r"(\d{1,5}(?:\.\d+)?) GB/s")
@@ -318,11 +315,9 @@ _IPC_LOCK = 14  # a capability: without it memlock counts
 
 
 class Limits(Struct, frozen=True):
-    """What a process may use; None where there is no limit, or it is not known.
-
-    memory and memory_used: bytes. processors: cores' worth of time. tasks: processes and threads. memlock: bytes.
-    may_lock: memlock does not count for this process. shm and shm_free: bytes of /dev/shm. leftovers: NCCL's segments.
-    """
+    """What a process may use; None where there is no limit, or it is not known. memory and memory_used: bytes.
+    processors: cores' worth of time. tasks: processes and threads. memlock: bytes. may_lock: memlock does not count for
+    this process. shm and shm_free: bytes of /dev/shm. leftovers: NCCL's segments."""
 
     memory: int | None = None
     memory_used: int | None = None
@@ -421,9 +416,6 @@ def _shm(root: Path) -> tuple[int | None, int | None]:
     return size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize
 
 
-# Reads cores and NUMA nodes, and which of them this process may use.
-
-
 class Near(Struct, frozen=True):
     """Where a device sits. numa: node, None where not known. cpus: the cores of its node."""
 
@@ -432,10 +424,8 @@ class Near(Struct, frozen=True):
 
 
 class Cpus(Struct, frozen=True):
-    """allowed: cores this process may use. nodes: cores by NUMA node.
-
-    balancing: whether the kernel moves memory between nodes by itself. virtual: a hypervisor runs this machine.
-    """
+    """allowed: cores this process may use. nodes: cores by NUMA node. balancing: whether the kernel moves memory
+    between nodes by itself. virtual: a hypervisor runs this machine."""
 
     allowed: frozenset[int]
     nodes: dict[int, frozenset[int]]

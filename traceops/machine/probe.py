@@ -74,11 +74,9 @@ _NOTHING = Output("", "not asked")
 
 
 class HostFacts(Struct, frozen=True, dict=True):
-    """What was read of a host, before anything of it is judged; None for what was not read in time.
-
-    smi to log: what the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA
-    devices. plugin: of NCCL, for EFA. files: NCCL's own, see `nccl_files`.
-    """
+    """What was read of a host, before anything of it is judged; None for what was not read in time. smi to log: what
+    the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA devices. plugin: of
+    NCCL, for EFA. files: NCCL's own, see `nccl_files`."""
 
     host: str
     smi: Output = _NOTHING
@@ -173,9 +171,6 @@ def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, An
     if failures:
         raise failures[0]
     return dict(results)
-
-
-# Makes one Machine of what was read of a host: GPUs, network devices, and the paths between them.
 
 
 _MATRIX = "nvidia-smi topo -m"

@@ -22,7 +22,6 @@ from traceops.traces.text_lines import whole_text
 
 # The text of a file that somebody saved, in parts of one host each: pdsh, clush, ansible and syslog name them.
 
-
 _MARKS = (
     b"NVSMI LOG",
     b"NVIDIA-SMI ",
@@ -123,9 +122,6 @@ def _reports(text: str) -> Iterator[str]:
         return
     for gpus, begin in first.items():
         yield text[begin : last[gpus]]
-
-
-# Which GPUs saved outputs tell of, and whether two of them can be of one machine.
 
 
 class ToldGpus(Struct, frozen=True):
@@ -234,11 +230,8 @@ class Apart(Struct, frozen=True):
 
 
 class SavedOutputs(Struct, frozen=True):
-    """What files hold of one host's programs. name: the host's, or the file's.
-
-    host: as the files name it, None where they do not. files: where the outputs were found. apart: why another file
-    is not taken for one of this host.
-    """
+    """What files hold of one host's programs. name: the host's, or the file's. host: as the files name it, None where
+    they do not. files: where the outputs were found. apart: why another file is not taken for one of this host."""
 
     name: str
     outputs: Outputs
@@ -277,11 +270,9 @@ class _SavedFound(Struct):
 def read_outputs(
     paths: Iterable[Path],
 ) -> tuple[tuple[SavedOutputs, ...], frozenset[Path], tuple[tuple[str, str], ...]]:
-    """Hosts that the files tell of, the files that did, and what could not be used of which file.
-
-    Files of different programs are of one host, unless they name several hosts, or their GPUs differ; where a
-    program's output is there twice, each folder is a host, and where it is twice in a folder, each file.
-    """
+    """Hosts that the files tell of, the files that did, and what could not be used of which file. Files of different
+    programs are of one host, unless they name several hosts, or their GPUs differ; where a program's output is there
+    twice, each folder is a host, and where it is twice in a folder, each file."""
     found = _SavedFound()
     for path in paths:
         _read(path, found)

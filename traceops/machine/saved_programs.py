@@ -48,7 +48,6 @@ def driver_log(report: str) -> str:
 
 # Reads what ``python -m torch.utils.collect_env``, and vLLM's program of that name, print of torch.
 
-
 _NCCL = re.compile(r"^[ \t>]{0,20}\[(?:pip3?|conda)\] nvidia-nccl-(cu\d{1,3})(?:==| +)([\d.]{1,20})", re.M)
 _VARIABLES = re.compile(r"^vLLM Build Flags", re.M)
 _SET = re.compile(r"^([A-Z][A-Z0-9_]{2,60})=(.*)$", re.M)
@@ -58,10 +57,8 @@ _UNKNOWN = ("", "n/a", "none", "could not collect", "no cuda")
 
 @dataclass(frozen=True)
 class TorchEnvironment:
-    """None for what is not told. cuda and hip: what torch was built for. sees_gpus: as torch says itself.
-
-    wheels: of NCCL, by CUDA (``cu13``). variables: what is set, of the families that vLLM prints.
-    """
+    """None for what is not told. cuda and hip: what torch was built for. sees_gpus: as torch says itself. wheels: of
+    NCCL, by CUDA (``cu13``). variables: what is set, of the families that vLLM prints."""
 
     torch: str | None = None
     cuda: str | None = None
@@ -151,11 +148,9 @@ class LinkOutput:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What programs printed about one host; None where nothing holds it.
-
-    parts: GPUs of which nvidia-smi -q -d tells a part, where that is trouble of one of them.
-    fabric: states of GPUs that wait for it, from a piece of nvidia-smi -q, which never tells that none does.
-    """
+    """What programs printed about one host; None where nothing holds it. parts: GPUs of which nvidia-smi -q -d tells a
+    part, where that is trouble of one of them. fabric: states of GPUs that wait for it, from a piece of nvidia-smi -q,
+    which never tells that none does."""
 
     smi: SmiOutput | None = None
     table: TableOutput | None = None

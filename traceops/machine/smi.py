@@ -12,7 +12,6 @@ from traceops.fabric.model import Pcie, normal_bus_id
 
 # Reads ``nvidia-smi -q`` as text into the tree that ``nvidia-smi -q -x`` prints as XML.
 
-
 _COUNT = re.compile(r"^(?:Attached GPUs\s*: |\s{0,8}<attached_gpus>)(\d{1,4})\b", re.M)
 _BANNER = re.compile(r"^=+NVSMI LOG=+\s*$", re.M)
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
@@ -59,10 +58,8 @@ _WHOLE = ("product_name", "performance_state", "compute_mode", "ecc_mode", "cloc
 
 
 def smi_tree(text: str, *, cut_off: bool = False) -> ET.Element | None:
-    """The last ``nvidia-smi -q`` of a text, as the XML's root; None where there is none.
-
-    cut_off: GPUs of which parts are missing, and no others; else only whole ones.
-    """
+    """The last ``nvidia-smi -q`` of a text, as the XML's root; None where there is none. cut_off: GPUs of which parts
+    are missing, and no others; else only whole ones."""
     if not (starts := [match.end() for match in _BANNER.finditer(text)]):
         return None
     root, gpu = ET.Element("nvidia_smi_log"), None

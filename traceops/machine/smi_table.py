@@ -57,12 +57,9 @@ class LostGpu(Struct, frozen=True):
 
 
 class SmiTable(Struct, frozen=True):
-    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing.
-
-    unread: GPUs of which nvidia-smi read errors in place of numbers; they are not among the others.
-
-    The memory of a GPU whose name is cut off is a part of its name: RTX 3090 and 3060 look alike without it.
-    """
+    """What one table tells. cut: names of GPUs are cut off in it. half: GPUs of which a part is missing. unread: GPUs
+    of which nvidia-smi read errors in place of numbers; they are not among the others. The memory of a GPU whose name
+    is cut off is a part of its name: RTX 3090 and 3060 look alike without it."""
 
     smi: Smi
     cut: bool
@@ -205,7 +202,6 @@ def _using(gpu: SmiGpu, left: str, middle: str, use: re.Match[str]) -> SmiGpu:
 
 
 # Reads the GPUs that ``nvidia-smi -L`` lists, also where torch.utils.collect_env or vLLM's shows them.
-
 
 _LISTED = re.compile(r"GPU (\d{1,4}): (\S.{0,199}?) \(UUID: ([^)]{1,80})\)\s*$")
 _BARE = re.compile(r"GPU (\d{1,4})[:：] (\S.{0,199}?)\s*$")  # collect_env leaves the UUIDs out

@@ -239,11 +239,8 @@ class NvmlGpu(Struct, frozen=True):
 
 
 class GpuNow(Struct, frozen=True):
-    """What one does at a moment.
-
-    reasons: NVML's bits for why its clock is not higher. processes: pid and bytes. active: pid and percent of the
-    multiprocessors' time in the last seconds.
-    """
+    """What one does at a moment. reasons: NVML's bits for why its clock is not higher. processes: pid and bytes.
+    active: pid and percent of the multiprocessors' time in the last seconds."""
 
     mhz: int | None
     reasons: int | None

@@ -20,12 +20,9 @@ _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 class Variable(Struct, frozen=True):
-    """What is known of one variable.
-
-    values: the words it takes, whatever their case; a range for numbers; None where anything goes. since and until:
-    the first and the last version (``2.28``) of NCCL, or of torch for names with TORCH, that knows it; empty where it
-    is older, or still there.
-    """
+    """What is known of one variable. values: the words it takes, whatever their case; a range for numbers; None where
+    anything goes. since and until: the first and the last version (``2.28``) of NCCL, or of torch for names with TORCH,
+    that knows it; empty where it is older, or still there."""
 
     name: str
     values: tuple[str, ...] | range | None
@@ -56,11 +53,9 @@ class Variable(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """All variables that are known.
-
-    renamed: a variable's old name with the new one and since when it is right ("torch 2.2"). unread: names that scripts
-    carry along though nothing reads them, with what to do instead. unrelated: names that images and build scripts set.
-    """
+    """All variables that are known. renamed: a variable's old name with the new one and since when it is right ("torch
+    2.2"). unread: names that scripts carry along though nothing reads them, with what to do instead. unrelated: names
+    that images and build scripts set."""
 
     variables: dict[str, Variable]
     renamed: dict[str, tuple[str, str]]

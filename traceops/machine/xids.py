@@ -44,10 +44,8 @@ _BOOT = re.compile(
 
 class DriverFailure(Struct, frozen=True):
     """kind: ``not_started``: the driver could not start a GPU; ``none_started``: one or more, and does not say which;
-    ``versions``: its parts are of different versions.
-
-    bus_id: of the GPU, None where it is of the driver. text: the line.
-    """
+    ``versions``: its parts are of different versions. bus_id: of the GPU, None where it is of the driver. text: the
+    line."""
 
     kind: Literal["not_started", "none_started", "versions"]
     bus_id: str | None

@@ -15,9 +15,6 @@ from traceops.core.arrays import Int, Intervals, is_in, union, uniques
 from traceops.measure import host_rows
 from traceops.traces.model import Events
 
-# Which kernels communicate, by their names.
-
-
 # What stands in front of a library's or a namespace's kernels, wherever it stands in the name.
 _LIBRARIES = (
     r"(?<![a-z0-9_])(nccl|rccl|msccl|mscclpp|hccl|onccl|oneccl|uccl|xccl|ccl)(?=[_:]|dev|kernel|generic|all|reduce|broadcast|send)",
@@ -59,7 +56,6 @@ def own_pattern(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 # Collectives that hosts run for what lies on their GPUs, as gloo does: copied to the host, exchanged, copied back.
-
 
 _CALL = re.compile(r"^c10d::(?!.*wait)")
 _TO_DEVICE = re.compile(r"HtoD|Host(ToDevice| -> Device)", re.IGNORECASE)

@@ -19,9 +19,6 @@ from traceops.measure.ledger import Lane
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
-# What each copy between host and device is for, as far as the trace tells.
-
-
 # input: to the device and not back, as batches and other data. output: to the host and not back, as predictions and
 # checkpoints. offload: what goes out and comes back, as weights, gradients and activations that are kept on the host.
 # values: small, to the host, as .item() reads them. exchange: around a collective that the host runs.

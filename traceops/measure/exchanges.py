@@ -18,9 +18,6 @@ from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, begin_inside, named, rows_named
 from traceops.traces.model import CommArgs, Events
 
-# How many bytes a message of so many elements has.
-
-
 _DTYPE_BYTES = {
     "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "float": 4, "float32": 4, "int": 4, "int32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,

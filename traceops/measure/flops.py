@@ -20,9 +20,6 @@ from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
-# What GPUs can do at most: dense matrix products, by precision, as their makers' data sheets say.
-
-
 Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 
 

@@ -152,7 +152,6 @@ def _outermost(events: Events, rows: Int) -> Int:
 
 # A sequence of kernels (operators, without a GPU) that repeats itself: the iterations of a trace that marks none.
 
-
 _LEAST_TIMES = 3
 _LEAST_KERNELS = 8  # in one repetition, of several names: a few kernels in a loop are no iteration
 _LEAST_NAMES = 3

@@ -19,7 +19,6 @@ from traceops.traces.model import Events, TraceMeta
 
 # Autograd's anomaly detection in a trace: behind each function of backward the host reads whether it is NaN.
 
-
 # What the engine itself calls beside a function, by version of torch. No function of backward is among these: what it
 # calls lies in its own row.
 _LOOKS = ("aten::isnan", "aten::ne", "aten::any", "aten::_is_any_true")
@@ -53,9 +52,6 @@ def measure_anomaly(host: HostRows, steps: StepBounds) -> AnomalyChecks | None:
     step, rows, read = step[inside], rows[inside], reads[name[at[inside]]]
     took = np.bincount(step, host.events.dur[rows], len(steps)).astype(np.int64)
     return AnomalyChecks(np.bincount(step[read], minlength=len(steps)), took)
-
-
-# Where a rank's host waited until its device was done: from there on it launches no earlier than the device is.
 
 
 _WAITED_NS = 20_000  # a call that takes less held nobody up

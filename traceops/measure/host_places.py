@@ -25,9 +25,6 @@ from traceops.measure.steps import StepBounds, step_ends_ns
 from traceops.traces.model import Frames
 from traceops.traces.observed import Observed, SampledFrame
 
-# What the host is about, as a sampled stack shows it: by the names on it, and where a model runs without gradients.
-
-
 _ANY = pattern("")
 # What a frame's file and function say that its program does; the outermost that matches counts.
 _DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from traceops.core.arrays import FEW_ROWS, Int, alike, is_in, native, numbered, union, uniques
 from traceops.traces.model import Events
 
-# Groups rows by what some of their columns hold, without sorting where the values are few.
-
-
 _CELLS_A_ROW = 4  # a table of so many cells a row costs less than sorting the rows
 
 

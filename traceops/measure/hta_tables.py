@@ -359,7 +359,6 @@ def known(value: Any) -> float | None:
 
 # HTA's launch statistics and queue lengths of one rank, described as pandas describes them.
 
-
 # Not the launches through the driver, which HTA misses.
 _LAUNCHES = (
     "cudaLaunchKernel",

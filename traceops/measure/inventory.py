@@ -16,9 +16,6 @@ from traceops.measure.host_rows import Nesting, groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import CommArgs, Events
 
-# Which kernels (operators, on a CPU) take the device's time.
-
-
 KernelKind = Literal["compute", "comm", "memory"]
 
 _MOST_BLOCKS = 1 << 40  # of one launch; sums over a trace stay within 64 bits

@@ -121,9 +121,6 @@ def _waited(events: Events, calls: Int, steps: StepBounds) -> Int:
     return waited
 
 
-# Where in the program an operator is called, from the Python frames of a trace that was recorded with them.
-
-
 def module_places(frames: Frames, nesting: Nesting) -> tuple[Int, tuple[Place, ...]]:
     """By the operator's position a position in the places, -1 for none; in backward that of the forward operator."""
     rows, events = nesting.rows, nesting.events

@@ -291,9 +291,6 @@ def _pct(part: int, whole: int) -> float:
     return round(100.0 * part / whole, 2)
 
 
-# What compute kernels take longer because communication runs beside them.
-
-
 _LEAST_ALONE = 2  # launches with no communication beside them, to know what a kernel takes alone
 _ALIKE = 0.15  # of their median: how far apart the quarters of these may lie; else they differ in size
 

@@ -105,13 +105,9 @@ def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray
     return updated
 
 
-# Whether gradients are synchronised while backward runs.
-
-
 NO_BACKWARD = np.iinfo(np.int64).min
 # Wrappers whose very purpose is to synchronise inside backward.
 _PROMISES = re.compile(r"^(DistributedDataParallel\.forward|FullyShardedDataParallel\.forward|FSDP::)")
-
 
 _DDP = re.compile(r"^DistributedDataParallel\.forward")
 # The call that gives a collective to gloo's threads, which begin it when they have a core: maybe after backward.

@@ -23,9 +23,6 @@ from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows,
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events, TraceMeta
 
-# What the profiler itself cost a run's steps.
-
-
 SLOWED = 1.10  # times the step without the profiler, from which it is told
 _GRAPH_LAUNCH = re.compile("GraphLaunch")
 _EVER = np.iinfo(np.int64).max

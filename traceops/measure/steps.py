@@ -16,9 +16,6 @@ from traceops.measure.host_rows import distinct
 from traceops.traces.model import Events
 from traceops.traces.observed import Observed
 
-# Which steps are like the others, so that what is said of a step is true of most of them.
-
-
 FAR = 1.5  # times the median: a shorter step is never unlike the others
 _LONG_AGO = np.iinfo(np.int64).min
 _SPREADS = 5.0  # and this many times what the steps spread by
@@ -57,9 +54,6 @@ def usual_steps(durations: ArrayLike) -> NDArray[np.bool_]:
 def spells(odd: Sequence[bool]) -> int:
     """How often something came: neighbouring steps are one time, as what straddles their boundary is long in both."""
     return sum(now and not before for before, now in zip((False, *odd), odd, strict=False))
-
-
-# When each step of a rank ended, by its host's clock.
 
 
 _GAP_US = 1000  # of the capture between two steps: what takes longer counts as none of them

@@ -17,8 +17,6 @@ from enum import Enum
 
 from traceops.memory.model import CategoryMemory, ModuleMemory, RankMemory
 
-# What was allocated and freed in a training, in order, without torch.
-
 
 class Category(str, Enum):
     """What an allocation is for."""
@@ -49,10 +47,8 @@ class TrainingPhase(str, Enum):
 @dataclass
 class Allocation:
     """One block of memory; `size` in bytes as asked for. `module` is the path of the module that ran, "" for none.
-
-    `stream` is the one it was made on, 0 for the usual. `lingers` where a library may hold it for longer than the
-    event says: the first buckets of DDP, which NCCL lets go of when its thread looks at them next.
-    """
+    `stream` is the one it was made on, 0 for the usual. `lingers` where a library may hold it for longer than the event
+    says: the first buckets of DDP, which NCCL lets go of when its thread looks at them next."""
 
     size: int
     category: Category
@@ -66,7 +62,6 @@ class Allocation:
 
 # (allocation, True) where it was made, (allocation, False) where it was freed.
 Event = tuple[Allocation, bool]
-
 
 ROUND = 512
 _SMALL = 1 << 20
@@ -101,10 +96,8 @@ class MemoryBlock:
 
 
 class CachingAllocator:
-    """Counts `allocated` and `reserved` bytes and their peaks, for one device without a limit.
-
-    expandable: with expandable segments.
-    """
+    """Counts `allocated` and `reserved` bytes and their peaks, for one device without a limit. expandable: with
+    expandable segments."""
 
     def __init__(self, expandable: bool = False) -> None:
         self.expandable = expandable
@@ -215,10 +208,8 @@ class CachingAllocator:
 
 
 def summarize(rank: int, events: Sequence[Event], expandable: bool = False) -> RankMemory:
-    """The peaks of the rank whose `events` these are, on a device without a limit.
-
-    expandable: torch's allocator has expandable segments.
-    """
+    """The peaks of the rank whose `events` these are, on a device without a limit. expandable: torch's allocator has
+    expandable segments."""
     early, late = _Replay(events, expandable), _Replay(_lingering(events), expandable)
     peak = late if late.allocator.peak_allocated > early.allocator.peak_allocated else early
     by_category: dict[Category, int] = defaultdict(int)

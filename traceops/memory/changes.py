@@ -34,11 +34,9 @@ _ADAM_STATES = 1.9  # times its parameters that an optimizer holds from which it
 
 
 class Peak(Struct, frozen=True):
-    """What a rank held when most was allocated, in bytes by kind.
-
-    parameters: of the rank's model, 0 where that is not known. blocks: bytes of activations by the numbered block that
-    made them (layers.3). allocated: all that tensors held. outside: what the device needs besides torch's tensors.
-    """
+    """What a rank held when most was allocated, in bytes by kind. parameters: of the rank's model, 0 where that is not
+    known. blocks: bytes of activations by the numbered block that made them (layers.3). allocated: all that tensors
+    held. outside: what the device needs besides torch's tensors."""
 
     held: Held
     allocated: int
@@ -75,12 +73,9 @@ def blocks_of(modules: Sequence[ModuleMemory]) -> tuple[float, ...]:
 
 
 def peak_of(ran_out: RanOut, world_size: int) -> Peak | None:
-    """What the rank would have held with what it asked for; None where what was held is not known by kind.
-
-    In the first step, an optimizer with states of a part of its parameters is in its first update: where it has
-    gradients of all of them, it needs the rest of the states too, counted as Adam's two for each parameter, and the
-    update's copy.
-    """
+    """What the rank would have held with what it asked for; None where what was held is not known by kind. In the first
+    step, an optimizer with states of a part of its parameters is in its first update: where it has gradients of all of
+    them, it needs the rest of the states too, counted as Adam's two for each parameter, and the update's copy."""
     if not ran_out.held:
         return None
     weights, gradients, state = (ran_out.held[kind] for kind in _STATE)

@@ -46,9 +46,6 @@ from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv
 from traceops.train.strategies import FSDP2, MESHES
 
-# What a training needs where only the number of parameters is known: a formula, without activations.
-
-
 _WEIGHT = {"bf16-params": 2, "fp64": 8}
 _STATES = {"sgd": 1, "adamw": 2}
 
@@ -86,11 +83,9 @@ def rank_of(parameters: float, config: TrainConfig, world_size: int) -> RankMemo
 
 
 class Proposal(Struct, frozen=True, eq=False):
-    """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set.
-
-    name: the key of the change in words/changes.ini. late: tried only where no other change alone is enough, as
-    kernels get small, the model sees shorter samples, or something has to be installed.
-    """
+    """A training with something changed: `options` are those of `traceops run` to give, `fields` what they set. name:
+    the key of the change in words/changes.ini. late: tried only where no other change alone is enough, as kernels get
+    small, the model sees shorter samples, or something has to be installed."""
 
     name: str
     fields: dict[str, Any]
@@ -148,9 +143,7 @@ def search(
     found: Iterable[Proposal], tried: Callable[[Sequence[Proposal]], MemoryChange | None], until: float
 ) -> list[MemoryChange]:
     """Each change alone that saves something, those that fit first; where none is enough, several that are together.
-
-    until: of the monotonic clock; what was found by then is returned.
-    """
+    until: of the monotonic clock; what was found by then is returned."""
 
     def asked(made: Sequence[Proposal]) -> MemoryChange | None:
         return tried(made) if time.monotonic() < until else None
@@ -251,9 +244,7 @@ def estimate(
     asked: EstimateRequest, helper: Worker, *, changes: bool = True, within_s: float = float("inf")
 ) -> MemoryEstimate:
     """What the training needs, and where it does not fit what would help. Raises UsageError for what cannot be run.
-
-    within_s: no further change is tried after so many seconds.
-    """
+    within_s: no further change is tried after so many seconds."""
     begun = time.monotonic()
     if asked.config.strategy in NOT_FAKED:
         raise UsageError(f"{asked.config.strategy} cannot be estimated: {NOT_FAKED[asked.config.strategy]}")
@@ -366,12 +357,9 @@ def _command(asked: EstimateRequest) -> list[str]:
 
 
 def judge(ranks: Sequence[RankMemory], outside: int, capacity: int | None, error: float) -> Verdict:
-    """Whether the `ranks` fit into `capacity` bytes, of which `outside` are not torch's.
-
-    Where what torch reserves does not fit it gives its cache back, as far as that is whole segments: so only what
-    tensors hold tells that a training does not fit. Where the margin is below the estimate's own error, `error` as a
-    share, nobody can tell.
-    """
+    """Whether the `ranks` fit into `capacity` bytes, of which `outside` are not torch's. Where what torch reserves does
+    not fit it gives its cache back, as far as that is whole segments: so only what tensors hold tells that a training
+    does not fit. Where the margin is below the estimate's own error, `error` as a share, nobody can tell."""
     if capacity is None:
         return "unknown"
     if all(rank.peak_reserved_bytes * (1 + error) + outside <= capacity for rank in ranks):

@@ -41,11 +41,9 @@ _OF_SHARDING = ("unshard", "wait_for_unshard", "post_backward", "finalize_backwa
 def faked(
     tracker: Tracker, gpu: GpuMode | None = None, ended: Callable[[torch.optim.Optimizer], None] | None = None
 ) -> Iterator[None]:
-    """While it is open, torch's parallelism runs under `tracker` as it does on a GPU.
-
-    Without `gpu` the tensors of the GPU are on a fake CPU; with it they are on its fake GPU. ended: called after the
-    outermost step of an optimizer; without it that ends a training step.
-    """
+    """While it is open, torch's parallelism runs under `tracker` as it does on a GPU. Without `gpu` the tensors of the
+    GPU are on a fake CPU; with it they are on its fake GPU. ended: called after the outermost step of an optimizer;
+    without it that ends a training step."""
     with ExitStack() as stack:
 
         def put(owner: Any, name: str, value: Any) -> None:

@@ -61,9 +61,6 @@ def _is_on(device: str, tensor: Any) -> bool:
     return isinstance(tensor, Tensor) and tensor.device.type == device
 
 
-# Which kernel torch's attention takes on a GPU, called on fake tensors: C++ would choose one for the CPU.
-
-
 _ATEN = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
 _MOST_FLASH = 256  # elements of a head
@@ -135,7 +132,6 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 # What torchao's AdamW8bit allocates, without its kernels: on fake tensors its quantisation reads values.
-
 
 _LEAST = 4096  # elements of a parameter whose state is quantised
 _BLOCK = 256  # elements with a scale in common; a parameter that is no multiple keeps its type

@@ -27,9 +27,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 class Hardware(msgspec.Struct, frozen=True):
     """What a name stands for: bytes of a GPU, its name where it is known, how many an instance has, and its price.
-
-    price: of the instance for an hour, in US dollars on demand; None where it is not known.
-    """
+    price: of the instance for an hour, in US dollars on demand; None where it is not known."""
 
     capacity: int
     gpu: str | None = None

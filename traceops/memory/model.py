@@ -122,10 +122,8 @@ Trouble = Literal["shape", "operator", "data", "network", "no_gpu", "no_step", "
 
 
 class ScriptRequest(msgspec.Struct):
-    """Run ``SCRIPT ARGS`` or ``-m MODULE ARGS`` as `rank` of `world_size` until `steps` training steps are over.
-
-    gpus: of a host. memory: of each, in bytes. answer: the file for a `ScriptAnswer` in JSON.
-    """
+    """Run ``SCRIPT ARGS`` or ``-m MODULE ARGS`` as `rank` of `world_size` until `steps` training steps are over. gpus:
+    of a host. memory: of each, in bytes. answer: the file for a `ScriptAnswer` in JSON."""
 
     words: list[str]
     rank: int

@@ -24,9 +24,7 @@ _MOST_PROBLEMS = 4  # told where nothing else is there
 
 class RunMemory(Struct, frozen=True):
     """One run. snapshots: of ranks that kept one at a window's end, by rank; problems: what could not be read.
-
-    recorded: a rank, and what its recorded steps held, where its trace tells.
-    """
+    recorded: a rank, and what its recorded steps held, where its trace tells."""
 
     uses: tuple[MemoryUse, ...]
     ran_out: tuple[RanOut, ...]

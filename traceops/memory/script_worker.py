@@ -36,9 +36,6 @@ from traceops.memory.model import ScriptAnswer, ScriptProblem, ScriptRequest, Tr
 from traceops.memory.redirect import Redirect, faked_autocast
 from traceops.memory.tracker import Tracker
 
-# Which module runs, by its path in the outermost one, for every module that a script calls.
-
-
 # What wrappers put between a module and its name.
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module", "module")
 

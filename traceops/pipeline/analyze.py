@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from traceops.pipeline.conclude import Analysis
     from traceops.report.model import Report
 
-# What the user's settings say of analysing: [analyze] in traceops.toml.
-
-
 _KERNELS = "communication_kernels"
 
 

@@ -72,7 +72,6 @@ from traceops.traces.run_manifest import step_kinds
 
 # Reports of captures that recorded no step whole: they are of no time.
 
-
 _OF_STEPS = (
     "step_time_ms",
     "exposed_comm_ms",

@@ -35,9 +35,6 @@ from traceops.report.step_times import BubbleTimes
 from traceops.report.summary import Clocks, Replay
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow, PathRow, Tables, TimelineRow
 
-# What each group's collectives achieved, by itself and against what their links should give.
-
-
 _MOST_PLACES = 64
 
 
@@ -156,7 +153,6 @@ def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) 
 
 
 # The kinds of parallelism of a run as rows of its report.
-
 
 _ALL = 0.95  # of a role's exposed time: what makes one host its place
 _MOST_NAMES = 8  # of groups; there may be one a layer

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
@@ -25,7 +26,33 @@ MOST_RANKS = 8
 MOST_BARS = 32_000  # of all ranks and steps together; some 6 bytes each in a page
 _LEAST_BARS = 40  # a rank and step
 _MOST_TRANSFERS = 8_000  # likewise together
+_MOST_DRAWN = 9_000  # bars of the steps that a page has room for: 45 to 60 kB
 _MOST_STAGES = 6
+
+
+class _Recorded(Struct, frozen=True):
+    """What one rank recorded of a step: the step's place in its summary, its rows, and a number for each name there."""
+
+    times: RankTimes
+    place: int
+    rows: Sequence[DetailRow]
+    numbers: Int
+
+    def edges(self, run: CrossRank) -> Int:
+        """Begin and end of its step on the device, on the common clock."""
+        summary = self.times.summary
+        return run.clocks.fits[summary.rank].correct(summary.step_edges[self.place : self.place + 2])
+
+    def thinned(self, most: int) -> list[tuple[DetailRow, Bars]]:
+        """Its rows with at most so many bars in all, named by their numbers."""
+        counts = shares([len(row.bars) for row in self.rows], most) if self.rows else []
+        named = [
+            Bars(b.start, b.end, self.numbers.take(b.name), b.count, b.busy) for b in (row.bars for row in self.rows)
+        ]
+        return [(row, fewer(bars, share)) for row, bars, share in zip(self.rows, named, counts, strict=True)]
+
+
+_Thinned = dict[int, list[tuple[DetailRow, Bars]]]  # by rank, in order: its rows of a step, with the bars to draw
 
 
 def step_details(
@@ -34,7 +61,7 @@ def step_details(
     """What the chosen ranks did in every step; None where the summaries hold nothing of it."""
     chosen = chosen_ranks(run, findings, rows, most_ranks)
     names: dict[str, int] = {}
-    by_step: dict[int, dict[int, tuple[RankTimes, int, tuple[DetailRow, ...]]]] = defaultdict(dict)
+    by_step: dict[int, dict[int, _Recorded]] = defaultdict(dict)
     for times in run.ranks:
         summary = times.summary
         if summary.rank not in chosen:
@@ -47,8 +74,10 @@ def step_details(
         for place, number in enumerate(summary.step_numbers.tolist()):
             # Steps that were put together afterwards, because ranks do not agree on them, are one here too.
             parts = [held.get(at, ()) for at in (range(len(held)) if number < 0 else (place,))]
-            by_step[number][summary.rank] = times, place, _joined(parts, numbers)
-    if not any(drawn for ranks in by_step.values() for _, _, drawn in ranks.values()):
+            by_step[number][summary.rank] = _Recorded(
+                times, place, parts[0] if len(parts) == 1 else _joined(parts), numbers
+            )
+    if not any(own.rows for ranks in by_step.values() for own in ranks.values()):
         return None
     moved = _transfers(run, chosen)
     # the steps that are looked at most: the longest, the one in the middle, and the first that a finding names
@@ -60,9 +89,13 @@ def step_details(
     named = [finding.steps[0] for finding in findings if finding.steps]
     wanted = {*ordered[-1:], *ordered[len(ordered) // 2 :][:1], *named[:1]}
     budgets = _budgets({step: len(ranks) for step, ranks in by_step.items()}, wanted)
+    thinned = {
+        number: {rank: ranks[rank].thinned(budgets[number]) for rank in sorted(ranks)}
+        for number, ranks in by_step.items()
+    }
+    most = _MOST_TRANSFERS // max(len(by_step), 1)
     steps = tuple(
-        _step(run, number, ranks, moved, budgets[number], _MOST_TRANSFERS // max(len(by_step), 1))
-        for number, ranks in sorted(by_step.items())
+        _step(run, number, by_step[number], thinned[number], moved, most) for number in _drawn(run, by_step, thinned)
     )
     return Detail(tuple(names), steps, not (set(run.clocks.unaligned) & set(chosen)))
 
@@ -95,20 +128,34 @@ def _budgets(ranks: Mapping[int, int], plain: Collection[int]) -> dict[int, int]
     return {step: max((half // of_plain if step in plain else 0) + rest // of_all, _LEAST_BARS) for step in ranks}
 
 
-def _joined(parts: Sequence[tuple[DetailRow, ...]], numbers: Int) -> tuple[DetailRow, ...]:
-    """Rows of several steps as those of one, names numbered anew."""
+def _joined(parts: Sequence[Sequence[DetailRow]]) -> Sequence[DetailRow]:
+    """Rows of several steps as those of one."""
     rows: dict[tuple[str, int, int], list[Bars]] = defaultdict(list)
     for part in parts:
         for row in part:
             rows[row.of, row.lane, row.level].append(row.bars)
-    made = []
-    for (of, lane, level), bars in rows.items():
-        columns = [
-            np.concatenate([getattr(own, name) for own in bars]) for name in ("start", "end", "name", "count", "busy")
-        ]
-        columns[2] = numbers[columns[2]]
-        made.append(DetailRow(of, lane, level, Bars(*columns)))
-    return tuple(made)
+    columns = ("start", "end", "name", "count", "busy")
+    return [
+        DetailRow(*where, Bars(*(np.concatenate([getattr(own, name) for own in bars]) for name in columns)))
+        for where, bars in rows.items()
+    ]
+
+
+def _drawn(
+    run: CrossRank, by_step: Mapping[int, Mapping[int, _Recorded]], thinned: Mapping[int, _Thinned]
+) -> list[int]:
+    """The longest step, and of the others as many as a page has room for; `traceops view` has all."""
+    lengths, bars = [], []
+    for number in (numbers := sorted(thinned)):
+        edges = [own.edges(run) for own in by_step[number].values()]
+        lengths.append(max(int(end - begin) for begin, end in edges))
+        bars.append(sum(len(drawn) for lanes in thinned[number].values() for _, drawn in lanes))
+    longest, room, drawn = numbers[lengths.index(max(lengths))], _MOST_DRAWN, []
+    for number, count in sorted(zip(numbers, bars, strict=True), key=lambda one: one[0] != longest):
+        if number == longest or count <= room:
+            drawn.append(number)
+            room -= count
+    return sorted(drawn)
 
 
 class _CollectiveFacts(Struct, frozen=True):
@@ -147,24 +194,15 @@ def _told(collective: Collective) -> _CollectiveFacts:
 
 
 def _step(
-    run: CrossRank,
-    number: int,
-    ranks: Mapping[int, tuple[RankTimes, int, tuple[DetailRow, ...]]],
-    moved: _Moved,
-    budget: int,
-    most_transfers: int,
+    run: CrossRank, number: int, ranks: Mapping[int, _Recorded], thinned: _Thinned, moved: _Moved, most_transfers: int
 ) -> DetailStep:
     placed = []
-    for rank, (times, place, rows) in sorted(ranks.items()):
+    for rank, lanes in thinned.items():
         fit = run.clocks.fits[rank]
-        edges = fit.correct(times.summary.step_edges[place : place + 2])
-        counts = shares([len(row.bars) for row in rows], budget) if rows else []
-        lanes = []
-        for row, most in zip(rows, counts, strict=True):
-            bars = fewer(row.bars, most)
-            start = fit.correct(bars.start)
-            lanes.append((row, Bars(start, fit.correct(bars.end), bars.name, bars.count, bars.busy)))
-        placed.append((rank, edges, lanes))
+        corrected = [
+            (row, replace(bars, start=fit.correct(bars.start), end=fit.correct(bars.end))) for row, bars in lanes
+        ]
+        placed.append((rank, ranks[rank].edges(run), corrected))
     drawn = [(row, bars) for _, _, lanes in placed for row, bars in lanes if len(bars)]
     zero = min([int(edges[0]) for _, edges, _ in placed] + [int(bars.start[0]) for _, bars in drawn])
     last = max(
@@ -172,8 +210,9 @@ def _step(
     )
     made = []
     for rank, edges, lanes in placed:
-        times, place, _ = ranks[rank]
-        transfers, unseen = _of_rank(run, times, place, number, moved[rank], zero, most_transfers // len(ranks))
+        own = ranks[rank]
+        share = most_transfers // len(ranks)
+        transfers, unseen = _of_rank(run, own.times, own.place, number, moved[rank], zero, share)
         shown = tuple(DetailLane(row.of, row.lane, row.level, _since(bars, zero)) for row, bars in lanes)
         made.append(DetailRank(rank, int(edges[0]) - zero, int(edges[1]) - zero, shown, tuple(transfers), unseen))
     return DetailStep(None if number < 0 else int(number), last - zero, tuple(made))
@@ -242,4 +281,4 @@ def _unmatched(start: int, end: int, name: str, args: CommArgs | None, role: Rol
 
 
 def _since(bars: Bars, zero: int) -> Bars:
-    return Bars(bars.start - zero, bars.end - zero, bars.name, bars.count, bars.busy)
+    return replace(bars, start=bars.start - zero, end=bars.end - zero)

@@ -39,9 +39,6 @@ from traceops.report.tables import BlockingCallRow, CopyRow, KernelRow
 from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import ended_cupti, manifest_ranks
 
-# What the average rank runs in a step, and the steps without the profiler: what comparing two runs needs.
-
-
 MOST_ROWS = 500  # of kernels, and of operators
 
 
@@ -278,9 +275,6 @@ def _experts_row(run: CrossRank, own: Experts) -> ExpertsRow:
     )
 
 
-# How much a run gets done a second: samples, tokens, floating point operations.
-
-
 _TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  # fp32 may run as tf32
 
 
@@ -469,8 +463,9 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
-    """Of the rank that stands for all; None where none is, or no trace has shapes and nothing is found."""
-    if (judged := _judged(run)) is None or (not judged[1].has_shapes and not judged[1].losses):
+    """Of the rank that stands for all; None where none is, or nothing is known of what its kernels do."""
+    judged = _judged(run)
+    if judged is None or not (judged[1].has_shapes or judged[1].losses or judged[1].known_ns):
         return None
     return _compute_rows(*judged)
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import overall_busbw
@@ -139,19 +140,14 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return stored(sum(known)) if known and len(known) == len(values) else None
 
 
-# The rows of a run's memory.
-
-
 MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
 
 
 def memory_rows(
     uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot], recorded: tuple[int, StepMemory] | None
 ) -> MemoryRows | None:
-    """None where no rank told more than its peaks, which are in the table of ranks.
-
-    recorded: the rank whose trace has memory events, and what they say.
-    """
+    """None where no rank told more than its peaks, which are in the table of ranks. recorded: the rank whose trace has
+    memory events, and what they say."""
     if not any(len(use.looks) or use.held for use in uses) and not snapshots and recorded is None:
         return None
     return MemoryRows(
@@ -233,7 +229,6 @@ def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None
 
 
 # A flame graph a rank, from looks at its host: a file for https://www.speedscope.app.
-
 
 _RUNNER = (
     "/traceops/capture/as_script.py",
@@ -460,6 +455,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
                     median_ms=_rounded(median(known)),
                     most_ms=_rounded(float(known.max())),
                     recorded=bool(np.count_nonzero(~run.timed[begin : begin + size])),
+                    mean_ms=_rounded(float(known.mean())) if run.by_turns and size > 1 else UNSET,
                 )
 
 

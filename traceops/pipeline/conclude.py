@@ -44,11 +44,9 @@ class NoEventsError(InputError):
 def conclude(
     found: Discovery, ranks: Sequence[RankSummary], failed: Sequence[tuple[str, str]], evidence: Sequence[str] = ()
 ) -> Analysis:
-    """What is found in ranks in order, and in the files that `failed` with what is wrong with them.
-
-    evidence: files besides those of the run folder that tell of its machines.
-    Raises NoEventsError where no rank has an event, InputError where a file of `evidence` is of no use.
-    """
+    """What is found in ranks in order, and in the files that `failed` with what is wrong with them. evidence: files
+    besides those of the run folder that tell of its machines. Raises NoEventsError where no rank has an event,
+    InputError where a file of `evidence` is of no use."""
     usable = [summary for summary in ranks if summary.event_count]
     problems = [*found.problems, *failed]
     problems += [(s.path, "; ".join(s.damage) or "it holds no events") for s in ranks if not s.event_count]

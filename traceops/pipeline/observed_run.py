@@ -34,9 +34,6 @@ if TYPE_CHECKING:  # what reads light windows and recordings of memory is loaded
     from traceops.measure.step_memory import StepMemory
     from traceops.traces.memory_snapshot import DeviceSnapshot
 
-# What the recorded steps of a run held, from the memory events in the trace of one rank.
-
-
 _MOST_TRIED = 2  # ranks, where the first has none
 
 
@@ -175,10 +172,8 @@ def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot
 
 
 def snapshots_of(root: str, uses: Sequence[MemoryUse], notes: list[str] | None = None) -> dict[int, DeviceSnapshot]:
-    """Memory snapshots that a local run kept: of the ranks that held most and least, and of some that grow.
-
-    notes: gets what is wrong with those that cannot be read.
-    """
+    """Memory snapshots that a local run kept: of the ranks that held most and least, and of some that grow. notes: gets
+    what is wrong with those that cannot be read."""
     if is_remote(root) or not uses:
         return {}
     from traceops.traces.memory_snapshot import read_snapshot

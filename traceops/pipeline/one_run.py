@@ -16,8 +16,6 @@ from traceops.rules.inputs import OtherSteps
 from traceops.traces.run_manifest import RecordedSteps
 from traceops.traces.windows import trace_stem
 
-# Whether the ranks of a capture recorded the same steps; those of which none is the others' are left out.
-
 
 def with_same_steps(
     ranks: Sequence[RankSummary], recorded: Mapping[str, RecordedSteps]

@@ -214,10 +214,8 @@ def without_profiler_ms(
     manifest: dict[str, Any], window: Collection[int], whole: WholeRun | None, plain: PlainStep | None
 ) -> float | None:
     """The step without the profiler that is told everywhere, ms: the typical one of the whole run, where that is known.
-
     Of steps before the first window where torch's profiler slows those behind it, and of those right before a window
-    that was asked for later. manifest: of this window.
-    """
+    that was asked for later. manifest: of this window."""
     told = manifest.get("unprofiled_step_ms")
     known = float(told) if isinstance(told, (int, float)) and is_step_time(told) else None
     if whole is None or asked_for_later(manifest, window):

@@ -19,11 +19,9 @@ _CLOSE = 0.01  # values within 1 % of each other have no worst one
 
 
 class Cell(Struct, frozen=True):
-    """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace.
-
-    `href`: a page beside this one, quoted, beginning with './'. `value`: the number that a text with a unit stands for,
-    by which tables are sorted. part: percent of the cell that a bar of `colour` takes.
-    """
+    """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace. `href`: a page
+    beside this one, quoted, beginning with './'. `value`: the number that a text with a unit stands for, by which
+    tables are sorted. part: percent of the cell that a bar of `colour` takes."""
 
     text: str
     title: str = ""
@@ -40,11 +38,9 @@ _WORST = ("worst in this column", "worst")  # title and css
 
 
 class Column(Struct, frozen=True):
-    """How a field of the rows is shown: an attribute of theirs, or a key where they are mappings.
-
-    `worst` marks the highest or lowest value over the rows, if they lie more than `apart` apart;
-    `make` replaces the number by a cell of its own.
-    """
+    """How a field of the rows is shown: an attribute of theirs, or a key where they are mappings. `worst` marks the
+    highest or lowest value over the rows, if they lie more than `apart` apart; `make` replaces the number by a cell of
+    its own."""
 
     key: str
     label: str
@@ -87,12 +83,9 @@ def build_table(
     total: int | None = None,
     rest_in: str = "",
 ) -> Table:
-    """Cells for `rows`; the same number of decimals down a column.
-
-    `summarize`: the rows that least, median and most below the table are taken over, none if empty. `most`: of more
-    rows the first ones are shown, and the note says how many others `file` has, or else `rest_in`. total: how many
-    there are, where `rows` are not all.
-    """
+    """Cells for `rows`; the same number of decimals down a column. `summarize`: the rows that least, median and most
+    below the table are taken over, none if empty. `most`: of more rows the first ones are shown, and the note says how
+    many others `file` has, or else `rest_in`. total: how many there are, where `rows` are not all."""
     total, rows = total or len(rows), rows[:most]
     if total > len(rows):
         note = f"{total - len(rows)} more in {file or rest_in}."
@@ -121,12 +114,9 @@ def table_of(
     most: int | None = None,
     total: int | None = None,
 ) -> Table:
-    """The table that words/tables.ini declares as [`kind`], of these rows.
-
-    make: the cells of a field, where they are not its value. columns: those that stand in place of a field of theirs,
-    and the others where '*' is. without: fields that are left out. apart: as `Column` takes it, by field. facts: what
-    else its texts name.
-    """
+    """The table that words/tables.ini declares as [`kind`], of these rows. make: the cells of a field, where they are
+    not its value. columns: those that stand in place of a field of theirs, and the others where '*' is. without: fields
+    that are left out. apart: as `Column` takes it, by field. facts: what else its texts name."""
     declared = sections("tables")[kind]
     known = {name: getattr(words, name) for name in ("per", "the", "a", "noun", "rate", "heading")}
     known |= {"Noun": words.noun.capitalize(), **(facts or {})}

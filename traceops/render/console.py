@@ -43,10 +43,8 @@ _LEAST_TABLE = 60  # below that rich cuts numbers and leaves columns out
 
 
 class WrappedPrinter:
-    """Prints lines broken at words, for people who read a job's log.
-
-    widths: a line is at least and at most so wide, whatever the terminal is.
-    """
+    """Prints lines broken at words, for people who read a job's log. widths: a line is at least and at most so wide,
+    whatever the terminal is."""
 
     def __init__(self, file: TextIO, widths: tuple[int, int]) -> None:
         least, most = widths

@@ -16,9 +16,6 @@ from traceops.core.findings import Check, Confidence, Finding
 from traceops.core.words import STEP, StepWords
 from traceops.render.cells import Cell, Table
 
-# How sure a finding is, in words.
-
-
 SURE: dict[Confidence, str] = {
     "high": "High",
     "medium": "Medium: likely; check it before you act",
@@ -100,10 +97,8 @@ Words: TypeAlias = str | Span
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A paragraph. look: 'soft' for what explains a figure, else a class of the page's style sheet.
-
-    indent: columns of the first line and of the further ones, on a terminal.
-    """
+    """A paragraph. look: 'soft' for what explains a figure, else a class of the page's style sheet. indent: columns of
+    the first line and of the further ones, on a terminal."""
 
     kind: ClassVar[str] = "text"
     spans: tuple[Span, ...]
@@ -173,9 +168,7 @@ class StepTimeline(msgspec.Struct, frozen=True):
 
 class FindingBlock(msgspec.Struct, frozen=True):
     """A finding with its evidence. id: where links find it. proof: the section that shows it, ("Steps", "#steps").
-
-    place: step and rank at which the page's timeline shows it, None without one. words: for what its times are of.
-    """
+    place: step and rank at which the page's timeline shows it, None without one. words: for what its times are of."""
 
     kind: ClassVar[str] = "finding"
     finding: Finding
@@ -205,10 +198,8 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a reader needs first: short lines under labels (where, why, what to do), and what it costs as bars.
-
-    note: what the bars rest on.
-    """
+    """What a reader needs first: short lines under labels (where, why, what to do), and what it costs as bars. note:
+    what the bars rest on."""
 
     kind: ClassVar[str] = "answer"
     lines: tuple[tuple[str, tuple[Block, ...]], ...]
@@ -268,10 +259,8 @@ Block: TypeAlias = (
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part under a heading; `nav` is its name in the list of sections, the heading if empty.
-
-    brief: what a reader sees of it while it is closed; None where it is always open. open: whether it is at first.
-    """
+    """A part under a heading; `nav` is its name in the list of sections, the heading if empty. brief: what a reader
+    sees of it while it is closed; None where it is always open. open: whether it is at first."""
 
     id: str
     heading: str
@@ -289,12 +278,9 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """All that is said of one run, hang, machine or comparison.
-
-    title: of the window. heading, command: what it is about and who says so (``traceops analyze``). intro: blocks
-    between the verdict and the list of sections. footer: what comes last. styles, scripts: files in templates/.
-    files: written beside the page.
-    """
+    """All that is said of one run, hang, machine or comparison. title: of the window. heading, command: what it is
+    about and who says so (``traceops analyze``). intro: blocks between the verdict and the list of sections. footer:
+    what comes last. styles, scripts: files in templates/. files: written beside the page."""
 
     title: str
     heading: tuple[Span, ...]

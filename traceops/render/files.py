@@ -25,11 +25,9 @@ FLAMES = "flame.rank_*.speedscope.json"
 def write_report(
     report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "none"
 ) -> list[Path]:
-    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
-
-    Files of an earlier report in the folder that this one does not have are removed, others are left.
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written. Files of an
+    earlier report in the folder that this one does not have are removed, others are left. Raises InputError where the
+    folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "json" in formats:
         contents["report.json"] = json_document(document_of(report))
@@ -68,11 +66,9 @@ def write_diagnosis(
 
 
 def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path) -> list[Path]:
-    """Write texts (in UTF-8) and bytes by file name: all of them, or the folder stays as it was.
-
-    What else is in `own` is of an earlier report and goes. Returns the paths written. Raises InputError where the
-    folder cannot be written to, or another process keeps writing to it.
-    """
+    """Write texts (in UTF-8) and bytes by file name: all of them, or the folder stays as it was. What else is in `own`
+    is of an earlier report and goes. Returns the paths written. Raises InputError where the folder cannot be written
+    to, or another process keeps writing to it."""
     data = {
         name: content if isinstance(content, bytes) else content.encode("utf-8", "replace")
         for name, content in contents.items()

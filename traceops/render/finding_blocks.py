@@ -19,7 +19,6 @@ from traceops.render.document import Checks, FindingBlock, Items, Place, Section
 
 # The evidence of a finding in lines: its numbers, and the lines of files that it quotes.
 
-
 _MOST_NAME = 40
 _MOST_VALUE = 100
 _MOST_QUOTES = 4
@@ -139,10 +138,8 @@ def findings_section(
     place_of: Callable[[Finding], Place | None] = lambda finding: None,
     words: StepWords = STEP,
 ) -> Section:
-    """All findings, or how many rules are clear and how many could not be judged.
-
-    proof: (name, '#id') of the section that shows a finding. place_of: where the page's timeline shows it.
-    """
+    """All findings, or how many rules are clear and how many could not be judged. proof: (name, '#id') of the section
+    that shows a finding. place_of: where the page's timeline shows it."""
     if findings:
         blocks = [
             replace(finding_block(finding, f"finding-{number}", proof(finding), words), place=place_of(finding))

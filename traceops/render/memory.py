@@ -146,9 +146,6 @@ def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str
     return Table(caption, columns, tuple(tuple(map(Cell, row)) for row in rows))
 
 
-# What tensors held in the recorded steps, by the phases that made and freed it, for the page and the terminal.
-
-
 _MIB_BYTES = 1 << 20
 
 
@@ -188,7 +185,6 @@ def _makers(most: MemoryStepPeak) -> Iterator[tuple[str, ...]]:
 
 
 # Memory snapshots of torch, for people at a terminal.
-
 
 _PLACES = 12  # shown
 _BARS, _BAR = 12, 16  # of memory over time: rows, and characters of the longest
@@ -305,9 +301,7 @@ _WORTH = 0.02  # share of what tensors hold that a line has at least
 
 def describe_ran_out(found: RanOut, phase: str | None = None, *, named: bool = False) -> list[Block]:
     """What tensors held, by kind and, where a history was recorded, by line; what was free, and why it was no use.
-
-    phase: of the step, where a stack tells. named: the rank is, because no sentence before has done so.
-    """
+    phase: of the step, where a stack tells. named: the rank is, because no sentence before has done so."""
     limit = gib_text(found.total) if found.limited else None
     kept = [f"{gib_text(found.held[name])} {_NAMES[name]}" for name in _KEPT_KINDS if found.held.get(name)]
     what = phrases(

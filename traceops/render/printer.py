@@ -15,7 +15,6 @@ from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, printable
 
 # Tables as lines of text no wider than a terminal.
 
-
 GAP = "  "  # between columns
 _PIECES = re.compile(r"[^\s_:,/<>(]*[\s_:,/<>(]+|[^\s_:,/<>(]+")
 _LEAST_BAR = 4

@@ -66,7 +66,7 @@ class DetailStep(Struct, frozen=True):
 
 
 class Detail(Struct, frozen=True):
-    """All recorded steps of the ranks shown. aligned: their clocks could be compared."""
+    """The longest step of the ranks shown, and as many others as fit a page. aligned: their clocks are comparable."""
 
     names: tuple[str, ...]
     steps: tuple[DetailStep, ...]
@@ -91,11 +91,9 @@ _spent_ms = attrgetter(*(f"{bucket}_ms" for bucket in BUCKETS))
 
 
 def alike_ranks(rows: Sequence[RankRow], most: int = MOST_KINDS) -> tuple[Alike, ...]:
-    """The ranks by kind, the largest kind first, at most so many: from `APART_PCT` apart, or as far as that takes.
-
-    Two ranks are as far apart as the time that one spends in other buckets of the ledger than the other, in percent of
-    the median step. Every rank is in one kind; what is not known counts as no time.
-    """
+    """The ranks by kind, the largest kind first, at most so many: from `APART_PCT` apart, or as far as that takes. Two
+    ranks are as far apart as the time that one spends in other buckets of the ledger than the other, in percent of the
+    median step. Every rank is in one kind; what is not known counts as no time."""
     return alike_spent({row.rank: [ms or 0.0 for ms in _spent_ms(row)] for row in rows}, most)
 
 

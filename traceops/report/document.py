@@ -48,7 +48,6 @@ def to_json_object(report: Report) -> dict[str, Any]:
 
 # Reading report.json back, of this schema version and of earlier ones.
 
-
 # Parts of a report with words that somebody else wrote: the others are numbers and names of kernels.
 WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
 
@@ -75,11 +74,9 @@ WANTED = "report.json of traceops"
 
 
 def report_of(value: Any, path: str, wanted: str = WANTED) -> ReportDocument:
-    """The report of a decoded report.json, which came from `path`; `wanted` is what it is said not to be.
-
-    Raises InputError saying what is wrong with it.
-    Keys that this version does not know are left out, those that it misses are at their defaults.
-    """
+    """The report of a decoded report.json, which came from `path`; `wanted` is what it is said not to be. Raises
+    InputError saying what is wrong with it. Keys that this version does not know are left out, those that it misses are
+    at their defaults."""
     version = value.get("schema_version") if isinstance(value, dict) else None
     if isinstance(version, int) and version not in READABLE_VERSIONS:
         raise FileError(

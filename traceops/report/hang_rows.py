@@ -18,10 +18,8 @@ _ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "
 
 
 class RankGroup(Struct, frozen=True):
-    """Ranks that are in the same state. differ: field of RankStatus -> the several values, where they differ.
-
-    root: which of the diagnosis' roots they belong to, counted from 0; None for ranks that only wait.
-    """
+    """Ranks that are in the same state. differ: field of RankStatus -> the several values, where they differ. root:
+    which of the diagnosis' roots they belong to, counted from 0; None for ranks that only wait."""
 
     ranks: tuple[int, ...]
     first: RankStatus

@@ -9,7 +9,6 @@ from msgspec import Meta
 
 # Numbers as a report holds them. A file is from anybody, so what sums and squares cannot hold is not read.
 
-
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -168,7 +167,6 @@ class PassRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Rows of a report that several ranks fill together: collectives, roles, pipelines, experts, what-ifs, links.
-
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "forward_only", "other"]
 RoleName = Literal["data", "shard", "tensor", "context", "pipeline", "expert", "unknown"]

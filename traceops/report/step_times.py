@@ -108,9 +108,6 @@ class StepKindsRow(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-# What a report holds of the undisturbed step: the light window, brought to the time of a step without recording.
-
-
 class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's undisturbed step, ms; the parts add up to it, unless the device is busy for longer."""
 
@@ -190,9 +187,6 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
         return self.light_ms >= SLOWED * self.step_ms
 
 
-# What a report holds of the whole run: every step, what the odd ones do, where hosts are, what the machine did.
-
-
 class OccasionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Steps unlike the others, for one reason (TO-W001's causes; unknown where nothing shows one)."""
 
@@ -227,6 +221,9 @@ class StepsRow(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: NotNegative
     most_ms: NotNegative
     recorded: Annotated[bool, Meta(description="The profiler was at one of them.")] = False
+    mean_ms: Annotated[
+        NotNegative | msgspec.UnsetType, Meta(description="Of neighbours, where input comes late in every few steps.")
+    ] = msgspec.UNSET
 
 
 class OwnProfilerRow(msgspec.Struct, frozen=True, kw_only=True):

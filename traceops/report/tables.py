@@ -160,7 +160,6 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
 
 # The tables beside a report.json, read back from their CSV files.
 
-
 _ROWS: dict[str, type[msgspec.Struct]] = {
     "lateness": LatenessRow,
     "arrivals": ArrivalRow,

@@ -11,7 +11,6 @@ import numpy as np
 # Control characters that JSON need not escape, and that steer a terminal all the same.
 _LATE_CONTROL = re.compile(b"\x7f|\xc2[\x80-\x9f]")
 
-
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 

@@ -298,7 +298,6 @@ def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collectiv
 
 # TO-C003: GPUs whose data goes through their hosts, as gloo moves it.
 
-
 THROUGH_HOST = described("bandwidth", "TO-C003")
 THROUGH_HOST_RULES = (THROUGH_HOST,)
 

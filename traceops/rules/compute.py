@@ -69,11 +69,12 @@ class KernelLoss(KernelClaim, frozen=True, kw_only=True):
 
 
 class ImpossibleSpeed(KernelClaim, frozen=True, kw_only=True):
-    """An operator that the trace has faster than its GPU can be, by this factor."""
+    """An operator that the trace has faster than its GPU can be, by this factor; unnamed: than any can."""
 
     operator: str
     does: str
     factor: float
+    unnamed: bool = False
 
 
 class BelowAttainable(KernelClaim, frozen=True, kw_only=True):
@@ -126,15 +127,18 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = _as_shown(computes[rank], inputs.run.times_of(rank))
-    losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
+    known = compute.rates != "assumed"
+    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
+    found = _findings(compute, rank, inputs) if known else []
+    verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
+    rated = not why or compute.impossible or (known and compute.efficiency is not None)
+    return [*verdicts, _speed(compute, rank, found) if rated else SPEED.not_evaluated(why)]
+
+
+def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
     timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
-    found = [one for loss in losses if (one := _finding(loss, compute, rank, inputs.run, timed)) is not None]
-    if why := why_unrated(compute):
-        found = [] if compute.rates == "assumed" else found
-        return [_verdict(rule, found, rule.not_evaluated(why)) for rule in RULES]
-    clear = reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
-    verdicts = [_verdict(rule, found, rule.clear(clear)) for rule in RULES[:-1]]
-    return [*verdicts, _speed(compute, rank, found)]
+    losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
+    return [one for loss in losses if (one := _finding(loss, compute, rank, inputs.run, timed)) is not None]
 
 
 def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:
@@ -202,7 +206,16 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
         impact_ms=stored(saved) if compute.bound != "host" else None,
         cause=loss.cause,
     )
-    return replace(found, advice=claim.part("autocast_fp16")) if claim.half == "fp16" else found
+    special = _special_advice(loss, claim)
+    return found if special is None else replace(found, advice=claim.part(special))
+
+
+def _special_advice(loss: Loss, claim: KernelLoss) -> str | None:
+    """The key of an advice that fits better than the cause's own."""
+    if claim.half == "fp16":
+        return "autocast_fp16"
+    convolves = loss.operators and all("conv" in name for name in loss.operators)
+    return "tf32_convolutions" if loss.cause == "float32_products" and convolves else None
 
 
 def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
@@ -300,12 +313,14 @@ def _is_certain(loss: Loss, compute: RankCompute) -> bool:
     return compute.bound == "device" and loss.step_after_ns[1] < BOUNDS.shorter * compute.device_ns
 
 
-def _impossible(one: Impossible, rank: int) -> Finding:
+def _impossible(one: Impossible, rank: int, unnamed: bool) -> Finding:
     """An operator that the trace has faster than its GPU can be."""
     return SPEED.finding(
         "warning",
         "high",
-        ImpossibleSpeed(operator=one.name, does="moves" if one.moves else "computes", factor=one.times),
+        ImpossibleSpeed(
+            operator=one.name, does="moves" if one.moves else "computes", factor=one.times, unnamed=unnamed
+        ),
         [Evidence(Fact.PEAK_PCT, stored(100 * one.times), "%", threshold=100.0, rank=rank, subject=one.name)],
         impact_ms=None,
         cause="impossible_speed",
@@ -314,11 +329,13 @@ def _impossible(one: Impossible, rank: int) -> Finding:
 
 def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict:
     if compute.impossible:
-        return SPEED.verdict(*(_impossible(one, rank) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
+        unnamed = compute.rates == "assumed"
+        return SPEED.verdict(*(_impossible(one, rank, unnamed) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
     if compute.efficiency is None:
         return SPEED.not_evaluated(reason("compute", "unknown_work"))
     pct = 100 * compute.efficiency
-    if pct >= BOUNDS.attainable_pct or found:
+    explained = any(one.severity != "info" for one in found)
+    if pct >= BOUNDS.attainable_pct or explained:
         return SPEED.clear(reason("compute", "speed", pct=pct))
     known = [one for one in compute.unpacked().operators if one.attainable_ns >= 0]
     slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]

@@ -121,9 +121,6 @@ def _held_up_in(found: Finding, other: Finding) -> bool:
     return (other.impact_ms or 0.0) >= _SAME_STEPS * (found.impact_ms or 0.0) > 0
 
 
-# What the rules say in the end: findings in order, and one check for each rule.
-
-
 _FABRIC = {rule.id for rule in fabric.RULES}
 _UNJUDGED: dict[Unjudged, str] = {
     "planned": "not judged by this version of traceops",

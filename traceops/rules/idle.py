@@ -49,7 +49,6 @@ from traceops.rules.shared import IMPACT_BOUNDS
 
 # TO-I002 beside ranks that are late: loading that they hide, and loading of the ranks that are not.
 
-
 _ALSO = 0.5  # of the rank that loads longest: from there on a rank is named beside it
 
 
@@ -148,7 +147,6 @@ def hidden_loading(
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
 
-
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
 
@@ -171,10 +169,8 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 
 # TO-I003 where autograd's anomaly detection is on: it makes the host wait behind each function of backward.
 
-
 ANOMALY = "anomaly_detection"
 _LEAST = 3.0  # reads a step: of fewer functions nobody's step is long
-
 
 _LITTLE_MBS = 1.0
 

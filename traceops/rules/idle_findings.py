@@ -35,9 +35,6 @@ from traceops.rules.idle_time import (
 )
 from traceops.rules.inputs import Inputs
 
-# Whether it is the optimizer's step that keeps a host from launching, and what to do about that.
-
-
 _REGION = "Optimizer.step#"  # as torch names it
 _LEAST_OF_STEP = 0.25
 
@@ -57,7 +54,6 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 
 # TO-I001 where the host does few long things, not many short ones: what, and that more work a launch is no cure.
-
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"

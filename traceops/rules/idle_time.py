@@ -260,9 +260,6 @@ def unknown_pct(ranks: Sequence[RankTimes]) -> float:
     return max((times.share_pct("idle_unknown") or 0.0 for times in ranks), default=0.0)
 
 
-# What of a host's lateness may be the profiler's own, where no step was timed without it.
-
-
 _MOST = 0.5  # of the lateness
 
 
@@ -305,9 +302,6 @@ def may_be_recording(run: CrossRank, worst: Idle) -> str:
     return reason("idle", "recording", part=part, **numbers)
 
 
-# What a rank waits for input without the profiler, where input comes late in every few steps.
-
-
 _LEAST_LOOKS = 20  # at a host that waits for input
 
 
@@ -344,7 +338,6 @@ def _beyond(one: Idle, in_time_ms: float) -> Idle:
 
 
 # What TO-I002 says of data loading: the time in it, and how many workers would load in time.
-
 
 _AS_SLOW = 0.5  # of the step
 
@@ -408,9 +401,6 @@ def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[i
     if (slowest := slowest_other(run.loading_ms, ranks)) is None or slowest[1] < _AS_SLOW * step_ms:
         return None
     return slowest[0], min(slowest[1], step_ms)
-
-
-# Whether a rank that waits for its next batch waits for its loader's workers, or for a core of its own.
 
 
 class NextBatch(Struct, frozen=True):

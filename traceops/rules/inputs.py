@@ -23,8 +23,6 @@ from traceops.traces.discover import Discovery
 from traceops.traces.observed import Observed
 from traceops.traces.source import is_remote
 
-# What is not judged of incomplete traces: what one has lost looks like idle time, and as if its peers waited.
-
 
 def why_incomplete(ranks: Iterable[RankTimes]) -> str:
     """Why these ranks cannot be judged together; empty where each trace is whole, or nearly."""

@@ -15,8 +15,6 @@ from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.rules.inputs import Inputs
 
-# What is claimed of memory; words/memory.ini has the sentences. Sizes in bytes.
-
 
 class MemoryClaim(Claim, frozen=True):
     family = "memory"
@@ -88,9 +86,7 @@ class AsksDriver(MemoryClaim, frozen=True, kw_only=True):
 
 # TO-M004 and TO-M005: how torch's allocator gets on with the memory that a run needs.
 
-
 UNUSED = described("memory", "TO-M004")
-
 
 ASKS_DRIVER = described("memory", "TO-M005")
 

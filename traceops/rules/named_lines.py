@@ -92,9 +92,6 @@ def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding
     return found if severity is None else replace(found, severity=severity, confidence="medium")
 
 
-# What a late rank's own process does in most steps beside the program: compile again, or collect garbage.
-
-
 _PER_STEP_AND_RANK = "ms/step and rank"  # a unit
 _IN_THESE_STEPS = "ms in these steps"  # a unit
 _DOES = {"recompilation": Fact.COMPILING_AGAIN, "garbage_collection": Fact.COLLECTING_GARBAGE}
@@ -293,10 +290,6 @@ _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     EXPOSED_COPIES.id: lambda one: bool(one.place.text and _COPIES.search(one.place.text)),
     BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),
 }
-
-
-# Adds to findings about a host the function that it is in, where traces with stacks show one and samples do not.
-
 
 _LEAST_SHARE = 0.2  # of the idle time that a finding is about
 

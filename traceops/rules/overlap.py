@@ -36,7 +36,6 @@ from traceops.rules.shared import (
 
 # TO-O002: collectives that are too small for their link, or more than their bytes need.
 
-
 SMALL_COLLECTIVES = described("overlap", "TO-O002")
 
 _SMALL_BYTES = 4_000_000
@@ -340,9 +339,6 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
             impact_ms=stored(gain.ms),
         )
     )
-
-
-# How much of a transfer that the ranks' own cores do may be waiting for a core.
 
 
 def waited_pct(inputs: Inputs) -> float:

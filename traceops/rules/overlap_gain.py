@@ -200,9 +200,6 @@ def gain_evidence(gain: Gain, words: StepWords) -> tuple[Evidence, ...]:
     return (Evidence(Fact.SAVED_WITHOUT_IT, stored(gain.ms), words.unit("ms")), *best) if gain.replayed else ()
 
 
-# Which step exposed transfer is a part of: the recorded one, or the one without the profiler where that is known.
-
-
 _UNMATCHED = 0.2  # of the exposed communication of a light window: beyond that it does not tell transfer from waiting
 _IN_TIME_PCT = 3.0  # of the step: a device that is idle for less does not wait for its host
 
@@ -271,7 +268,6 @@ def _tells(undisturbed: Undisturbed, run: CrossRank) -> bool:
 
 # Gradients in more calls than their bytes need: said where the run's own calls show what a call costs.
 
-
 _FIXED_SHARE = 0.5  # of the calls' time: from here on calls cost more than bytes
 _FEWER = 2  # times as many calls as the largest size needs: less is no trouble of the buckets
 _SEVERAL = 8  # calls a step: fewer of them are nobody's small buckets
@@ -334,7 +330,6 @@ def calls_of(run: CrossRank, exposed_ms: float) -> Calls | None:
 
 
 # What TO-O001 says of the collectives that carry it: how many they are, where in the step, and in how many passes.
-
 
 MANY = 20  # small collectives a step
 

@@ -76,9 +76,6 @@ def waited_for_ms(undisturbed: Undisturbed, rank: int) -> float | None:
     return float(np.mean(others)) if others and undisturbed.of(rank) is not None else None
 
 
-# What of a rank's time is waiting for a core.
-
-
 def core_wait_ms(inputs: Inputs, rank: int) -> float:
     """What a rank's main thread waits for a core, ms per step, because its cores are fuller than its peers'; else 0."""
     use = next((one for one in inputs.machine if one.rank == rank), None)

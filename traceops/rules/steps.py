@@ -62,7 +62,6 @@ class LongSteps(Claim, frozen=True, kw_only=True):
 
 # TO-T001 where a long step loads kernels, or starts a communicator: that comes once in a process.
 
-
 FIRST_USE = "first_use"
 ALLOCATES = "allocation"
 _MOST_OF_REGION = 0.5  # of what the region takes longer
@@ -100,7 +99,6 @@ def step_ms(run: CrossRank, number: int) -> float:
 
 
 # TO-T001 where a rank waits for a core in the long steps, by what it told of its recorded steps.
-
 
 CAUSE = "shared_cores"
 _MOST_OF_IT = 0.5  # of what the steps take longer
@@ -184,9 +182,6 @@ def _beyond_usual(steps: list[float], like: list[bool]) -> float:
     usual = [ms for ms, typical in zip(steps, like, strict=True) if typical]
     mean = float(np.mean(usual)) if usual else 0.0
     return sum(ms - mean for ms, typical in zip(steps, like, strict=True) if not typical)
-
-
-# Whether another optimizer, which is within some steps only, is why recorded steps take longer, and how much of it.
 
 
 _NOT_ITS = ("comm_wait", "idle_input")  # what no optimizer's work grows

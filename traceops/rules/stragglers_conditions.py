@@ -38,7 +38,6 @@ VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
 FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
 
-
 _MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
 _ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound
 _LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody

@@ -39,8 +39,6 @@ from traceops.rules.stragglers_conditions import (
     uncertain,
 )
 
-# What the light window leaves of a rank whose host is late in the recorded steps.
-
 
 def waited_for(straggler: Straggler, undisturbed: Undisturbed) -> bool:
     """Whether the others wait for it without the profiler as well, or nobody can tell."""

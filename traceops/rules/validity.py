@@ -27,7 +27,6 @@ from traceops.traces.run_manifest import capture_failures
 
 # TO-V007: traces that contradict each other, their names or run.json, and are used all the same.
 
-
 CONTRADICTIONS = described("validity", "TO-V007")
 RULES = (CONTRADICTIONS,)
 
@@ -59,7 +58,6 @@ def _name(path: str) -> str:
 
 
 # TO-V003: ranks that cover different steps.
-
 
 _ENDED_EARLY = "ended_early"
 UNEVEN_STEPS = described("validity", "TO-V003")
@@ -120,7 +118,6 @@ def _span(steps: set[int]) -> str:
 
 
 # TO-V010: traces without a complete step, and what would record one.
-
 
 NO_WHOLE_STEP = described("validity", "TO-V010")
 _MUCH_LONGER = 1.5  # times the window: the recording, of which the rest is no part of any number

@@ -32,12 +32,9 @@ class FoundRuns(Struct, frozen=True):
 
 
 def find_runs(paths: Sequence[str]) -> FoundRuns:
-    """The runs behind the arguments of a command: a run, a folder of runs, patterns, remote paths.
-
-    A folder with run.json is one run. In any other, each folder below it with run.json is one, and each direct
-    subfolder with traces and no run.json anywhere, if any other run is there. Raises InputError for a pattern that
-    matches nothing.
-    """
+    """The runs behind the arguments of a command: a run, a folder of runs, patterns, remote paths. A folder with
+    run.json is one run. In any other, each folder below it with run.json is one, and each direct subfolder with traces
+    and no run.json anywhere, if any other run is there. Raises InputError for a pattern that matches nothing."""
     found: list[str] = []
     for path in paths:
         found += [run for one in _expanded(path) for run in _runs_in(one)]

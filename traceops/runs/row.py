@@ -19,7 +19,6 @@ from traceops.report.step_times import Ledger
 
 # One row a run: what runs.json, runs.csv and the table of several runs hold.
 
-
 RUNS_VERSION = 1
 
 

@@ -28,9 +28,6 @@ from traceops.report.tables import KernelRow
 from traceops.runs.row import RunRow, row_of
 from traceops.runs.scale_table import TableRow
 
-# How a training scales: what scale.json holds.
-
-
 SCALE_VERSION = 1
 ScalingKind = Literal["weak", "strong", "mixed", "unknown"]
 Gain = Literal["good", "diminishing", "poor", "none"]
@@ -127,7 +124,6 @@ class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 # A step of DDP on several GPUs of one host, predicted from one GPU, whose trace has no collective to replay.
 
-
 _GPUS_A_HOST = 8
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "bf16-params": 2, "fp64": 8}  # of a parameter
 _BUCKET_MB = 25.0  # torch's, and the built-in training's on GPUs
@@ -180,15 +176,10 @@ def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> 
     return float(count * each) if isinstance(count, int) and count > 0 and each is not None else None
 
 
-# What sizes that were measured tell of one that was not, without traces.
-
-
 def trend_rate(measured: Sequence[tuple[int, float]], ranks: int) -> float:
-    """Samples a second of `ranks` ranks, from (ranks, samples a second) of two sizes or more, ascending.
-
-    What a rank gets done is taken as a power of the ranks: the slope is least squares' over all sizes, in logarithms,
-    and it goes on from the largest. On public tables the error is in docs/runs.md. Raises ValueError for one size.
-    """
+    """Samples a second of `ranks` ranks, from (ranks, samples a second) of two sizes or more, ascending. What a rank
+    gets done is taken as a power of the ranks: the slope is least squares' over all sizes, in logarithms, and it goes
+    on from the largest. On public tables the error is in docs/runs.md. Raises ValueError for one size."""
     if len(measured) < 2:
         raise ValueError("a trend needs two sizes")
     sizes = [math.log(n) for n, _ in measured]
@@ -198,7 +189,6 @@ def trend_rate(measured: Sequence[tuple[int, float]], ranks: int) -> float:
 
 
 # The runs that a scaling is made of, and which of them are none of one training.
-
 
 # step with so many times as many ranks, and so many times as much work of a rank, over the measured one
 Replay = Callable[[float, float], float]
@@ -212,9 +202,7 @@ _MODEL = (
 
 class MeasuredRun(Struct, frozen=True):
     """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold.
-
-    fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch.
-    """
+    fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch."""
 
     name: str
     path: str

@@ -102,9 +102,6 @@ def _axis(text: str, flag: str, of_script: bool) -> SweepAxis:
     return SweepAxis(key.strip(), values, of_script)
 
 
-# What a sweep has done and found: trials.json in its folder, and sweep.json beside its reports.
-
-
 SWEEP_VERSION = 1
 TRIALS = "trials.json"
 TrialStatus = Literal["finished", "failed", "hung"]
@@ -185,7 +182,6 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The order in which the combinations of a sweep are trained; trains nothing itself.
-
 
 _MOST_AGAIN = 3  # trainings of each of the two best, where none were asked for
 Attempt = Callable[[int, int], "SweepTrial | None"]  # point, repeat -> what came of it; None: the user ended the sweep
@@ -282,9 +278,6 @@ def _failed(trials: Sequence[SweepTrial], point: int) -> bool:
     return any(trial.point == point and trial.status != "finished" for trial in trials)
 
 
-# What a sweep found: the best combination, and what its steps have less of.
-
-
 _SURE = 0.975  # two-sided, 5 %
 _LAUNCHES_PCT = 4.0  # two launches of one code are less apart [benchmarks/compare/pairs.py]
 _BUSY = "TO-W002"
@@ -358,7 +351,8 @@ def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, ot
 
 
 def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
-    """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats."""
+    """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats.
+    Few trainings may be alike by luck, so their means must also be as far apart as launches alone make them."""
     sides = [
         [t.step_ms if not t.samples_per_s else 1e3 / t.samples_per_s for t in trials if t.point == place and t.step_ms]
         for place in (best, other)
@@ -368,7 +362,8 @@ def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | N
     error = sum(statistics.variance(side) / len(side) for side in sides) ** 0.5
     df = sum(len(side) for side in sides) - 2
     gap = abs(statistics.fmean(sides[0]) - statistics.fmean(sides[1]))
-    return bool(gap > quantile(_SURE, df) * error)
+    least = _LAUNCHES_PCT / 100 * statistics.fmean(sides[0]) / min(map(len, sides)) ** 0.5
+    return bool(gap > max(quantile(_SURE, df) * error, least))
 
 
 def _why(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> tuple[LedgerDifference, ...]:

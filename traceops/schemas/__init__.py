@@ -131,7 +131,6 @@ DOCUMENTS: dict[str, SchemaDocument] = {
     ),
 }  # fmt: skip
 
-
 _URN = "urn:traceops:{}.schema.json"
 
 

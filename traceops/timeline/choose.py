@@ -21,7 +21,6 @@ from traceops.traces.discover import Window
 
 # The few ranks and steps that show one finding: who it names, who suffers, and where it is plainest.
 
-
 _NAME = re.compile(r"(?P<rule>TO-[A-Z]\d{3})(?:[.#](?P<place>[1-9]\d{0,3}))?", re.I)
 _MOST_NAMED = 4
 
@@ -35,12 +34,9 @@ class Around(Struct, frozen=True):
 
 
 def around_finding(name: str, findings: Sequence[Finding], run: CrossRank, present: Collection[int]) -> Around:
-    """The ranks and the step for a finding called as `TO-S001`, or `TO-S001.2` for the second of a rule.
-
-    Ranks: the first few that the finding names, the one that waits longest for them, and the one that waits
-    least, of those `present`. Step: the longest of those it names, else of all.
-    Raises UsageError where there is no such finding.
-    """
+    """The ranks and the step for a finding called as `TO-S001`, or `TO-S001.2` for the second of a rule. Ranks: the
+    first few that the finding names, the one that waits longest for them, and the one that waits least, of those
+    `present`. Step: the longest of those it names, else of all. Raises UsageError where there is no such finding."""
     finding = find_named(name, findings)
     times = {own.summary.rank: own for own in run.ranks}
     lengths: dict[int, int] = defaultdict(int)
@@ -89,9 +85,6 @@ def _wait(run: CrossRank, rank: int, step: int | None) -> int:
             if member == rank and (step is None or summary.step_number(position) == step):
                 total += wait
     return total
-
-
-# What a timeline's file is called: a part of a run has a name of its own, beside the whole one.
 
 
 FILE_NAME = "timeline.pftrace.gz"

@@ -19,7 +19,6 @@ from traceops.timeline.processes import DEVICE_CATEGORIES, TrackNumbers, rank_uu
 
 # The few wire types of protocol buffers that a Perfetto trace needs [protobuf.dev, encoding].
 
-
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _WRAP = 1 << 64
 _double = struct.Struct("<d").pack
@@ -83,10 +82,8 @@ _LONGEST_SHARED = 1 << 17  # annotations kept ready to be written again
 
 
 class Track(Struct, frozen=True):
-    """A row of the timeline: `order` is its place among the children of its parent (0: at the top).
-
-    unit: of a counter's values: 'bytes', 'count', or words such as 'GB/s'; empty for rows of slices.
-    """
+    """A row of the timeline: `order` is its place among the children of its parent (0: at the top). unit: of a
+    counter's values: 'bytes', 'count', or words such as 'GB/s'; empty for rows of slices."""
 
     uuid: int
     parent: int

@@ -8,9 +8,6 @@ import msgspec
 
 from traceops.timeline.reader import WholeEvent
 
-# Keeps the ids of flows and asynchronous events of different ranks apart.
-
-
 _BLOCK_BITS = 32  # ids of a rank; with 2**21 ranks they still are exact in a double
 _COUNTED_FROM = 1 << 31  # ids that are no small number are counted from here
 _ID_KEYS = ("id", "bind_id")
@@ -52,7 +49,6 @@ class Ids:
 
 
 # Numbers of tracks: what is common to all ranks, each rank's, and what lies in it.
-
 
 FINDINGS = 1
 _HOSTS, _RANKS, _ROWS = 1 << 20, 1 << 24, 1 << 32

@@ -59,7 +59,6 @@ from traceops.words.catalogue import texts
 
 # The track on top of the timeline: what traceops found, over the steps it was found in.
 
-
 FINDINGS_PID = 1  # below every rank's
 
 
@@ -262,9 +261,6 @@ def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[S
 
 def _role(run: CrossRank, number: int) -> Role:
     return run.roles.of_collective[number] if number < len(run.roles.of_collective) else "unknown"
-
-
-# How large a timeline will be, before it is written.
 
 
 # Bytes written for a byte of the trace, by the form and whether trace and timeline are gzipped: measured over ddp4,

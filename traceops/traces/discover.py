@@ -55,9 +55,6 @@ from traceops.traces.windows import (
     without_other_runs,
 )
 
-# Which traces of one folder are of one job: in it a rank has one process, and its traces are windows of that one.
-
-
 Process = tuple[str | None, int]  # host, pid
 _CLEAR = 0.5  # times as far from its own job's begin as from the next nearest
 _FAR_NS = 10 * 10**9  # ranks of one job begin within it
@@ -78,10 +75,8 @@ class _Own(Struct, frozen=True):
 def windows_of_jobs(
     files: list[TraceFile], window_in_name: dict[str, int | None], processes: Mapping[str, Process | None]
 ) -> tuple[tuple[Window, ...], list[tuple[str, str]], list[tuple[str, str]]]:
-    """The windows of each job, the newest last; duplicates; and files that may be of another job.
-
-    processes: by path. Where some tell none, and where each rank has one, all traces are of one job.
-    """
+    """The windows of each job, the newest last; duplicates; and files that may be of another job. processes: by path.
+    Where some tell none, and where each rank has one, all traces are of one job."""
     jobs, sure = _jobs(files, processes)
     windows: list[Window] = []
     problems: list[tuple[str, str]] = []
@@ -153,9 +148,6 @@ def _distinct(jobs: list[int]) -> list[int] | None:
     return jobs if len(set(jobs)) == len(jobs) else None
 
 
-# Which traces that name no rank one process wrote, one after the other, under names of its own.
-
-
 _HOST_EVENT = re.compile(
     rb'"ph"\s*:\s*"X"\s*,\s*"cat"\s*:\s*"(?:cpu_op|user_annotation|cuda_runtime|python_function)"[^{}]{0,400}?'
     rb'"pid"\s*:\s*(\d{1,10})'
@@ -172,12 +164,9 @@ def process_of(head: bytes) -> int | None:
 
 
 def with_processes(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, with a process only where several of them are of it.
-
-    Such files name no rank, lie in one folder, have one pid and one name but for its digits (trace_7.json and
-    trace_12.json, by their steps), and each begins behind the end of the one before. Ranks of containers that have one
-    pid record at the same time.
-    """
+    """The candidates, with a process only where several of them are of it. Such files name no rank, lie in one folder,
+    have one pid and one name but for its digits (trace_7.json and trace_12.json, by their steps), and each begins
+    behind the end of the one before. Ranks of containers that have one pid record at the same time."""
     alike: dict[tuple[str, str, int], list[Candidate]] = defaultdict(list)
     for one in candidates:
         if one.process is not None and one.rank_in_name is None and one.rank_inside is None and not one.summarized:
@@ -252,11 +241,9 @@ class Discovery(Struct, frozen=True):
 
 
 def discover(path: str) -> Discovery:
-    """Traces and summaries of traces under a folder, or one such file; local or remote.
-
-    Raises InputError where there is nothing to analyse. Files that look like traces and are empty or
-    no JSON become problems, not errors, as long as one good file is left.
-    """
+    """Traces and summaries of traces under a folder, or one such file; local or remote. Raises InputError where there
+    is nothing to analyse. Files that look like traces and are empty or no JSON become problems, not errors, as long as
+    one good file is left."""
     root, sizes = list_files(path)
     if not is_remote(root) and Path(root, PAIRS).is_file():
         raise InputError(

@@ -80,7 +80,6 @@ def _magnitude(digits: bytes) -> float:
 _ABSENT = msgspec.Raw(b"")
 _RAW = ("Input Dims", "grid", "bytes", "size", "Input type", "Input Strides", "Concrete Inputs")
 
-
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
@@ -130,11 +129,9 @@ class ExactEvent(RawEvent, gc=False):
 
 
 def decode_event(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
-    """One event by itself: `value` is what Python's json made of `text`. None if it is no event.
-
-    Fields that have our types are as in the file; whatever else a tool wrote is taken as it is meant:
-    numbers as strings, fields of odd types left out.
-    """
+    """One event by itself: `value` is what Python's json made of `text`. None if it is no event. Fields that have our
+    types are as in the file; whatever else a tool wrote is taken as it is meant: numbers as strings, fields of odd
+    types left out."""
     try:
         return msgspec.json.decode(text, type=event_type)
     except (msgspec.DecodeError, RecursionError):

@@ -37,7 +37,6 @@ from traceops.traces.scan import ODD
 if TYPE_CHECKING:
     from traceops.traces import _native
 
-
 WIDE = ("index", "ts", "dur", "pid", "tid", "stream", "correlation", "external", "sequence")  # int64
 NARROW = ("name", "cat", "shape", "types", "strides", "concrete")  # int32, numbers of strings
 _LAYOUT = 4  # what the columns hold, as native/events.h has it

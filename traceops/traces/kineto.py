@@ -117,13 +117,9 @@ _MOST_UNREADABLE = 0.01  # of the events: with more of them lost, what is missin
 
 
 def load_trace(path: str, ahead: bool = True) -> RankTrace:
-    """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable.
-
-    `ahead`: a thread reads and unzips meanwhile, which pays where a core is free for it.
-
-    Damage is listed in the result rather than raised: what could be read is used, and said.
-    Raises InputError where the file cannot be opened at all.
-    """
+    """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable. `ahead`: a thread reads and unzips
+    meanwhile, which pays where a core is free for it. Damage is listed in the result rather than raised: what could be
+    read is used, and said. Raises InputError where the file cannot be opened at all."""
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that are all freed by reference count
     try:

@@ -25,12 +25,9 @@ _SLACK = 0.05  # of the time between the two looks at the clocks, and a millisec
 
 
 class LightLog(Struct, frozen=True):
-    """One rank's light window.
-
-    source: 'cupti' or 'torch'. steps, step_ms: the measured steps, and what each took by events on the device. rows: a
-    structured array (`core/rank_files.py`) in order of begin, start and end in Unix ns. mark_bytes: of the copies that
-    mark where a step ends, 0 without. discarded: activities that are missing.
-    """
+    """One rank's light window. source: 'cupti' or 'torch'. steps, step_ms: the measured steps, and what each took by
+    events on the device. rows: a structured array (`core/rank_files.py`) in order of begin, start and end in Unix ns.
+    mark_bytes: of the copies that mark where a step ends, 0 without. discarded: activities that are missing."""
 
     rank: int
     source: str

@@ -22,10 +22,8 @@ _HOST = 0  # as torch numbers kinds of devices
 
 
 class MemoryEvents(Struct, frozen=True):
-    """Of one GPU, in order of time.
-
-    ts: ns, as in Events. tid: the thread. size: bytes, negative where they were freed. held: by all tensors afterwards.
-    """
+    """Of one GPU, in order of time. ts: ns, as in Events. tid: the thread. size: bytes, negative where they were freed.
+    held: by all tensors afterwards."""
 
     device: int
     ts: Int
@@ -54,11 +52,9 @@ class _Event(msgspec.Struct):
 
 
 def read_memory_events(path: str) -> MemoryEvents | None:
-    """Those of the GPU on which tensors held most. Raises InputError where the file cannot be opened.
-
-    None where the trace says that it has none (its beginning is read then), where it is damaged, and where they do
-    not add up to the totals that they tell, to the byte.
-    """
+    """Those of the GPU on which tensors held most. Raises InputError where the file cannot be opened. None where the
+    trace says that it has none (its beginning is read then), where it is damaged, and where they do not add up to the
+    totals that they tell, to the byte."""
     found: list[_Event] = []
     base = 0
     try:

@@ -232,10 +232,8 @@ class Held(Struct, frozen=True):
 
 
 class OverTime(Struct, frozen=True):
-    """Bytes that each place held, a row a moment and a column a place.
-
-    moments: numbers of events; peak: that before which most was held.
-    """
+    """Bytes that each place held, a row a moment and a column a place. moments: numbers of events; peak: that before
+    which most was held."""
 
     places: tuple[str, ...]
     moments: tuple[int, ...]

@@ -89,11 +89,9 @@ class CommArgs(Struct, frozen=True):
 
 
 class Events(Struct, frozen=True, dict=True):
-    """The complete events ("ph": "X") of one trace as equally long columns, in file order.
-
-    `ts` and `dur` are int64 ns since the Unix epoch where the file has `baseTimeNanoseconds`, else
-    since the file's own zero. -1 stands for a missing stream, correlation or tid that is no number.
-    """
+    """The complete events ("ph": "X") of one trace as equally long columns, in file order. `ts` and `dur` are int64 ns
+    since the Unix epoch where the file has `baseTimeNanoseconds`, else since the file's own zero. -1 stands for a
+    missing stream, correlation or tid that is no number."""
 
     index: Int  # position in traceEvents, counting events of every phase
     name: NDArray[np.int32]  # into `names`
@@ -171,11 +169,9 @@ class TraceMeta(Struct, frozen=True):
 
 
 class RankTrace(Struct, frozen=True):
-    """One trace file, read as far as it could be; `damage` says in words what could not.
-
-    incomplete: much is missing, at moments that nobody knows. torch writes one thread behind the other and the
-    device's activity last, as its buffers came: a file that is cut off lacks some of every step.
-    """
+    """One trace file, read as far as it could be; `damage` says in words what could not. incomplete: much is missing,
+    at moments that nobody knows. torch writes one thread behind the other and the device's activity last, as its
+    buffers came: a file that is cut off lacks some of every step."""
 
     path: str
     meta: TraceMeta
@@ -216,6 +212,7 @@ def is_annotation(name: str) -> bool:
     return _ANNOTATION.match(name) is not None
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def collective_of_annotation(name: str, shapes: str) -> CommArgs:
     """What a note named `gloo:all_reduce` with these input shapes says: the elements of its inputs."""
     return CommArgs(op=name.partition(":")[2], elements_in=_elements(shapes))

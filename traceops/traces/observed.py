@@ -27,10 +27,8 @@ T = TypeVar("T")
 
 
 class SampledFrame(Struct, frozen=True):
-    """A line of a program that a host was in; text: what stands there.
-
-    no_grad: whether it is in a block of its function in which torch keeps no gradients.
-    """
+    """A line of a program that a host was in; text: what stands there. no_grad: whether it is in a block of its
+    function in which torch keeps no gradients."""
 
     function: str
     file: str

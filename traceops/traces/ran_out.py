@@ -19,9 +19,7 @@ _MOST = 1 << 62
 
 class RanOut(Struct, frozen=True):
     """Bytes; total is of the device, or what the process allowed itself of it. held: by what it was, {} if not known.
-
-    snapshot: of the device at that moment, None where none was kept or it cannot be read.
-    """
+    snapshot: of the device at that moment, None where none was kept or it cannot be read."""
 
     rank: int
     step: int

@@ -17,7 +17,6 @@ from traceops.traces.source import is_remote, read_whole
 
 # Steps of two kinds, as a WGAN has: what ended steps and what was within some of them only, as run.json tells.
 
-
 _CALL = ".forward"
 
 

@@ -143,10 +143,8 @@ TRACE = np.dtype([("first", "u4"), ("count", "u4")])
 
 class SnapshotRows(Struct, frozen=True):
     """What a snapshot holds. Of each event: action, address, size in bytes, place; traces: which events are a device's.
-
     segments name their blocks as a first row and a number of rows. A block's address is -1 where it lies right behind
-    the one before. Places are numbers of `places`. Sizes are 0 where they are not needed.
-    """
+    the one before. Places are numbers of `places`. Sizes are 0 where they are not needed."""
 
     action: NDArray[np.uint8]
     address: NDArray[np.int64]

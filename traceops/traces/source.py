@@ -12,9 +12,9 @@ import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import PurePath
-from typing import IO, Any, Literal, Protocol, TypeVar
+from typing import IO, Any, Literal, Protocol, TypeVar, cast
 
-from isal import isal_zlib
+from isal import igzip_lib
 
 from traceops.core.errors import FileError, InputError
 from traceops.core.files import LARGEST_DOCUMENT, open_regular, read_regular
@@ -26,7 +26,6 @@ _FIRST_BYTES = 1 << 15  # unpacked at first: who only looks what a file is needs
 LONGEST_MAGIC = 10
 GIT_LFS = b"version https://git-lfs.github.com/spec/"  # what a checkout has in the place of a large file
 _GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WBITS = 31
 _XZ_MEMORY = 1 << 28  # bytes that a dictionary may take
 _ZSTD_WINDOW = 1 << 27
 MOST_TIMES = 200  # logs and traces pack to a tenth or a thirtieth
@@ -68,7 +67,7 @@ class CannotUnpackError(Damaged):
 
 
 class _Unpacking(Protocol):
-    """What bz2's and lzma's decompressors have in common."""
+    """What the decompressors of isal, bz2 and lzma have in common."""
 
     @property
     def eof(self) -> bool: ...
@@ -100,12 +99,9 @@ def packing_of(head: bytes, name: str) -> Packing | None:
 
 
 def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
-    """Yield the file's bytes unpacked; `first` has been read of it.
-
-    A few kB can hold gigabytes, so no more is read than `MOST_TIMES` the packed size, and `AT_LEAST` of small files.
-
-    Raises Damaged after the last byte that is read where the stream is cut off or corrupt, or holds more.
-    """
+    """Yield the file's bytes unpacked; `first` has been read of it. A few kB can hold gigabytes, so no more is read
+    than `MOST_TIMES` the packed size, and `AT_LEAST` of small files. Raises Damaged after the last byte that is read
+    where the stream is cut off or corrupt, or holds more."""
     try:
         size = os.fstat(file.fileno()).st_size
     except OSError:  # of a store
@@ -121,7 +117,9 @@ def unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]
 
 def _all_unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[bytes]:
     if packing == "gzip":
-        yield from _streams(file, first, packing, _GZIP_MAGIC, _gunzip)
+        corrupt = cast("type[Exception]", igzip_lib.error)  # its stub calls it an object
+        gunzip = _of(lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP), "gzip", corrupt)
+        yield from _streams(file, first, packing, _GZIP_MAGIC, gunzip)
     elif packing == "xz":
         lzma = _module("lzma", "xz")
         unxz = _of(lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), "xz", lzma.LZMAError)
@@ -154,28 +152,6 @@ def _streams(file: IO[bytes], following: bytes, packing: str, magic: bytes, unpa
             following = (following + more).lstrip(b"\0")
 
 
-def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
-    """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
-    inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-    ended, most = False, _FIRST_BYTES
-    while not inflate.eof:
-        if not pending and not ended:
-            pending = file.read(CHUNK_BYTES)
-            ended = not pending
-        try:
-            # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
-            data = inflate.decompress(pending, most)
-        except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
-            raise Damaged(f"the gzip stream is corrupt ({error})") from error
-        pending, most = inflate.unconsumed_tail, CHUNK_BYTES
-        if data:
-            yield data
-        elif ended and not inflate.eof:
-            raise Damaged("the gzip stream is cut off")
-    unused: bytes = inflate.unused_data
-    return unused
-
-
 def _module(name: str, packing: str) -> Any:
     """A module of the standard library that few files need, and that some builds of Python lack."""
     try:
@@ -190,15 +166,16 @@ def _of(new: Callable[[], _Unpacking], packing: str, *errors: type[Exception]) -
     corrupt: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *errors)
 
     def unpack(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
-        stream = new()
+        stream, most = new(), _FIRST_BYTES
         while not stream.eof:
             if stream.needs_input and not pending and not (pending := file.read(CHUNK_BYTES)):
                 raise Damaged(f"the {packing} stream is cut off")
             try:
-                data = stream.decompress(pending, CHUNK_BYTES)
+                # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
+                data = stream.decompress(pending, most)
             except corrupt as error:
                 raise Damaged(f"the {packing} stream is corrupt ({error})") from error
-            pending = b""
+            pending, most = b"", CHUNK_BYTES
             if data:
                 yield data
         return stream.unused_data
@@ -321,12 +298,9 @@ def read_whole(path: str, most: int = LARGEST_DOCUMENT) -> bytes:
 
 
 def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
-    """Yield the file's bytes, unpacked where it starts like gzip, xz, bzip2 or zstd, whatever its name says.
-
-    A zip archive of one file is unpacked where `name` ends so.
-
-    Raises Damaged after the last readable byte where the packed stream is cut off or corrupt.
-    """
+    """Yield the file's bytes, unpacked where it starts like gzip, xz, bzip2 or zstd, whatever its name says. A zip
+    archive of one file is unpacked where `name` ends so. Raises Damaged after the last readable byte where the packed
+    stream is cut off or corrupt."""
     first = file.read(CHUNK_BYTES)
     while 0 < len(first) < LONGEST_MAGIC and (more := file.read(CHUNK_BYTES)):
         first += more
@@ -336,9 +310,6 @@ def chunks(file: IO[bytes], name: str = "") -> Iterator[bytes]:
     while first:
         yield first
         first = file.read(CHUNK_BYTES)
-
-
-# Runs an iterator a few items ahead in a thread, so that reading and unzipping overlap with what is made of them.
 
 
 Item = TypeVar("Item")

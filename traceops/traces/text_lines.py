@@ -17,7 +17,6 @@ from traceops.traces.source import CannotUnpackError, Damaged, chunks, open_bina
 
 # Text in UTF-16, as Windows' shells write it, as UTF-8.
 
-
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _SAMPLE = 1 << 12  # bytes
 _SHARE = 0.7  # of every second byte that is NUL in text of the West
@@ -51,7 +50,6 @@ def as_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 # Lines of a log that a collector put into JSON: journald, Docker, Stackdriver, CloudWatch, Loki, fluent-bit.
-
 
 # Where the collectors put the line itself; the first that is there counts.
 _KEYS = ("MESSAGE", "log", "textPayload", "line", "@message", "_raw", "message", "msg")
@@ -189,9 +187,6 @@ def _as_line(said: str) -> bytes:
     return said.rstrip("\r\n").replace("\r\n", "\n").replace("\n", "\r").encode(errors="replace")
 
 
-# Which of many words stand in a block of bytes, in one pass over it and not in one for each word.
-
-
 _PIECE = 4  # bytes
 _STRIDE = 2  # a word is looked for at every second place, by the pieces that may stand there
 _HASH = np.uint32(2_654_435_761)
@@ -284,12 +279,8 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x
 
 def blocks(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
     """Pieces of whole lines with the number of their first line, unpacked, in UTF-8, without a collector's JSON.
-
-    longest: bytes from which a line is too long, and is cut.
-
-    Where a packed stream is damaged, the blocks end with what was readable. Raises InputError where the file
-    cannot be read.
-    """
+    longest: bytes from which a line is too long, and is cut. Where a packed stream is damaged, the blocks end with what
+    was readable. Raises InputError where the file cannot be read."""
     yield from without_envelopes(_blocks(path, longest))
 
 

@@ -237,11 +237,9 @@ def without_other_runs(candidates: list[Candidate]) -> tuple[list[Candidate], li
 
 
 def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str], list[tuple[str, str]]]:
-    """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not.
-
-    Where neither does, files of one process have one rank, as torch's tensorboard_trace_handler names them.
-    Also notes, and (path, what) of files whose name says another rank than a process of several wrote into it.
-    """
+    """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not. Where
+    neither does, files of one process have one rank, as torch's tensorboard_trace_handler names them. Also notes, and
+    (path, what) of files whose name says another rank than a process of several wrote into it."""
     inside = {c.rank_inside for c in candidates}
     named = {c.rank_in_name for c in candidates}
     trust_names = None not in named and len(named) > len(inside - {None})
@@ -301,10 +299,8 @@ def _worker(path: str) -> tuple[str, str] | None:
 
 
 def host_in_name(path: str, pid: int | None) -> str | None:
-    """The host of a trace whose name is tensorboard_trace_handler's own, HOST_PID.time.pt.trace.json, or ours.
-
-    pid: of the host's events in it. A name that the program chose (`worker_name`) has no such number at its end.
-    """
+    """The host of a trace whose name is tensorboard_trace_handler's own, HOST_PID.time.pt.trace.json, or ours. pid: of
+    the host's events in it. A name that the program chose (`worker_name`) has no such number at its end."""
     worker = _worker(_OF_WINDOW.sub("", path))
     host = worker[1].removesuffix(f"_{pid}") if worker is not None and pid is not None else ""
     return host if worker is not None and host and host != worker[1] else None
@@ -366,15 +362,10 @@ def group_windows(
     return tuple(Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())), problems
 
 
-# Which window of a run is analysed: the latest whole one, unless it was to be better than the first and is not.
-
-
 def chosen_window(windows: Sequence[Window], manifest: Mapping[str, Any]) -> Window:
-    """The latest one that as many ranks hold as any, of the newest job.
-
-    The launcher asks for a second window where the first looks slower than the steps since. If it took no less, by
-    what happened to come just then, it shows the run no better. manifest: run.json, {} where there is none.
-    """
+    """The latest one that as many ranks hold as any, of the newest job. The launcher asks for a second window where the
+    first looks slower than the steps since. If it took no less, by what happened to come just then, it shows the run no
+    better. manifest: run.json, {} where there is none."""
     windows = of_newest_job(windows)
     latest = latest_window(windows)
     earlier = windows[: windows.index(latest)]

@@ -89,8 +89,8 @@ def heads_copy(total: float, dtype: torch.dtype) -> tuple[Call, float]:
 
 
 def cat_rows(total: float, dtype: torch.dtype) -> tuple[Call, float]:
-    x = normal(_rows(total, 4, 1024, dtype), 1024, dtype=dtype)
-    return lambda: torch.cat([x, x], 0), 3.0 * x.nbytes
+    x, y = (normal(_rows(total, 4, 1024, dtype), 1024, dtype=dtype) for _ in range(2))
+    return lambda: torch.cat([x, y], 0), 4.0 * x.nbytes
 
 
 def cat_columns(total: float, dtype: torch.dtype) -> tuple[Call, float]:
@@ -106,8 +106,8 @@ def layer_norm(total: float, dtype: torch.dtype) -> tuple[Call, float]:
 def layer_norm_backward(total: float, dtype: torch.dtype) -> tuple[Call, float]:
     x, w = normal(_rows(total, 3, 2048, dtype), 2048, dtype=dtype), torch.ones(2048, device="cuda", dtype=dtype)
     _, mean, rstd = torch.native_layer_norm(x, (2048,), w, w, 1e-5)
-    backward = torch.ops.aten.native_layer_norm_backward
-    return lambda: backward(x, x, (2048,), mean, rstd, w, w, [True, True, True]), 3.0 * x.nbytes
+    backward, grad = torch.ops.aten.native_layer_norm_backward, torch.randn_like(x)
+    return lambda: backward(grad, x, (2048,), mean, rstd, w, w, [True, True, True]), 3.0 * x.nbytes
 
 
 def rms_norm(total: float, dtype: torch.dtype) -> tuple[Call, float]:
@@ -135,7 +135,8 @@ def softmax(total: float, dtype: torch.dtype) -> tuple[Call, float]:
 
 def softmax_backward(total: float, dtype: torch.dtype) -> tuple[Call, float]:
     x = torch.softmax(normal(_rows(total, 3, 1024, dtype), 1024, dtype=dtype), -1)
-    return lambda: torch.ops.aten._softmax_backward_data(x, x, -1, dtype), 3.0 * x.nbytes
+    grad = torch.randn_like(x)
+    return lambda: torch.ops.aten._softmax_backward_data(grad, x, -1, dtype), 3.0 * x.nbytes
 
 
 def log_softmax(total: float, dtype: torch.dtype) -> tuple[Call, float]:
@@ -145,7 +146,8 @@ def log_softmax(total: float, dtype: torch.dtype) -> tuple[Call, float]:
 
 def log_softmax_backward(total: float, dtype: torch.dtype) -> tuple[Call, float]:
     x = torch.log_softmax(normal(_rows(total, 3, 32000, dtype), 32000, dtype=dtype), -1)
-    return lambda: torch.ops.aten._log_softmax_backward_data(x, x, -1, dtype), 3.0 * x.nbytes
+    grad = torch.randn_like(x)
+    return lambda: torch.ops.aten._log_softmax_backward_data(grad, x, -1, dtype), 3.0 * x.nbytes
 
 
 def cross_entropy(total: float, dtype: torch.dtype) -> tuple[Call, float]:

@@ -152,6 +152,25 @@ def hf_roberta_mask_of_zeros(sick: bool) -> Step:
 
 
 @pair
+def hf_roberta_compiled_dropout(sick: bool) -> Step:
+    """The compiler takes SDPA with transformers' mask and dropout apart; of whole texts the mask hides nothing."""
+    from transformers import AttentionInterface
+
+    def unmasked(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, **more: Any) -> Any:
+        dropout = more.get("dropout", 0.0) if module.training else 0.0
+        made = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=more.get("scaling"))
+        return made.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("unmasked", unmasked)  # transformers makes no mask for what it does not know
+    way = "sdpa" if sick else "unmasked"
+    length = size(512, 8)
+    model = transformer("XLMRoberta", "Model", 4, 1024, max_position_embeddings=1024, attn_implementation=way).to(BF16)
+    model.forward = torch.compile(model.forward, dynamic=False)
+    ids = 3 + tokens(size(31000, 60), size(32, 1), length)
+    return training(hidden_square(model, input_ids=ids), adamw(model), autocast=False)
+
+
+@pair
 def fabric_micro_batches(sick: bool) -> Step:
     from lightning.fabric import Fabric
 

@@ -20,13 +20,9 @@ RANK = int(os.environ.get("RANK", "0"))
 
 
 def options(**more: Any) -> argparse.Namespace:
-    """--profile FOLDER: torch.profiler with a schedule; with --plain one window whose steps are not marked.
-
-    --only 0,2: these ranks alone record.
-    """
+    """--profile FOLDER: torch.profiler with a schedule; with --plain one window whose steps are not marked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--profile", type=Path)
-    parser.add_argument("--only", default="")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--steps", type=int, default=40)
     for name, default in more.items():
@@ -47,8 +43,6 @@ class Window:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.folder, self.plain, self.steps, self.profile = given.profile, given.plain, 0, None
-        if given.only and str(RANK) not in given.only.split(","):
-            self.folder = None
         if self.folder and not self.plain:
             self.profile = profile(
                 schedule=schedule(wait=9, warmup=1, active=6, repeat=1),

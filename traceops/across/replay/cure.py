@@ -18,7 +18,6 @@ from traceops.measure.program import NEVER
 
 # The program of a cured rank: its peers' usual one, in which no step has one peer's luck or mishap.
 
-
 _MOST_RANKS = 16  # peers, and cured ranks, whose times are compared
 
 _Cube = NDArray[np.float64]  # (ranks, places, steps), NaN where a step has no such place

@@ -182,9 +182,6 @@ def spent_before(program: RankProgram, moments: Int) -> Int:
     return np.concatenate((own, masked[:, None]), axis=1)
 
 
-# Where in a step a node of the graph lies, so that steps can be held against each other.
-
-
 def place_of(label: Label) -> Label:
     """The same in each step."""
     return (label[0], *label[2:]) if label[0] == "step" else label[1:]
@@ -195,9 +192,6 @@ def step_of(label: Label, index: Mapping[int, int], count: int) -> int:
     if label[0] != "step":
         return index.get(label[0], -1)
     return count - 1 if label[1] == "end" else index[label[1]] - 1
-
-
-# How far hosts had run ahead of their ranks when the window began, and which of them use that up in it.
 
 
 _LOST = 0.002  # of a step, a step: what a host must lose of its lead under a change to be looked at
@@ -274,7 +268,6 @@ def _step_ns(nodes: RankNodes) -> float:
 
 
 # The pace of data loaders in a replay: workers that rest behind a late rank bound the step that its cure leaves.
-
 
 _INPUT = WORK.index("idle_input")
 _LONGER = 0.05  # of the step: who waits so much longer for input than its peer is late by its loader

@@ -268,11 +268,7 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
     )
 
 
-# Who shares work shares its launches: hosts of ranks that launch more than their peers, and what each has then.
-
-
 _MORE = 1.1  # times as many kernels in a step: then its host needs longer for what it has more to do
-
 
 _GAPS = [WORK.index("idle_host"), WORK.index("masked")]
 

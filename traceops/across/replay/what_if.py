@@ -309,9 +309,6 @@ def _compute_alone(graph: StepGraph, rank: int) -> Int:
     return since
 
 
-# What the communication of each kind of parallelism costs a step.
-
-
 def role_change(role: Role) -> str:
     """The name of the change that takes a role's transfers away."""
     return f"{ROLES[role]} communication free"
@@ -334,7 +331,6 @@ def predict_roles(graph: StepGraph, roles: Roles) -> list[Prediction]:
 
 
 # The steps replayed with more ranks: what the measured ones say of a larger job.
-
 
 _COMPUTE_BUCKETS = WORK.index("compute")
 
@@ -384,9 +380,6 @@ def _less_work(graph: StepGraph, rank: int, work: float) -> Int:
     first = int(spent[graph.edges[rank][0]])
     less: Int = first + np.rint((spent - first) * work).astype(np.int64)
     return less
-
-
-# What even stages, and more micro-batches, would buy a pipeline.
 
 
 STAGES_EVEN = "stages even"

@@ -39,10 +39,8 @@ from traceops.core.rank_files import (
 
 @dataclass(frozen=True)
 class Activities:
-    """What the device did, `ROW`s of `core/rank_files.py`.
-
-    discarded: activities that are missing. clocks: before and after, where the times are not Unix ns.
-    """
+    """What the device did, `ROW`s of `core/rank_files.py`. discarded: activities that are missing. clocks: before and
+    after, where the times are not Unix ns."""
 
     rows: bytes
     names: tuple[str, ...]

@@ -110,11 +110,9 @@ _SPLITS_THE_MODEL = ("torch.distributed.pipelining", "torch.distributed.tensor.p
 
 
 class FirstSamples:
-    """What the first steps train on, as a number each: without a DistributedSampler it is the same on all ranks.
-
-    Reads some bytes of the batches that torch's DataLoader gives to the first steps, without a call of torch's that
-    runs anything, and then puts everything back.
-    """
+    """What the first steps train on, as a number each: without a DistributedSampler it is the same on all ranks. Reads
+    some bytes of the batches that torch's DataLoader gives to the first steps, without a call of torch's that runs
+    anything, and then puts everything back."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
@@ -269,10 +267,8 @@ def _begin(folder: Path) -> None:
 
 
 def look(folder: Path, thread: int, waiting: Looks) -> None:
-    """Look at this thread until `waiting` is ended, if this process is a loader's worker.
-
-    folder: of the rank; its files are there.
-    """
+    """Look at this thread until `waiting` is ended, if this process is a loader's worker. folder: of the rank; its
+    files are there."""
     waiting.wait(FIRST_S, False)
     number = worker_number()
     if number is None or number >= MOST_WORKERS or len(list(folder.glob(LOADER_GLOB))) >= MOST_FILES:

@@ -26,12 +26,9 @@ _MOST_BYTES = 1 << 28
 
 
 class MemoryWatch:
-    """One rank's.
-
-    folder: of the rank, in the run folder. history: record each allocation's stack from when the program first uses
-    a GPU; it goes on until the process ends, because the program may have asked for one too. steps: how many are
-    done, so that what is saved says in which one memory ran out.
-    """
+    """One rank's. folder: of the rank, in the run folder. history: record each allocation's stack from when the program
+    first uses a GPU; it goes on until the process ends, because the program may have asked for one too. steps: how many
+    are done, so that what is saved says in which one memory ran out."""
 
     def __init__(self, folder: Path, *, history: bool, steps: Callable[[], int]) -> None:
         self._folder = folder
@@ -130,11 +127,9 @@ def _held() -> dict[str, int] | None:
 
 
 def stored_bytes(device: str) -> dict[str, int]:
-    """Bytes on devices of this type that parameters, their gradients and the state of optimizers take.
-
-    The objects are looked for among all of Python's: nobody has to tell of a model or an optimizer, and nothing is
-    recorded before. A storage counts once, under the first of these names.
-    """
+    """Bytes on devices of this type that parameters, their gradients and the state of optimizers take. The objects are
+    looked for among all of Python's: nobody has to tell of a model or an optimizer, and nothing is recorded before. A
+    storage counts once, under the first of these names."""
     torch: Any = sys.modules["torch"]
     parameter, optimizer = torch.nn.Parameter, torch.optim.Optimizer
     found: dict[str, list[Any]] = {name: [] for name in HELD}

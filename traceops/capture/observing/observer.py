@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import sys
 import threading
@@ -39,6 +38,7 @@ from traceops.core.live_pulses import (
     PULSES_FILE,
     SIZE,
     Pulse,
+    StackKinds,
     new_file,
     place_of,
 )
@@ -112,11 +112,9 @@ _MOST_WEIGHT = 4.0  # of the time between two looks: what one sample may stand f
 
 
 class Observer:
-    """One rank's; made where its first step begins, on the thread that trains.
-
-    folder: of the rank, in the run folder. None of its errors reaches the training or ends the capture: it ends
-    itself, and `trouble` says why. live: write pulses for a monitor too (`core/live_pulses.py`).
-    """
+    """One rank's; made where its first step begins, on the thread that trains. folder: of the rank, in the run folder.
+    None of its errors reaches the training or ends the capture: it ends itself, and `trouble` says why. live: write
+    pulses for a monitor too (`core/live_pulses.py`)."""
 
     def __init__(
         self, folder: Path, rank: int, first: int = 0, way: LongWay | None = None, *, live: bool = False
@@ -344,22 +342,6 @@ def _append(path: Path, content: bytes) -> None:
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CLOSER_NS = 20_000_000  # between two looks, on average
 _MOST_STACKS = 20_000
-# By the file that a frame is in, or its function's name; the first kind that one of a stack's frames has counts.
-_BY_FRAME: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(files), re.compile(names))
-    for kind, files, names in (
-        ("checkpoint", r"torch/(serialization|distributed/checkpoint/.*)\.py$",
-         r"(^|[._])(save_checkpoint|save_pretrained|save_state|save_model|async_save)$"),
-        ("evaluation", r"$^", r"(^|[._])(eval|evaluate|evaluation_loop|validate|validation|validation_step)$"),
-        ("input", r"torch/utils/data/.*\.py$", r"$^"),
-        ("compiling", r"torch/_(dynamo|inductor|functorch)/.*\.py$", r"$^"),
-        ("waiting", r"torch/distributed/(distributed_c10d|c10d_logger)\.py$", r"(^|[._])(synchronize|barrier)$"),
-        ("backward", r"$^", r"_engine_run_backward$"),
-        ("optimizer", r"torch/optim/.*\.py$", r"$^"),
-    )
-)  # fmt: skip
-_RANK_OF_KIND = {kind: order for order, (kind, _, _) in enumerate(_BY_FRAME)}
-_WAITS = re.compile(r"\.(item|cpu|tolist|synchronize|wait)\(|\b(all_reduce|barrier|all_gather|broadcast)\w*\(")
 
 
 class Pulses:
@@ -371,8 +353,7 @@ class Pulses:
         self._rank, self._way, self._first = rank, way, first
         self._count = 0
         self._total = 0  # bytes of the GPU
-        self._frames: list[str | None] = []
-        self._own: set[int] = set()  # frames of the program's own files
+        self._kinds = StackKinds()
         self._stacks: list[int] = []
         self._seen = [0] * len(KINDS)
         self.looks = 0
@@ -387,30 +368,15 @@ class Pulses:
     def saw(self, lines: Sequence[Sequence[Any]]) -> None:
         """Count what the observer has seen, in the form of its file (`core/rank_files.py`)."""
         for line in lines:
-            if line[0] == "f":
-                if line[5] is not None:
-                    self._own.add(len(self._frames))
-                self._frames.append(_kind(str(line[1]), str(line[2]), line[5]))
-            elif line[0] == "n":
-                for number in line[1]:
-                    self._frames[number] = "evaluation"
-            elif line[0] == "s" and len(self._stacks) < _MOST_STACKS:
-                self._stacks.append(KINDS.index(self._kind_of(line[1])))
+            if line[0] == "s" and len(self._stacks) < _MOST_STACKS:
+                self._stacks.append(KINDS.index(self._kinds.of(line[1])))
             elif line[0] == "t":
                 for at in range(0, len(line[1]), 3):
                     _, stack, us = line[1][at : at + 3]
                     self._seen[self._stacks[stack]] += us
                     self.looks += 1
-
-    def _kind_of(self, stack: Sequence[int]) -> str:
-        """An optimizer that calls the program back (a closure, as Lightning has it) is not at work itself then."""
-        kinds: set[str] = set()
-        for number in stack:
-            if number in self._own:
-                kinds.discard("optimizer")
-            if (kind := self._frames[number]) is not None:
-                kinds.add(kind)
-        return min(kinds, key=_RANK_OF_KIND.__getitem__, default="own")
+            else:
+                self._kinds.take(line)
 
     def write(self, device: int | None, *, ended: bool = False) -> bool:
         """Write one. True where more looks are wanted from now on."""
@@ -453,13 +419,6 @@ class Pulses:
             self._total = int(sys.modules["torch"].cuda.get_device_properties(device).total_memory)
         held, reserved = (0, 0) if sizes is None else sizes[:2]
         return held, reserved, 0 if counters is None else counters[1]
-
-
-def _kind(function: str, file: str, text: str | None) -> str | None:
-    for kind, files, names in _BY_FRAME:
-        if files.search(file) or names.search(function):
-            return kind
-    return "waiting" if text is not None and _WAITS.search(text) else None
 
 
 def _resident() -> int:

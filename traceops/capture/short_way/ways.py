@@ -26,11 +26,9 @@ from typing import Any
 
 
 class LongWay:
-    """The same state where nothing is compiled: it never says that a step has passed.
-
-    step: steps that ended. samples: of them, -1 where nobody said. count, begun_ns, usual_ns: `StepClock`'s.
-    gc_ns: of Python's garbage collector, not taken yet. held: records from this number on are not to be taken yet.
-    """
+    """The same state where nothing is compiled: it never says that a step has passed. step: steps that ended. samples:
+    of them, -1 where nobody said. count, begun_ns, usual_ns: `StepClock`'s. gc_ns: of Python's garbage collector, not
+    taken yet. held: records from this number on are not to be taken yet."""
 
     def __init__(self) -> None:
         self.step = self.count = self.begun_ns = 0

@@ -68,7 +68,6 @@ _NAMES = {
     "hypercube", "alltoallv",
 }  # fmt: skip
 
-
 _Way = tuple[float, float, float, str]  # time in µs, algorithm and bus bandwidth in GB/s, and what was wrong
 
 
@@ -107,12 +106,9 @@ def holds_nccl_tests(path: str) -> bool:
 
 
 def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[measured.Benchmark, ...]:
-    """The runs of tests in a log, in its order; those without a whole row are left out.
-
-    problems: where it is said of the last one that it began and has no result, with what it says of its failure.
-
-    Of a row that another process wrote into, its whole columns count. Raises InputError where the file cannot be read.
-    """
+    """The runs of tests in a log, in its order; those without a whole row are left out. problems: where it is said of
+    the last one that it began and has no result, with what it says of its failure. Of a row that another process wrote
+    into, its whole columns count. Raises InputError where the file cannot be read."""
     reader = _TestsReader(path)
     for first, block in blocks(path):
         for number, line in lines(block, first):

@@ -19,9 +19,6 @@ from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, RankPlace
 from traceops.fabric.readers.nccl_lines import MOST_CHANNELS, InitLine, Link, Speaker, bus_id, quoted
 
-# What the processes of a log said of their communicators, put together by communicator.
-
-
 _T = TypeVar("_T")
 
 

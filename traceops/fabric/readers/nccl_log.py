@@ -26,7 +26,6 @@ from traceops.fabric.readers.nccl_system import Systems, begins
 #   library than the plugin's own, or without `No such file`;
 # - ``Could not find`` and `No such file` about a plugin that NCCL_NET_PLUGIN asks for.
 
-
 # The first that is in a line tells its kind; wording of NCCL 2.10 to 2.29 and of aws-ofi-nccl.
 _EVENTS: tuple[tuple[bytes, nccl.NetworkEventKind, str | None], ...] = (
     (b"NET/IB : No device found.", "no_device", "IB"),

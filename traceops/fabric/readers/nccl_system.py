@@ -55,10 +55,8 @@ class _GpuSeen(Struct):
 
 
 class SystemSection(Struct):
-    """One process's System section while it is read. size: ranks of the communicator it is for, 0: not known.
-
-    gpus: by PCI bus id. nics: by NCCL's number, with bus id, NUMA node and GB/s. The rest is where the tree is.
-    """
+    """One process's System section while it is read. size: ranks of the communicator it is for, 0: not known. gpus: by
+    PCI bus id. nics: by NCCL's number, with bus id, NUMA node and GB/s. The rest is where the tree is."""
 
     host: str
     pid: int

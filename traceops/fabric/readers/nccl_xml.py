@@ -65,11 +65,9 @@ class _Refused(Exception):
 
 
 def read_xml(path: str) -> Element:
-    """The root element of a file without document type, of bounded size and depth; text and comments left out.
-
-    Raises InputError where the file cannot be read, is no XML or is cut off. A document type is refused whatever is
-    in it: entities, which can grow without bound or name other files, need one.
-    """
+    """The root element of a file without document type, of bounded size and depth; text and comments left out. Raises
+    InputError where the file cannot be read, is no XML or is cut off. A document type is refused whatever is in it:
+    entities, which can grow without bound or name other files, need one."""
     roots: list[Element] = []
     open_: list[Element] = []
     count = 0
@@ -118,9 +116,6 @@ def _bytes(path: str) -> bytes:
         except Damaged as error:
             raise FileError(path, f"{error}; give the file that NCCL wrote", ": ") from error
     return b"".join(parts)
-
-
-# How the devices in NCCL's topology XML reach each other, by NCCL's own rules.
 
 
 # What a link's other end is, by the first digits of its PCI class.
@@ -257,11 +252,9 @@ def read_topology_xml(path: str) -> tuple[Machine, ...]:
 
 
 def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
-    """The ways to connect the ranks that NCCL found, from a file of NCCL_GRAPH_DUMP_FILE.
-
-    Ways without channels are left out: NCCL cannot use them. It writes bandwidth per channel; here it is that of all
-    channels. Raises InputError where the file cannot be read or is something else.
-    """
+    """The ways to connect the ranks that NCCL found, from a file of NCCL_GRAPH_DUMP_FILE. Ways without channels are
+    left out: NCCL cannot use them. It writes bandwidth per channel; here it is that of all channels. Raises InputError
+    where the file cannot be read or is something else."""
     root = _root(path, "graphs", "NCCL_GRAPH_DUMP_FILE")
     found = []
     for graph in root.children:

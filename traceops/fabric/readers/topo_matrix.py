@@ -27,7 +27,6 @@ from traceops.traces.text_lines import text_lines
 
 # The matrices in the text of ``nvidia-smi topo -m``: their words, whatever stands around and between them.
 
-
 KINDS: dict[str, PathKind] = {
     "C2C": "C2C", "PIX": "PIX", "PSB": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "NODE", "SYS": "SYS", "SOC": "SYS",
 }  # fmt: skip
@@ -79,9 +78,7 @@ class Row(Struct):
 
 class Matrix(Struct):
     """A matrix while it is read. header: its text, where a terminal wrapped it joined. end: the latest line of it.
-
-    pci_only: it was made with ``topo -mp``, which shows the ways over PCIe alone, also where NVLink joins two GPUs.
-    """
+    pci_only: it was made with ``topo -mp``, which shows the ways over PCIe alone, also where NVLink joins two GPUs."""
 
     host: str | None
     labels: list[str]
@@ -363,7 +360,6 @@ def _is_told(machine: Machine, by: Machine) -> bool:
 
 # Machines from the text of ``rocm-smi --showtopo`` and ``amd-smi topology``.
 
-
 _KINDS: dict[str, PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
 # ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.
 _TITLE = re.compile(r"={3,200} (.{1,80}?) ={3,200}|([A-Z][A-Z -]{2,60}) TABLE:")
@@ -383,11 +379,9 @@ class _RocmTables(Struct):
 
 
 def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
-    """The machine whose link types are in a file, or in `text`: what runs over XGMI and what over PCIe.
-
-    NUMA nodes where rocm-smi says them. GPUs count in the order of the table, which is the tools' own. Raises
-    InputError where the file cannot be read or holds no table of link types.
-    """
+    """The machine whose link types are in a file, or in `text`: what runs over XGMI and what over PCIe. NUMA nodes
+    where rocm-smi says them. GPUs count in the order of the table, which is the tools' own. Raises InputError where the
+    file cannot be read or holds no table of link types."""
     told = _told(path, text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1))
     if not _tells(told):
         raise FileError(

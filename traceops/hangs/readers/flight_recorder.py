@@ -22,7 +22,6 @@ from traceops.hangs.evidence import Frame, GroupStatus, Operation, RankRecord, R
 
 # The entries of a flight-recorder dump as operations; what many entries have alike is kept once.
 
-
 # "nccl:send 0->1", "nccl:recv 3<-11": ranks counted inside the group, this rank first.
 P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 _WRAPPER = "coalesced"

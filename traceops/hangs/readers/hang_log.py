@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
+from traceops.core.text import by_shape
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.launchers import Exit, Exits
@@ -49,11 +50,8 @@ _MOST = 1 << 14
 
 
 class Beginnings:
-    """Looks for the log's first two lines, one behind the other, behind a failure.
-
-    found: the lines in which an attempt begins. is_furthest: whether the last one has said more than each before it,
-    or much.
-    """
+    """Looks for the log's first two lines, one behind the other, behind a failure. found: the lines in which an attempt
+    begins. is_furthest: whether the last one has said more than each before it, or much."""
 
     def __init__(self) -> None:
         self._head: list[str] = []
@@ -70,7 +68,7 @@ class Beginnings:
     def take(self, number: int, body: str, failed: bool) -> None:
         """A line that says something."""
         self._said += 1
-        letters = "".join(filter(str.isalpha, body[:_SEARCHED]))[:_COMPARED]
+        letters = _letters(body[:_SEARCHED])
         if len(self._head) < 2:
             self._head.append(letters)
             self._ordinary = len(letters) < _FEWEST or letters in self._head[:-1]
@@ -84,8 +82,12 @@ class Beginnings:
         self._begun = number if letters == self._head[0] and not self._ordinary else 0
 
 
-# Starts that did not get past a program's imports, where a later one of the same file did: by its tracebacks alone.
+@by_shape
+def _letters(head: str) -> str:
+    return "".join(filter(str.isalpha, head))[:_COMPARED]
 
+
+# Starts that did not get past a program's imports, where a later one of the same file did: by its tracebacks alone.
 
 _MODULE = "<module>"
 _FROZEN = "<frozen "
@@ -93,10 +95,8 @@ _FROZEN = "<frozen "
 
 def reruns(events: Sequence[LogEvent]) -> list[int]:
     """Lines of failures behind which the same program was started once more, of events that name no rank, in order.
-
     Code of a module runs from the top. Who failed in line 20 of `train.py` while it was imported ended there; who then
-    comes to line 168 of it is another start.
-    """
+    comes to line 168 of it is another start."""
     raised = [event for event in events if event.kind == "error" and event.frames]
     return [
         before.line
@@ -117,7 +117,6 @@ def _ended_in_imports(frames: Sequence[Frame]) -> tuple[str, int] | None:
 
 
 # The processes that ended in a log, and where another attempt begins in it.
-
 
 FATAL = "Fatal Python error: "
 _FATAL_SIGNALS = {
@@ -299,10 +298,8 @@ _WENT_ON = 50  # lines after an exception without a traceback: the program went 
 
 
 def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
-    """The events of a log of any size, in its order; of each kind and rank the first and last hundred.
-
-    rank: whose the lines are that name none. Raises InputError where the file cannot be read.
-    """
+    """The events of a log of any size, in its order; of each kind and rank the first and last hundred. rank: whose the
+    lines are that name none. Raises InputError where the file cannot be read."""
     return read_starts(path, rank)[0]
 
 

@@ -107,7 +107,6 @@ def _seconds(age: str) -> int:
 
 # Containers as kubectl tells of them: what ended one before it was started again, and how it is now.
 
-
 # kubectl describe, and kubectl get -o yaml or json.
 _LAST = re.compile(r'^(?P<indent> {1,80})"?(?:Last State|lastState)"?: ?')
 _NOW = re.compile(r'^ {1,80}"?(?:State|state)"?: {0,40}(?P<value>[A-Za-z]{0,40})')
@@ -277,9 +276,6 @@ def last_line(path: str, rank: int) -> tuple[LogEvent, ...]:
     )
 
 
-# What a log shows before a loss scaler gave up: the last steps that it skipped because gradients overflowed.
-
-
 # 'OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1' (DeepSpeed), 'gradient overflow detected,
 # ignoring gradient, setting loss scale to: 0.25' (fairseq), 'Gradient overflow.  Skipping step, …' (apex).
 _SKIPPED = re.compile(r"(?:gradient )?overflow\b.{0,80}\bloss scal.{0,60}", re.IGNORECASE)
@@ -302,10 +298,8 @@ def _last_skipped(path: str, since: int, end: int) -> tuple[tuple[int, str], ...
 
 
 def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...], Starts]:
-    """The events of the last start that the log tells of, and by start those of the ones before it.
-
-    rank: whose the lines are that name none. Raises InputError where the file cannot be read.
-    """
+    """The events of the last start that the log tells of, and by start those of the ones before it. rank: whose the
+    lines are that name none. Raises InputError where the file cannot be read."""
     events, earlier = read_starts(path, rank)
     for judged in (without_requests, without_outlived, with_ends, without_aftermath, without_passed, with_pod_states):
         events = judged(path, events)

@@ -118,9 +118,6 @@ def _told(who: str, code: int) -> str | None:
     return reason("hangs", "process_ended", who=who) if code == -signal.SIGTERM else ""
 
 
-# Which processes ended and how, as torchrun, Slurm, MPI and torch.multiprocessing say in a log.
-
-
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
 _REPORTED_TIME = re.compile(r"\s{0,8}time\s{0,8}: (\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")
@@ -139,10 +136,8 @@ _MOST_TASKS = 1 << 16
 
 
 class Exit(Struct, frozen=True):
-    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ.
-
-    when: seconds by the clock of its host, where the launcher says so.
-    """
+    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ. when: seconds
+    by the clock of its host, where the launcher says so."""
 
     line: int
     ranks: tuple[int, ...]

@@ -110,9 +110,6 @@ class EventList:
         return tuple(sorted((open_event.event for open_event in open_events), key=lambda event: event.line))
 
 
-# What a log alone says of each rank's collectives, in the shape of a flight recorder's dump.
-
-
 _MESSAGES = ("send", "recv")
 _DEFAULT_NAME = "0"  # the name that torch gives the group of all ranks
 

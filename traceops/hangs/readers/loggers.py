@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from traceops.core.text import by_shape
 from traceops.hangs.readers.steps import sightings
 from traceops.words.catalogue import grammar
 
@@ -97,6 +98,7 @@ _WENT_ON = 50  # lines of other things: it was tried again with success, or what
 _WARNING = re.compile(r"[\s|\d:.,T\[-]{0,40}WARN(?:ING)?\b[\s|\]:]")
 
 
+@by_shape
 def tries_again(body: str) -> bool:
     """Whether a line says of what failed that it is tried again: by itself it ended nothing."""
     return _AGAIN.search(body) is not None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypedDict
 
 from msgspec import Struct
 
+from traceops.core.text import by_shape, perhaps_in
 from traceops.hangs.crashes import LINES, only_said, told_alone
 from traceops.hangs.crashes import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.evidence import Frame, LogKind
@@ -41,11 +43,9 @@ STALL_NEEDLES: tuple[bytes, ...] = (
 
 
 def stalled_ranks(body: str) -> tuple[int, ...] | None:
-    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing.
-
-    Of ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in
-    whom they miss, or none is listed.
-    """
+    """The ranks that have come to none of the operations that Horovod says are stalled; None where it says nothing. Of
+    ready ranks alone those below the last of them are known to be missing. Empty where the operations differ in whom
+    they miss, or none is listed."""
     missing: set[int] | None = None
     for which, listed in _lists(body):
         ranks = listed if which == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
@@ -90,7 +90,6 @@ def timed_out_rank(body: str) -> int | None:
 
 
 # The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
-
 
 # As torch's watchdog writes them -> as its flight recorder does, of those that differ by more than their case.
 OPERATIONS = {
@@ -167,10 +166,10 @@ def canonical_op(name: str) -> str:
 
 def told_by(body: str) -> Told | None:
     """What a line without its prefixes tells; None if nothing."""
-    for message in _MESSAGES:
-        if any(map(body.__contains__, message.words)) and ((told := message.read(body)) is not None or message.is_last):
+    for message in _messages_in(body):
+        if (told := message.read(body)) is not None or message.is_last:
             return told
-    for kind, needle, exceptions in LINES:
+    for kind, needle, exceptions in _lines_in(body):
         if needle in body and not any(map(body.__contains__, exceptions)) and not only_said(body, needle):
             return Told(kind, body, {})
     if told_alone(body):
@@ -302,6 +301,14 @@ _MESSAGES = (
 )
 
 
+@by_shape
+def _messages_in(body: str) -> tuple[_Message, ...]:
+    """Those one of whose words, none of which has a digit, a line holds."""
+    return tuple(message for message in _MESSAGES if any(map(body.__contains__, message.words)))
+
+
+_lines_in = perhaps_in((line[1], line) for line in LINES)
+
 # Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
 RESTARTS = (
     "slurmstepd: error: *** JOB ",
@@ -320,10 +327,6 @@ WORDS = Words(
     *(words.encode() for words in RESTARTS),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip
-
-
-# Which rank says a line of a log, from the prefixes of torch, torchrun, Slurm, MPI and traceops itself.
-
 
 _DEFAULT_GROUP = "default_pg"
 _RANK = re.compile(
@@ -356,35 +359,21 @@ class Speakers:
 
     def split(self, line: str) -> tuple[int | None, str]:
         """The rank that says the line, None if it is not told, and the line without the prefixes."""
-        labels: list[tuple[str, int]] = []
-        start = 0
-        for _ in range(_MOST_LABELS):
-            if (label := self._label(line, start)) is None:
-                break
-            kind, number, start = label
-            labels.append((kind, number))
-        rank, body = _told(line, start)
-        if rank is not None:
+        labels, of_rank, end = (_prefix_or_task if self._default is None else _prefix)(line)
+        body = line[end:] if end else line
+        if of_rank is not None:
+            rank = int(line[of_rank])
             self.saw_ranks = True
-            for known in labels:
-                self._learn(known, rank)
+            for kind, place in labels:
+                self._learn((kind, int(line[place])), rank)
             return rank, body
-        for kind, number in reversed(labels):
+        for kind, place in reversed(labels):
+            number = int(line[place])
             if (guess := self._meaning(kind, number)) is not None:
                 self._guessed.add(kind)
                 self.saw_ranks = True
                 return guess, body
         return self._default, body
-
-    def _label(self, line: str, start: int) -> tuple[str, int, int] | None:
-        if line.startswith("[rank", start):
-            return None
-        for kind, pattern in _LABELS:
-            if kind == "task" and (self._default is not None or start):
-                continue  # anything may start with a number and a colon
-            if (match := pattern.match(line, start)) is not None:
-                return kind, int(match[match.lastindex or 1]), match.end()
-        return None
 
     def _learn(self, label: tuple[str, int], rank: int) -> None:
         if len(self._known) < _MOST_KNOWN and self._known.setdefault(label, rank) != rank:
@@ -399,18 +388,45 @@ class Speakers:
         return None if kind in self._differing else number
 
 
-def _told(line: str, start: int) -> tuple[int | None, str]:
+_Prefix = tuple[list[tuple[str, slice]], slice | None, int]  # kind and number of each label, the rank, and the end
+
+
+def _prefix_of(line: str, *, tasks: bool) -> _Prefix:
+    """Where a line says whose it is. tasks: by a number and a colon too, with which anything may begin."""
+    labels: list[tuple[str, slice]] = []
+    start = 0
+    while len(labels) < _MOST_LABELS and (label := _label(line, start, tasks)) is not None:
+        kind, number, start = label
+        labels.append((kind, number))
+    return labels, *_rank_in(line, start)
+
+
+_prefix_or_task: Callable[[str], _Prefix] = by_shape(partial(_prefix_of, tasks=True))
+_prefix: Callable[[str], _Prefix] = by_shape(partial(_prefix_of, tasks=False))
+
+
+def _label(line: str, start: int, tasks: bool) -> tuple[str, slice, int] | None:
+    if line.startswith("[rank", start):
+        return None
+    for kind, pattern in _LABELS:
+        if kind == "task" and (start or not tasks):
+            continue
+        if (match := pattern.match(line, start)) is not None:
+            return kind, slice(*match.span(match.lastindex or 1)), match.end()
+    return None
+
+
+def _rank_in(line: str, start: int) -> tuple[slice | None, int]:
     match = _RANK.search(line, start, start + _SEARCHED)
     if match is not None and not _is_prefix(line[start : match.start()]):
         match = None
     if match is None:
         match = _GLOG.search(line, start)
     if match is None:
-        return None, line[start:]
-    rank = int(match[1])
+        return None, start
     while (again := _RANK.match(line, match.end())) is not None:  # the launcher's, then torch's own
-        match, rank = again, int(again[1])
-    return rank, line[match.end() :]
+        match = again
+    return slice(*match.span(1)), match.end()
 
 
 def _is_prefix(before: str) -> bool:

@@ -27,9 +27,6 @@ from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("nccl")
 
-# What NCCL's RAS tells of communicators, whether it came as text or as JSON.
-
-
 # What a status says of one rank and of several, in words; RUNNING and INIT are none.
 _STATUS: Mapping[str, tuple[str, str]] = {
     "NOCOMM": (
@@ -42,11 +39,9 @@ _STATUS: Mapping[str, tuple[str, str]] = {
 
 
 class Trouble(Struct, frozen=True):
-    """What a report says of some ranks of one communicator. line: where it says so, from 1.
-
-    op: 'AllReduce', … and count: up to which of them the ranks have launched, where it is about that. ranks: of the
-    communicator; empty where none is named.
-    """
+    """What a report says of some ranks of one communicator. line: where it says so, from 1. op: 'AllReduce', … and
+    count: up to which of them the ranks have launched, where it is about that. ranks: of the communicator; empty where
+    none is named."""
 
     line: int
     text: str
@@ -322,18 +317,15 @@ def _status_of(status: _Status) -> str:
 
 # Ranks on which NCCL Inspector wrote nothing more while it wrote on for the others of their communicator.
 
-
 _APART_S = 2  # seconds in which the others wrote on: what one interval's end tears apart comes at one moment
 # What no rank can complete before all have called it; a rank may be far behind in the others.
 _NEEDS_ALL = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll")
 
 
 def inspector_events(inspector: Inspector) -> tuple[LogEvent, ...]:
-    """An event for each number at which some ranks' lines end though the others' go on in several writes.
-
-    Inspector writes at intervals, so that a difference within one write of the others proves nothing. Times are
-    compared within one file only: hosts' clocks differ. Sends and receives are left aside, as ranks differ in them.
-    """
+    """An event for each number at which some ranks' lines end though the others' go on in several writes. Inspector
+    writes at intervals, so that a difference within one write of the others proves nothing. Times are compared within
+    one file only: hosts' clocks differ. Sends and receives are left aside, as ranks differ in them."""
     alike: defaultdict[tuple[str, str], list[InspectorRank]] = defaultdict(list)
     for row in inspector.completed:
         if not row.is_p2p:

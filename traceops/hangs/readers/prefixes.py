@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+from traceops.core.text import by_shape
 from traceops.hangs.readers.tracebacks import MILD
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
@@ -106,8 +107,9 @@ def label_of(line: str) -> str:
     return "" if labels is None else labels[1]
 
 
-def without_prefixes(line: str) -> str:
-    """The line as the program wrote it, with the rank's own prefix if it has one."""
+@by_shape
+def _behind_prefixes(line: str) -> int:
+    """Where the line begins as the program wrote it."""
     start = 0
     for _ in range(_MOST):
         if line.startswith(">", start):
@@ -119,15 +121,18 @@ def without_prefixes(line: str) -> str:
         start = match.end()
     if "%|" in line and (bar := _BAR.match(line, start)) is not None:
         start = bar.end()
+    return start
+
+
+def without_prefixes(line: str) -> str:
+    """The line as the program wrote it, with the rank's own prefix if it has one."""
+    start = _behind_prefixes(line)
     if "[repeated " in line:
         line = _REPEATED.sub("", line)
     if line.startswith("**\\*", start):  # '***' as Markdown escapes it
         line = f"{line[:start]}***{line[start + 4 :]}"
     stressed = _STRESSED.match(line, start) if line[start : start + 1] in ("*", "`") else None
     return line[start:] if stressed is None else stressed[2]
-
-
-# What stands before each line of a log, whatever put it there: a traceback shows it, whose lines are known.
 
 
 _BEGINS = "Traceback (most recent call last)"

@@ -41,7 +41,6 @@ _LEVEL = re.compile(rb"\b(?:DEBUG|INFO|WARNING)\b|(?:^|\[)[IW]\d{4} \d\d:")
 _ISO = re.compile(rb"\b(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)")
 _GLOG = re.compile(rb"(?:^|\[)[DIWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
 
-
 Moment = tuple[str, int]  # the kind of clock, seconds
 
 
@@ -115,18 +114,13 @@ def _line_before(block: bytes, place: int) -> bytes:
     return block[max(begin, first) : place]
 
 
-# When a job's log was written: the times in its lines, of its steps and at its end.
-
-
 _HEAD = 200  # bytes of a line in which its time is looked for
 _OF_KERNEL = (b"NVRM: ", b" kernel: ", b"Killed process")
 
 
 class LogTimes(Struct, frozen=True):
     """first, last: of the lines that have one; last_step: of the last step whose line has one. steps: it shows any.
-
-    pids: those of the asked that it names as a process of the job.
-    """
+    pids: those of the asked that it names as a process of the job."""
 
     first: Moment | None
     last: Moment | None
@@ -176,7 +170,6 @@ def _names(block: bytes, pid: int) -> bool:
 
 
 # Steps and times in a log: progress bars of tqdm, and lines with a time and a step.
-
 
 _TQDM = re.compile(
     rb"\b(\d{1,9})/\d{1,9} \[(\d{1,3}(?::\d\d)?:\d\d)<[^,\]\r\n]{0,20}, {1,3}(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from traceops.core.text import by_shape
 from traceops.hangs.evidence import Frame
 from traceops.hangs.readers.log_events import OpenEvent
 from traceops.hangs.stack_activity import is_own
@@ -259,8 +260,13 @@ def bare_exception(line: str) -> str | None:
     """The last line of a traceback, which somebody copied without it, or which old torch printed before it."""
     if (check := _THC.match(line)) is not None:
         return _AS_RAISED.format(*check.groups()[:3], check[4].strip())
+    return _AROUND.sub("", line) if _is_bare(line) else None
+
+
+@by_shape
+def _is_bare(line: str) -> bool:
     line = _AROUND.sub("", line)
-    return line if is_exception(line) and _METRIC.match(line) is None else None
+    return is_exception(line) and _METRIC.match(line) is None
 
 
 def operation_in(frames: tuple[Frame, ...]) -> str | None:
@@ -272,7 +278,6 @@ def operation_in(frames: tuple[Frame, ...]) -> str | None:
 
 
 # Stacks that a log has behind an event, a frame a line: of the failed collective, and of a fatal error of Python.
-
 
 _FAILED_FRAME = re.compile(r"^#(\d{1,4}) (\S{1,500}) from (.{1,4096}):(\d{1,9})\s{0,4}$")
 _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")

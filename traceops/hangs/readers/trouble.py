@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
+from traceops.core.text import by_shape
 from traceops.hangs.evidence import LogKind
 from traceops.hangs.readers.log_events import EventList, says_why
 from traceops.hangs.readers.loggers import Loggers, Retried, only_warned, tries_again
@@ -43,6 +44,7 @@ _EXIT = re.compile(_GRAMMAR["exit"])
 _ENDS_WELL = ("0", "-0", "130", "-2")  # 2: somebody pressed Ctrl-C
 # Of a benchmark, a test suite, an operator or a search: how many failed, or that none was well.
 _COUNTED = re.compile(_GRAMMAR["counted"])
+_NONE_WELL = re.compile(_GRAMMAR["none_well"])
 _NAMED = re.compile(_GRAMMAR["named"])
 # Programs that did not start or ended, in words of their own: MPI, C++, CUDA, Docker, ssh, the linker, Java.
 _ENDED = re.compile(_GRAMMAR["ended"])
@@ -59,7 +61,7 @@ _AT_END = 10  # lines
 _WAITS = re.compile(_GRAMMAR["waits"])
 _STARTS = re.compile(r"\bSuccessfully (?:assigned|pulled)\b|\bStarted container\b|\bRendezvous complete\b")
 # Torch's store at rank 0 is gone: nothing, where the program had come to its end.
-_STORE = re.compile(r"\[c10d\] (?:recv|send)\w{1,24} failed on SocketImpl\(")
+_STORE = re.compile(r"\[c\d\dd\] (?:recv|send)\w{1,24} failed on SocketImpl\(")
 _DONE = re.compile(_GRAMMAR["done"])
 _OF_LAUNCHER = "torch.distributed.elastic."
 _BY_HAND = "got signal: 2"  # somebody pressed Ctrl-C
@@ -73,10 +75,9 @@ _WORDS = (
     "onnection", "Job ex", "not permit", "isconnected", "Horovod has b", "node down: ", " ERROR",
     " INFO transport/", "not renewed", "ous complete",
 )  # fmt: skip
-_DONE_IN_SMALL = ("destroy_", "100%|", "shut", "exiting", "done", "complete", "finished")
+_DONE_IN_SMALL = ("destroy_", "%|", "shut", "exiting", "done", "complete", "finished")
 _OF_ALL = re.compile(r"(?<=\d)/\d")
-_DONE_WORDS = ("destroy_", "100%|", "hut", "xiting", "done", "omplete", "inished", "/")
-
+_OF_FAILURES = (_STORE, _WAITS, _STARTS, _EXIT, _NAMED, _COUNTED, _ENDED, _CLAUSE)
 
 _Line = tuple[int, int | None, str]  # number, who says it, text
 
@@ -96,9 +97,10 @@ class Failures:
         head = body[:_SEARCHED]
         if body.strip():
             self._last = number
-        if not self._done and any(map(head.__contains__, _DONE_WORDS)):
-            self._done = _may_be_done(head) and _DONE.search(head) is not None
-        if not any(map(head.__contains__, _WORDS)):
+        may_be_done, may_tell = _may_matter(head)
+        if may_be_done and not self._done:
+            self._done = _DONE.search(head) is not None
+        if not may_tell:
             return
         if _STORE.search(head) is not None:
             _keep(self._store, number, rank, body)
@@ -127,16 +129,21 @@ class Failures:
         return sorted((*self._found.values(), *self._waits.values(), *store, *late), key=lambda one: one[0])[:_MOST]
 
 
-def _may_be_done(head: str) -> bool:
-    """A quick look for what `_DONE` looks for: it takes long, and a slash is in most lines ('tokens/s')."""
+@by_shape
+def _may_matter(head: str) -> tuple[bool, bool]:
+    """Whether a line may say that the program is done, and whether it may be one of the failures: but for its digits,
+    as what 3 is no example of is not ruled out."""
     lower = head.lower()
-    return any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
+    may_be_done = any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
+    if not any(map(head.__contains__, _WORDS)):
+        return may_be_done, False
+    may_have_failed = "Succ" in head or any(words.search(head) is not None for words in _OF_FAILURES)
+    return may_be_done, may_have_failed or _ERROR.match(head) is not None or _LATE.match(head) is not None
 
 
 def _keep(found: dict[str, _Line], number: int, rank: int | None, body: str) -> None:
-    alike = "".join(char for char in body if char.isalpha())[:_SEARCHED]
     if len(found) < _MOST:
-        found.setdefault(alike, (number, rank, body.strip()))
+        found.setdefault("".join(filter(str.isalpha, body))[:_SEARCHED], (number, rank, body.strip()))
 
 
 def _says_failed(head: str) -> bool:
@@ -145,7 +152,7 @@ def _says_failed(head: str) -> bool:
     if (ended := _EXIT.search(head)) is not None:
         before = head[: ended.start()]
         return ended["code"] not in _ENDS_WELL and _ONLY_SAID.search(before[-60:]) is None
-    if any(words.search(head) is not None for words in (_NAMED, _COUNTED, _ENDED)):
+    if any(words.search(head) is not None for words in (_NAMED, _COUNTED, _NONE_WELL, _ENDED)):
         return True
     if _ERROR.match(head) is not None:
         return True
@@ -156,7 +163,6 @@ def _says_failed(head: str) -> bool:
 
 
 # Lines that call themselves errors, in wordings that no rule knows: a log that holds them is not clean.
-
 
 _SUSPECT_HEAD = 200
 # A line's own level is the first that it names: '[INFO] … [error]' is none. What only holds such a word is no error:
@@ -225,19 +231,20 @@ class Suspects:
             at, who, said = self._found[self._cell]
             place = as_of_library(f"… {frame['name']} ({frame['file']}) …")
             self._found[self._cell], self._inside = (at, who, f"{said.partition(' …')[0]} {place}"), number
-        if len(self._found) >= _MOST or not _is_severe(body[:_SUSPECT_HEAD]):
+        head = body[:_SUSPECT_HEAD]
+        if len(self._found) >= _MOST or not _may_be_severe(head) or not _is_severe(head):
             return
         if _HANDLED.search(body[: 2 * _SUSPECT_HEAD]) is None and not any(words in body for words in _HARMLESS):
-            if _PIECE.search(body[:_SUSPECT_HEAD]) is not None:
+            if _PIECE.search(head) is not None:
                 self._take_piece(number, rank, body)
                 return
             said = body.strip()
-            alike = "".join(char for char in body if char.isalpha())[:_SUSPECT_HEAD]
+            alike = "".join(filter(str.isalpha, body))[:_SUSPECT_HEAD]
             if alike not in self._found and said.endswith((":", "{", "[")):
                 self._unfinished = alike
-            if (head := _OF_CELL.match(said)) is not None:
+            if (cell := _OF_CELL.match(said)) is not None:
                 self._cell, self._inside = alike, number
-                said = f"{head[1]}, {_HEAD} …" if head[1] else f"{_HEAD} …"
+                said = f"{cell[1]}, {_HEAD} …" if cell[1] else f"{_HEAD} …"
             self._found.setdefault(alike, (number, rank, said))
 
     def _go_on(self, unfinished: str, number: int, rank: int | None, more: str) -> None:
@@ -266,7 +273,20 @@ class Suspects:
         return self._inside > 0 and last - self._inside <= _SHOWN_BELOW
 
 
-def _is_severe(head: str) -> bool:
+def _is_message(after: str) -> bool:
+    """Words, rather than a metric's value or the columns of a table."""
+    if _NAME_GOES_ON.match(after) is not None or _NO_MESSAGE.match(after) is not None:
+        return False
+    said = after[between.end() :] if (between := _BETWEEN.match(after)) is not None else after
+    return _VALUE.match(said) is None and _LETTERS.search(said) is not None
+
+
+@by_shape
+def _may_be_severe(head: str) -> bool:
+    return _is_severe(head, is_message=lambda after: True)
+
+
+def _is_severe(head: str, is_message: Callable[[str], bool] = _is_message) -> bool:
     if "waitForInput" in head and _STORE_SILENT.search(head) is not None:
         return True
     if (head[:1] in "│╭" or "Traceback (" in head) and _DRAWN.match(head) is not None:
@@ -276,7 +296,7 @@ def _is_severe(head: str) -> bool:
     if (glog := _GLOG.match(head)) is not None:
         return glog[glog.lastindex or 0] in "EFC"
     if (said := _SAID.match(head)) is not None:
-        return _is_message(head[said.end() :])
+        return is_message(head[said.end() :])
     if not any(map(head.__contains__, _SEVERE_WORDS)):
         return False
     if _ANYWHERE.search(head) is not None:
@@ -286,7 +306,7 @@ def _is_severe(head: str) -> bool:
         return False
     if level["structured"] is not None:
         return "msg" in head or "message" in head
-    return _is_before_a_level(head[: level.start()]) and _is_message(head[level.end() :])
+    return _is_before_a_level(head[: level.start()]) and is_message(head[level.end() :])
 
 
 def _is_before_a_level(before: str) -> bool:
@@ -302,16 +322,7 @@ def _is_before_a_level(before: str) -> bool:
     )
 
 
-def _is_message(after: str) -> bool:
-    """Words, rather than a metric's value or the columns of a table."""
-    if _NAME_GOES_ON.match(after) is not None or _NO_MESSAGE.match(after) is not None:
-        return False
-    said = after[between.end() :] if (between := _BETWEEN.match(after)) is not None else after
-    return _VALUE.match(said) is None and _LETTERS.search(said) is not None
-
-
 # Logs that end in the middle of a progress bar with what Python says of a process that is gone.
-
 
 # Python's resource tracker outlives the process whose shared memory and semaphores it counts.
 _GONE = "resource_tracker: There appear to be "
@@ -347,7 +358,6 @@ class Unfinished:
 
 
 # Lines of a log that tell of trouble and name no cause: shown where nothing else does.
-
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _IN_REPORT = "traceback "  # torchrun's, of a rank whose end it tells in the lines before

@@ -68,7 +68,6 @@ def _end(path: str, before: int) -> int | None:
 
 # Failures in a log after which it shows steps: the program went on, or was started again.
 
-
 # What processes had printed into their buffers before they ended, a log may show after the traceback. Python's buffer
 # holds 8 kB, and a job may have several.
 _BUFFER = 1 << 14
@@ -274,10 +273,8 @@ class _Window(Struct):
 
 
 def completed_at(block: bytes, service: bytes | None = None) -> int | None:
-    """Where the last line of a block stands that says of the program that it came to its end.
-
-    service: of docker compose; the end of another does not count.
-    """
+    """Where the last line of a block stands that says of the program that it came to its end. service: of docker
+    compose; the end of another does not count."""
     if not any(word in block for word in _COMPLETED_WORDS):
         return None
     ends = (match.start() for match in _COMPLETED.finditer(block))
@@ -316,7 +313,6 @@ def _last_piece(block: bytes, begin: int) -> int:
 
 
 # Failures of one request in a server's log, behind which it answers others: no end of the server.
-
 
 # uvicorn's and aiohttp's line on a request: 'INFO:  127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK'.
 _ANSWER = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" (\d)\d\d\b')
@@ -368,7 +364,6 @@ def _answered(path: str, close: Mapping[int, int]) -> set[int]:
 
 # Servers that were asked to stop: what they log behind that follows from it.
 
-
 # SGLang: "SIGTERM received. … Draining requests and shutting down"; vLLM: "[shutdown] API server: shutdown triggered".
 _ASKED = re.compile(_GRAMMAR["asked"])
 _STOP_WORDS = ("shutting down", "[shutdown] ")
@@ -402,7 +397,6 @@ def asked_to_stop(path: str) -> tuple[int, str] | None:
 
 
 # Logs that end because somebody stopped the program: by Ctrl-C, or a signal of which it makes the same exception.
-
 
 _NAME = re.compile(r"(?<![a-z\d_])[Kk]eyboard[ _]?[Ii]nterrupt(?:ion|ed)?\b")
 _CAME = re.compile(r"\b(?:detected|received|caught|got|raised|stopped by|ended by)(?: an?| the)? $", re.IGNORECASE)

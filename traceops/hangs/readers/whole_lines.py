@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple
 
+from traceops.core.text import by_shape
 from traceops.hangs.crashes import memory_message
 from traceops.hangs.readers.messages import BY_RANK, RANK_LINE, WORK
 from traceops.hangs.readers.prefixes import LearnedPrefixes, common_prefix, host_prefix, plain, without_prefixes
@@ -98,7 +99,6 @@ def _continues(last: str, line: str, wrap: _Wrap) -> bool:
 
 # Messages that terminals, e-mails and C++ broke over several lines, as one line each, without quotation marks.
 
-
 _PREFIX = re.compile(r"(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 # Of srun and mpirun: anything may begin with a number and a colon, so it is one where the line before has the same.
 _LABEL = re.compile(r"^(?: {0,6}\d{1,7}: |\[\d{1,9},(?:mpirank:)?\d{1,7}(?:,[\w-]{1,60})?\]<std(?:out|err)>: ?)")
@@ -117,6 +117,7 @@ _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line; or goes on there, '… because of the following error:'.
 _TO_COME = re.compile(_GRAMMAR["to_come"])
 # VS Code's debugger: the exception's name, its message in the next line.
+_BY_EDITOR = ("Exception has occurred: ", "发生异常: ")
 _IN_EDITOR = re.compile(
     r"^(?:Exception has occurred|发生异常): ([A-Za-z_][\w.]{0,200})(?:\s{1,8}\(note: .{0,200}\))?\s{0,8}$"
 )
@@ -145,7 +146,8 @@ class LogicalLines:
         said, line = line, self._learned.without(without_prefixes(plain(line)))
         if not line and "%|" in said:  # a progress bar, and nothing behind it
             return
-        line = _IN_EDITOR.sub(r"\1:", line)
+        if line.startswith(_BY_EDITOR):
+            line = _IN_EDITOR.sub(r"\1:", line)
         if self._held:
             if self._continues(line):
                 self._held.append(self._said_in(line))
@@ -243,6 +245,7 @@ def _end_of_labels(line: str, begin: int = 0) -> int:
     return begin
 
 
+@by_shape
 def _begins(line: str) -> bool:
     if len(line) > _LONGEST:
         return False
@@ -300,7 +303,6 @@ def _joined_memory(parts: list[str]) -> str:
 
 
 # The lines of a log that are worth a look: of a paste all, of a large log its end and the blocks with known words.
-
 
 _SAMPLE = 1 << 15  # bytes
 _EDGE, _LAST = 16, 4  # blocks
@@ -367,9 +369,6 @@ def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterato
 def _indent(block: bytes) -> int:
     """By how much all lines are indented, as people paste them."""
     return min((len(line) - len(line.lstrip(b" \t")) for line in block.splitlines() if line.strip()), default=0)
-
-
-# Whether the lines of a log stand newest first, as stores of logs print them: then no traceback reads right.
 
 
 NEWEST_FIRST = (

@@ -13,13 +13,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
@@ -30,6 +31,7 @@ from traceops.core.claims import Wording
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.gather.meeting import SECRET_ENV, Meeting, files_to_send, may_travel, meeting_of, seal
+from traceops.launch.gather.relay import MOST_BYTES, LiveFiles, Refused, Relay, Unreachable
 from traceops.launch.plan import Plan
 
 CHUNK = 1 << 20
@@ -46,14 +48,6 @@ class Body(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Refused(Exception):
-    """A request that cannot be served; `status` says why."""
-
-    def __init__(self, status: HTTPStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
 class _NodeFiles(Struct):
     """What came of the other nodes, by what they call themselves. heard_s: when the last of anything came."""
 
@@ -67,15 +61,14 @@ class _NodeFiles(Struct):
 
 class Collector:
     """Listens from the start of the run, so that no node has to wait for this one. Raises OSError where it cannot.
-
-    anywhere: this is the first node for certain, whatever addresses it has.
-    """
+    anywhere: this is the first node for certain, whatever addresses it has."""
 
     def __init__(
         self, folder: Path, run: str, address: str, port: int, *, anywhere: bool = False, secret: str = ""
     ) -> None:
         self.folder, self.run, self.secret = folder, run, secret
         self.marker = f".gather.{secrets.token_hex(8)}"  # who finds it in its own folder shares this one
+        self.live = LiveFiles(folder)
         self._lock = threading.Lock()
         self._seen = _NodeFiles(time.monotonic())
         self._server = _listen(address, port, self, anywhere)
@@ -140,7 +133,7 @@ class Collector:
                 raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} came damaged or cut short")
             with self._lock:
                 target = self.folder / name
-                if target.exists() and digest_of(target) != digest:
+                if target.exists() and digest_of(target) != digest and not self.live.are_of(node, name):
                     if name.startswith("rank_"):
                         raise Refused(HTTPStatus.CONFLICT, f"{name} is there already, and differs")
                     target = target.with_name(f"{target.stem}-{node}{target.suffix}")
@@ -216,6 +209,7 @@ def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> Th
 
 class _Handler(BaseHTTPRequestHandler):
     to: Collector
+    more: Mapping[str, object] = MappingProxyType({})  # of the answer
     protocol_version = "HTTP/1.1"
     timeout = _STALLED_S
 
@@ -226,6 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
         node, _, state = self.path.strip("/").partition("/")
         self._answer(lambda: self._announce(unquote(node), state))
 
+    def do_PATCH(self) -> None:
+        self._answer(self._grow)
+
     def do_PUT(self) -> None:
         self._answer(self._store)
 
@@ -234,6 +231,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _announce(self, node: str, state: str) -> HTTPStatus:
         self.to.announce(node, state)
+        return HTTPStatus.OK
+
+    def _grow(self) -> HTTPStatus:
+        length = self.headers.get("Content-Length", "")
+        self.close_connection = True  # unless the body was read to its end
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            raise Refused(HTTPStatus.BAD_REQUEST, "too much at once")
+        body = self.rfile.read(int(length))
+        if hashlib.sha256(body).hexdigest() != self.headers.get("X-SHA256", ""):
+            raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, "pieces came damaged or cut short")
+        try:
+            self.more = self.to.live.take(unquote(self.headers.get("X-Node", "")), body)
+        except (ValueError, TypeError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        self.close_connection = False
         return HTTPStatus.OK
 
     def _store(self) -> HTTPStatus:
@@ -256,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
             if unquote(run) != self.to.run:
                 raise Refused(HTTPStatus.MISDIRECTED_REQUEST, f"here is the run {self.to.run}")
             status, why = serve(), ""
-            told = {"marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still}
+            told = {"marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still, **self.more}
         except Refused as error:
             status, why, self.close_connection = error.status, str(error), True
         except OSError as error:
@@ -280,15 +292,9 @@ _TRIES = 3
 _PAUSE_S = 0.5
 
 
-class Unreachable(Exception):
-    """The first node's launcher does not answer, or another run's does."""
-
-
 class Sent(Struct):
-    """files, bytes: that are with the first node now, in `folder` there. left: files that are not, with why.
-
-    shared: that folder is the same as here.
-    """
+    """files, bytes: that are with the first node now, in `folder` there. left: files that are not, with why. shared:
+    that folder is the same as here."""
 
     files: int = 0
     bytes: int = 0
@@ -347,6 +353,20 @@ class Sender:
             passing.close()
         count = answer.get("still")
         return count if isinstance(count, int) else 0
+
+    def relay(self, folder: Path) -> Relay:
+        """What sends beside this sender what the ranks write for a monitor, as long as they run."""
+        passing = Sender(self._meeting, self._run, self._node, self._stop, _PASSING_S, self._secret)
+
+        def send(body: bytes) -> dict[str, Any]:
+            told = {"Content-Length": str(len(body)), "X-SHA256": hashlib.sha256(body).hexdigest()}
+            try:
+                return passing._ask("PATCH", "/", body, told)
+            except BaseException:
+                passing.close()
+                raise
+
+        return Relay(folder, send, lambda own: (own / str(passing._ask("GET", "/", None, {}).get("marker"))).exists())
 
     def close(self) -> None:
         if self._connection is not None:
@@ -465,6 +485,14 @@ class Gathering:
     def first(self) -> bool:
         """Whether the files come here."""
         return self._collector is not None
+
+    def relay(self) -> Relay | None:
+        """To the monitor, which is beside the first node's launcher; None there."""
+        if self._sender is None:
+            return None
+        relay = self._sender.relay(self._plan.out)
+        relay.start()
+        return relay
 
     def ended(self, *, by_signal: bool) -> None:
         """The ranks of this node have ended: take in the other nodes' files, or say that ours come."""

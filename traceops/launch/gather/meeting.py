@@ -69,9 +69,7 @@ def may_travel(name: str) -> bool:
 
 def files_to_send(folder: Path, *, summaries_only: bool) -> list[str]:
     """Names of the files of a run folder that go to the first node, manifests last: then their rank is complete.
-
-    summaries_only: a trace that has a summary beside it stays.
-    """
+    summaries_only: a trace that has a summary beside it stays."""
     names = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

@@ -132,12 +132,9 @@ def _begin(parent: int) -> None:
 
 @contextlib.contextmanager
 def open_workers(chosen: str | Executor, jobs: int | None) -> Iterator[WorkerPool]:
-    """The workers named by `dask://HOST:PORT`, `tls://HOST:PORT` (dask's) or `mpi`, or those of an executor.
-
-    At most `jobs` of them at a time.
-
-    Raises UsageError for another name, where a package is missing, and where nobody answers.
-    """
+    """The workers named by `dask://HOST:PORT`, `tls://HOST:PORT` (dask's) or `mpi`, or those of an executor. At most
+    `jobs` of them at a time. Raises UsageError for another name, where a package is missing, and where nobody
+    answers."""
     if isinstance(chosen, Executor):
         slots = getattr(chosen, "_max_workers", None) or cores()
         yield WorkerPool(chosen, min(jobs or slots, slots))
@@ -224,9 +221,6 @@ def map_in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], 
     yield from map(function, tasks[done:])
 
 
-# Gives files to workers, a few more than they can process at a time, and handles workers that died.
-
-
 Given = TypeVar("Given")
 Taken = TypeVar("Taken", contravariant=True)
 
@@ -253,12 +247,9 @@ def map_files(
     executor: str | Executor | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
-    """`do` for each file, the largest first; where a worker dies, `fail` for the file that it was at.
-
-    `executor`: see `open_workers`; processes of this machine where there is none, or where the one given broke.
-    `jobs`: how many at a time, None for as many as there are cores or workers. `meanwhile` is called as soon as
-    all have something to do.
-    """
+    """`do` for each file, the largest first; where a worker dies, `fail` for the file that it was at. `executor`: see
+    `open_workers`; processes of this machine where there is none, or where the one given broke. `jobs`: how many at a
+    time, None for as many as there are cores or workers. `meanwhile` is called as soon as all have something to do."""
     left = sorted(files, key=lambda file: -file.size_bytes)
     if executor is not None:
         left = _on_others(do, left, taker, jobs, executor, meanwhile)

@@ -39,7 +39,6 @@ from traceops.version import __version__
 
 # The line that says how far the reading of traces is: ranks, MB, MB/s, time left.
 
-
 if TYPE_CHECKING:
     pass
 
@@ -104,10 +103,8 @@ Progress = Callable[[Done], None]
 
 
 class Outcome(Struct, frozen=True):
-    """What a worker sends back: a packed summary, or what is wrong with the file.
-
-    fits: its parts were compared when it was measured. summary: in this process itself, in place of the packed one.
-    """
+    """What a worker sends back: a packed summary, or what is wrong with the file. fits: its parts were compared when it
+    was measured. summary: in this process itself, in place of the packed one."""
 
     packed: bytes = b""
     fits: bool = False

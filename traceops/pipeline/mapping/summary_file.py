@@ -38,7 +38,6 @@ from traceops.traces.windows import ANEW, FORMAT, SUFFIX, SummaryHeader, split, 
 
 # Frozen structs of numbers, text, tuples and arrays as MessagePack, read back by their types.
 
-
 T = TypeVar("T")
 
 _OF_NUMBERS = re.compile(r"(?:int|float|bool|Int|NDArray\[np\.\w+\])(?: \| None)?")  # as annotations are written
@@ -71,11 +70,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: type[T], seen: dict[Any, Any], shared: frozenset[type] = frozenset()) -> T:
-    """What `encode` made of a `kind`, every value checked against its type.
-
-    Text and instances of the `shared` types that equal one in `seen` are that one: many decoded with one
-    `seen` take little memory. Raises ValueError where the bytes are anything else.
-    """
+    """What `encode` made of a `kind`, every value checked against its type. Text and instances of the `shared` types
+    that equal one in `seen` are that one: many decoded with one `seen` take little memory. Raises ValueError where the
+    bytes are anything else."""
     try:
         value = _decoder(cast(Any, kind)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
@@ -201,9 +198,6 @@ def _well_formed(part: Any, _: Any) -> Any:
     return part.encode("utf-8", "replace").decode() if isinstance(part, str) else part
 
 
-# Whether the parts of a summary that came from a file fit each other: the reduce looks things up across them.
-
-
 _CELL = (str, int, float, type(None))
 _MOST_TIME = 1 << 61  # ns, in 2043; sums of some still fit an int64
 
@@ -323,12 +317,8 @@ def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
 
 
 def unpack(data: bytes, seen: dict[Any, Any], *, fits: bool = False) -> tuple[SummaryHeader, RankSummary]:
-    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
-
-    fits: `why_unfit` found nothing when it was made.
-
-    Raises ValueError, which says what to do, where the bytes are anything else.
-    """
+    """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them. fits: `why_unfit` found
+    nothing when it was made. Raises ValueError, which says what to do, where the bytes are anything else."""
     header, body = split(data)
     try:
         summary = decode(body, RankSummary, seen, _SHARED)
@@ -375,9 +365,6 @@ def unzipped(file: IO[bytes], path: str) -> bytes:
     except Damaged as error:
         raise FileError(path, f"{error}; {ANEW}", ": ") from error
     return data.getvalue()
-
-
-# What a file holds, told without parsing it, and which code makes summaries: both equal, the summary is.
 
 
 _PIECE = 1 << 20

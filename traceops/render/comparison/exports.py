@@ -76,18 +76,15 @@ def _without_python_types(value: Any) -> Any:
 
 # compare.junit.xml: a test case a gated metric, for Jenkins, GitLab and whatever else shows test results.
 
-
 SUITE = "traceops compare"
 _XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 
 
 def render_junit(comparison: Comparison) -> str:
-    """The text of compare.junit.xml.
-
-    A regression is a failure, a metric that could not be judged is skipped with the reason, all others pass;
-    a waived regression passes and says so in its output. Without any gated metric there is one skipped case.
-    """
+    """The text of compare.junit.xml. A regression is a failure, a metric that could not be judged is skipped with the
+    reason, all others pass; a waived regression passes and says so in its output. Without any gated metric there is one
+    skipped case."""
     cases = [_case(metric, comparison.power) for metric in comparison.gated] or [_no_case(comparison)]
     counts = {
         "tests": str(len(cases)),
@@ -156,7 +153,6 @@ def _xml(said: str) -> str:
 
 
 # compare.sarif: regressions and new findings as SARIF 2.1.0, for code scanning and editors.
-
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FALLBACK_FILE = "traceops.toml"

@@ -32,7 +32,6 @@ from traceops.render.writers.html import write_html
 
 # The tables of compare.html: metrics, the ledger, what changed, captures, outlier steps.
 
-
 MOST_CHANGES = 100  # of a kind
 MOST_OUTLIERS = 100
 MOST_CAPTURES = 200

@@ -210,7 +210,6 @@ def _table(
 
 # Annotations and the job summary of GitHub Actions, where a workflow runs the comparison.
 
-
 SUMMARY_LIMIT = 1024 * 1024  # bytes that GitHub takes from one step, all that is appended together
 _MOST = 9  # GitHub shows 10 annotations of a kind from one step
 _MESSAGE = 1000

@@ -250,9 +250,6 @@ def sentence_of(text: str) -> str:
     return (text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text) + "."
 
 
-# How two sides were compared, in words that every format shares.
-
-
 def method(comparison: Comparison) -> list[tuple[str, str]]:
     """How it was compared: pairs of a label and what it was."""
     facts = [("Base", side_text(comparison.base)), ("Head", side_text(comparison.head))]

@@ -78,7 +78,6 @@ from traceops.report.write import json_text
 
 # Plotly figure of a checkup: bus bandwidth over message size.
 
-
 _COLOURS = {"all_reduce": "#0072B2", "all_gather": "#D55E00", "reduce_scatter": "#009E73", "send_recv": "#CC79A7"}
 _OTHER = "#7A7A7A"
 _DASHES = ("solid", "dot", "dashdot", "longdash")  # hosts, or groups of devices, one after the other
@@ -163,7 +162,6 @@ def _whose(gpus: Sequence[int], host: str | None) -> str:
 
 
 # The tables of a checkup on the page: what was looked at and tried, bandwidth, and the matrix of pairs.
-
 
 _WORD = 160  # characters before the middle of a text is left out
 _CSS: dict[Level | Outcome, str] = {
@@ -484,10 +482,8 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
 
 def write_doctor(checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
     """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
-
-    Files of an earlier checkup in the folder that this one does not have are removed, others are left.
-    Raises InputError where the folder cannot be written to.
-    """
+    Files of an earlier checkup in the folder that this one does not have are removed, others are left. Raises
+    InputError where the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
         contents["doctor.html"] = render_doctor_html(checkup)

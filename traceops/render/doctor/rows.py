@@ -24,11 +24,9 @@ _BANDWIDTH_COLUMNS = ("host", "backend", "op", "gpus", "bytes", "time_us", "busb
 
 
 class PairMatrix(Struct, frozen=True):
-    """GB/s from one GPU to another, of the largest message, and what became of pairs that were tested.
-
-    gbs: by (from, to); a pair measured once counts both ways. outcomes: of pairs that did not come out right.
-    slow: far below the median pair; none among ranks of one CPU, whose pairs differ by what else runs there.
-    """
+    """GB/s from one GPU to another, of the largest message, and what became of pairs that were tested. gbs: by (from,
+    to); a pair measured once counts both ways. outcomes: of pairs that did not come out right. slow: far below the
+    median pair; none among ranks of one CPU, whose pairs differ by what else runs there."""
 
     host: str | None
     gpus: tuple[int, ...]

@@ -42,11 +42,9 @@ def print_diagnosis(
     *,
     verbose: bool = True,
 ) -> None:
-    """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies.
-
-    beside: findings on the machines and links, which come after the causes. Unless verbose it is a card of about 25
-    lines: the first cause whole, of others what they are.
-    """
+    """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies. beside:
+    findings on the machines and links, which come after the causes. Unless verbose it is a card of about 25 lines: the
+    first cause whole, of others what they are."""
     write_terminal(describe_summary(diagnosis, written, beside, verbose=verbose), file, widths=_WIDTHS)
 
 

@@ -55,7 +55,6 @@ from traceops.report.write import copied, json_text
 
 # The plotly figure of one metric over the commits of a key.
 
-
 _DOT, _LEVEL = "#0072B2", "#8a8f98"
 _COLOURS = {"worse": "#D55E00", "better": "#009E73", "neither": "#8a8f98"}
 _MOST_TICKS = 10

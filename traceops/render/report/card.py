@@ -292,7 +292,6 @@ def _grown_text(one: Evidence, lead: Finding) -> str:
 
 # Sentences made short.
 
-
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
 _CLAUSE = re.compile(r"(?:[;:,]| that| which| while| with) ")
 _STATES = re.compile(
@@ -330,7 +329,6 @@ def _cut(said: str, limit: int) -> str:
 
 
 # The card in blocks: a page's, and a terminal's lines.
-
 
 _BAR = 16
 _LABEL = 9

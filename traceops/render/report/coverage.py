@@ -59,9 +59,6 @@ def why_least(loaders: Sequence[int], hosts: Sequence[int]) -> str:
     return say_first("what-if", "least_note", loaders=loaders, hosts=hosts)
 
 
-# Why communication was not matched across ranks, and what would let it be.
-
-
 _NO_GROUP = "its process group is not known"
 _TO_MATCH = {
     "ranks of its group have no trace": "ranks",

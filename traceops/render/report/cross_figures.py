@@ -261,7 +261,6 @@ def _saved_text(pct: float | None) -> str:
 
 # Plotly figures on one clock: the critical path of the median step, and the longest step on all ranks.
 
-
 _LEAST_PART_MS = 1e-6
 MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser draws each as a shape
 
@@ -314,10 +313,8 @@ def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
 
 def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: int = MOST_RUNS) -> Figure:
     """The longest step on all ranks, ms on one clock since its first beginning: a row a rank, coloured by bucket.
-
-    Without `ranks` all of them, or one of each kind of more than 64. Runs too short to be seen join the
-    neighbour that takes most of the moment where there are more than `most`.
-    """
+    Without `ranks` all of them, or one of each kind of more than 64. Runs too short to be seen join the neighbour that
+    takes most of the moment where there are more than `most`."""
     chosen = shown_ranks(report) if ranks is None else list(ranks)
     by_rank: dict[int, list[TimelineRow]] = defaultdict(list)
     for row in report.tables.timeline:

@@ -190,9 +190,6 @@ def _group_cell(row: CollectiveRow | ReferenceRow) -> Cell:
     return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(row.ranks)}")
 
 
-# What the page says in one sentence about the replay, the clocks, the critical path and the waiting.
-
-
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named
 _MOST_PARTS = 4
 _MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's

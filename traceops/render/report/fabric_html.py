@@ -25,9 +25,6 @@ from traceops.render.topology.shape import ways_on
 from traceops.report.hang_text import inspector_text
 from traceops.report.model import Report
 
-# What NCCL Inspector measured, as a table.
-
-
 _MOST_ROWS = 40
 
 

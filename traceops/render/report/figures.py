@@ -61,11 +61,9 @@ def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
 
 
 def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
-    """Duration of each step on each rank, ms: a heat map; the last 400 steps where there are more.
-
-    Where there are too many ranks for a row each, all of them are thin lines, and only some are named.
-    The colours span at least ±20 % of the median, so that even steps look even.
-    """
+    """Duration of each step on each rank, ms: a heat map; the last 400 steps where there are more. Where there are too
+    many ranks for a row each, all of them are thin lines, and only some are named. The colours span at least ±20 % of
+    the median, so that even steps look even."""
     all_ranks = ranks is None or len(report.ranks) > MOST_RANKS
     chosen = [row.rank for row in report.ranks] if all_ranks else list(ranks or ())
     wanted = set(chosen)

@@ -41,7 +41,6 @@ from traceops.rules.explained import explains
 
 # The picture that proves the verdict: one step of the rank to blame, of one that waits, and of the others.
 
-
 MOST_PIECES = 300  # of a lane; shorter runs join the kind that takes most of a cell
 _MOST_BLAMED = 3  # ranks with a lane each; of more, one stands for all
 _MOST_OTHERS = 3
@@ -57,11 +56,9 @@ Rows = Sequence[TimelineRow]
 
 
 def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
-    """The longest recorded step: a lane for each rank to blame, one victim, and one for each kind of the others.
-
-    None where the tables hold no such step. Marks: what a blamed rank spends more time in than the victim, and the
-    victim's longest waiting.
-    """
+    """The longest recorded step: a lane for each rank to blame, one victim, and one for each kind of the others. None
+    where the tables hold no such step. Marks: what a blamed rank spends more time in than the victim, and the victim's
+    longest waiting."""
     by_rank: dict[int, list[TimelineRow]] = defaultdict(list)
     for row in report.tables.timeline:
         by_rank[row.rank].append(row)

@@ -36,9 +36,6 @@ def definitions(report: Report, shown: Sequence[int]) -> Section:
     return section_of("definitions", (Terms((*buckets, *columns)), soft(say("definitions", "unknown"))))
 
 
-# Which section of the page shows what a finding speaks of.
-
-
 # By the beginning of a rule's id: ids of sections, the first that the page has is the proof.
 _SHOWN_IN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TO-S", ("lateness", "timeline")),
@@ -108,11 +105,9 @@ _NO_COST = 0.9  # profiled ÷ unprofiled step, below which these steps are not a
 
 
 def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] = ()) -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. `files`: those that are written beside it.
-
-    Everything that came from a trace is escaped, and a content security policy admits the page's own
-    scripts only. Raises ValueError for another `plotlyjs`.
-    """
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. `files`: those that are written beside it. Everything
+    that came from a trace is escaped, and a content security policy admits the page's own scripts only. Raises
+    ValueError for another `plotlyjs`."""
     return write_html(replace(describe(report), files=frozenset(files)), plotlyjs=plotlyjs)
 
 

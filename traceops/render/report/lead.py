@@ -24,10 +24,8 @@ _BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with
 
 
 class Cure(Struct, frozen=True):
-    """What a step takes as it is, and would take with a finding's cause gone, ms.
-
-    least_ms: the best that it may come to, where that is open; then_ms is the most.
-    """
+    """What a step takes as it is, and would take with a finding's cause gone, ms. least_ms: the best that it may come
+    to, where that is open; then_ms is the most."""
 
     now_ms: float
     then_ms: float
@@ -157,9 +155,6 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
     return named
 
 
-# What a step takes, and would take with the cause of a finding gone: for the two bars.
-
-
 _REPLAYED = (  # evidence that is the impact, as a change was replayed
     Fact.SAVED_BY_EVEN_STAGES,
     Fact.SAVED_AT_PEERS_PACE,
@@ -171,11 +166,9 @@ _REPLAYED = (  # evidence that is the impact, as a change was replayed
 
 
 def cure_of(report: Report, finding: Finding) -> Cure | None:
-    """What curing the finding would give; None where nothing tells.
-
-    A finding whose rule predicts no step gives a range: at best its whole impact is saved, at worst nothing. Of one
-    about other steps than the typical ones nothing is said: those take as long without its cause.
-    """
+    """What curing the finding would give; None where nothing tells. A finding whose rule predicts no step gives a
+    range: at best its whole impact is saved, at worst nothing. Of one about other steps than the typical ones nothing
+    is said: those take as long without its cause."""
     if finding.rule in STRAGGLERS:
         # The step after TO-S001's or TO-S002's fix; None where no step is known to be shorter.
         return joint_cure(report, finding) or _single_cure(report, finding)
@@ -283,10 +276,8 @@ _MOST = 2.0  # times what the next rank causes: from here on one rank is named
 
 class Waiting(Struct, frozen=True):
     """Waiting for late ranks, ms and percent of the typical step (median over ranks), and the rank that causes most.
-
     rank: None where nothing that compares ranks is to be trusted, where another rank causes about as much, and where
-    some steps are unlike the others, as an evaluation would be blamed.
-    """
+    some steps are unlike the others, as an evaluation would be blamed."""
 
     ms: float
     pct: float

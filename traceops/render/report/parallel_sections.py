@@ -85,7 +85,6 @@ def _groups_cell(row: RoleRow) -> Cell:
 
 # Experts: a section of the page, and a line on the terminal.
 
-
 _UNEVEN = 1.05  # times the mean: a rank that gets more is worth a line
 
 
@@ -128,7 +127,6 @@ def experts_sentence(row: ExpertsRow, words: StepWords = STEP) -> str:
 
 # Prefill and decode passes of an inference server: a section, and lines on the terminal.
 
-
 _LABELS = {"prefill": "Prefill", "mixed": "Prefill and decode in one", "decode": "Decode"}
 
 
@@ -154,9 +152,6 @@ def pass_sentence(row: PassRow) -> str:
 def pass_lines(report: Report) -> list[Block]:
     """The terminal's table, a line a kind of pass."""
     return [TableBlock(table_of("terminal_passes", report.passes))] if report.passes else []
-
-
-# What each host of several does: a section of the page, and rows on the terminal.
 
 
 _MOST_HOSTS = 8  # on the terminal

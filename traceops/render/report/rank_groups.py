@@ -111,9 +111,6 @@ def rank_column(report: Report) -> Column:
     return Column("rank", "Rank", say("ranks", "alike"), number=False, make=cell)
 
 
-# Which rows of the timeline in the page stand where: by host, and where one rank stands for others, for whom.
-
-
 _FEW_DRAWN = 4  # ranks that a label names one by one
 
 
@@ -128,11 +125,8 @@ class DrawnRank(TypedDict):
 
 def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     """For the page's script. shown: every rank drawn; folded: one of each kind, on each host where all its ranks are
-    drawn; unlike: how many ranks nobody stands for.
-
-    Ranks that findings name stand for themselves. Of the others, those that are not drawn are told by one of their
-    kind that is; of several that are drawn, `folded` keeps one.
-    """
+    drawn; unlike: how many ranks nobody stands for. Ranks that findings name stand for themselves. Of the others, those
+    that are not drawn are told by one of their kind that is; of several that are drawn, `folded` keeps one."""
     drawn = {rank.rank for step in detail.steps for rank in step.ranks}
     hosts = {row.rank: row.host or "" for row in report.ranks}
     several = len(set(hosts.values())) > 1
@@ -189,11 +183,9 @@ def group_text(rank: int, ranks: Sequence[int], hosts: Collection[str], all_rank
 
 
 def lateness_by_group(report: Report) -> tuple[LatenessRow, ...]:
-    """The rows of the lateness table; of too many ranks one a group and step, under its example's number.
-
-    Caused waiting is summed over a group: which of ranks that are alike comes last is chance. What they waited
-    themselves is their mean.
-    """
+    """The rows of the lateness table; of too many ranks one a group and step, under its example's number. Caused
+    waiting is summed over a group: which of ranks that are alike comes last is chance. What they waited themselves is
+    their mean."""
     if len(report.ranks) <= MOST_RANKS:
         return report.tables.lateness
     example = {rank: group.example for group in groups_of(report) for rank in group.ranks}

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from isal import isal_zlib
-from msgspec.structs import replace
 
 from traceops.core.arrays import Bars, Int
 from traceops.core.findings import Finding
@@ -22,24 +21,19 @@ from traceops.report.model import Report
 
 _FINEST = 1 << 21  # of the step: the unit that moments are counted in, from 1 ns
 
-_MOST_BARS = 9_000  # in the steps of a page: 45 to 60 kB
-
 
 def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | None:
     """All steps of the ranks shown; None without what it is drawn from. `instead` is shown where no script runs."""
     if report.detail is None:
         return None
-    detail = replace(report.detail, steps=_drawn_steps(report.detail))
-    data = packed(detail, _longest(detail), len(report.ranks))
-    data |= drawn_ranks(report, detail)
+    data = packed(report.detail, _longest(report.detail), len(report.ranks))
+    data |= drawn_ranks(report, report.detail)
     return StepTimeline("steps-zoom", say("timeline", "label", report.summary.step_words), data, tuple(instead))
 
 
 def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
-    """What the script takes: names, roles, and of each step its number and all else in base64.
-
-    first: the place of the step that is shown at first. ranks: of the run, of which these may be a few.
-    """
+    """What the script takes: names, roles, and of each step its number and all else in base64. first: the place of the
+    step that is shown at first. ranks: of the run, of which these may be a few."""
     steps = [{"step": step.step, "data": _blob(step)} for step in detail.steps]
     return {
         "names": list(detail.names),
@@ -75,9 +69,8 @@ def finding_place(finding: Finding, report: Report) -> Place | None:
     too where it names steps of the run and none of them was recorded."""
     if (detail := report.detail) is None:
         return None
-    steps = _drawn_steps(detail)
-    drawn = {rank.rank for step in steps for rank in step.ranks}
-    lengths = {step.step: step.length_ns for step in steps if step.step in finding.steps}
+    drawn = {rank.rank for step in detail.steps for rank in step.ranks}
+    lengths = {step.step: step.length_ns for step in detail.steps if step.step in finding.steps}
     rank = next((rank for rank in finding.ranks if rank in drawn), None)
     if not lengths and (rank is None or finding.steps):
         return None
@@ -87,17 +80,6 @@ def finding_place(finding: Finding, report: Report) -> Place | None:
 def _longest(detail: Detail) -> int:
     lengths = [max((rank.end - rank.begin for rank in step.ranks), default=0) for step in detail.steps]
     return max(range(len(lengths)), key=lambda place: lengths[place])
-
-
-def _drawn_steps(detail: Detail) -> tuple[DetailStep, ...]:
-    """The longest step, and of the others as many as a page has room for; `traceops view` has all."""
-    longest, room, drawn = _longest(detail), _MOST_BARS, []
-    for at, step in sorted(enumerate(detail.steps), key=lambda one: one[0] != longest):
-        bars = sum(len(lane.bars) for rank in step.ranks for lane in rank.lanes)
-        if at == longest or bars <= room:
-            drawn.append(at)
-            room -= bars
-    return tuple(detail.steps[at] for at in sorted(drawn))
 
 
 def _blob(step: DetailStep) -> str:

@@ -126,9 +126,6 @@ def _why(flops: Flops) -> str:
     return say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
 
 
-# How the steps of a report were found, in a few words.
-
-
 def how_found(report: Report) -> str:
     """'found by Optimizer.step'; '' where the profiler marked the steps, or nothing did."""
     if (by := report.summary.steps_found_by) is None or by == "profiler" or by not in STEPS_FOUND:
@@ -142,9 +139,6 @@ def steps_found(report: Report) -> str:
     if not how_found(report) or by is None or not count:
         return ""
     return steps_found_text(count, by, report.summary.step_mark)
-
-
-# What a step is where steps are of two kinds.
 
 
 def kinds_sentence(report: Report) -> str:

@@ -24,7 +24,6 @@ from traceops.words.catalogue import texts
 
 # The undisturbed step in words and as a table: beside the light and the full window, and where it goes.
 
-
 _PARTS = (
     ("compute_ms", "computes for"),
     ("comm_transfer_ms", "transfers for"),

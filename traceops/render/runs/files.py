@@ -28,9 +28,6 @@ from traceops.report.write import json_text
 from traceops.runs.row import RunRow, RunsDocument
 from traceops.words.catalogue import texts
 
-# What several runs say in a sentence.
-
-
 _ALIKE = 1.02  # runs that differ by less have no order: one capture each says no more
 
 
@@ -80,7 +77,6 @@ def _fastest(rows: Sequence[RunRow]) -> str:
 
 
 # Several runs as tables: the figures of each, and the ledgers of their steps side by side.
-
 
 PAGE = "summary.html"
 _MOST_RULES = 4
@@ -170,7 +166,6 @@ def _bar(row: RunRow, longest: float) -> Cell:
 
 
 # Tables of several runs in Markdown.
-
 
 _MOST = 300  # characters of a cell
 

@@ -58,7 +58,6 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 # Heat maps: one colour whose strength is the value, so that a cell suits a light and a dark page.
 
-
 MOST_TITLED = 600  # cells with a text of their own; more of them become a picture
 STRONGEST = 0.8  # of the colour: numbers stay readable on it
 
@@ -94,7 +93,6 @@ def heat_map(trace: Mapping[str, Any], frame: plot.PlotFrame) -> Iterator[plot.M
 
 
 # Bar and box traces as rectangles.
-
 
 MOST_TITLED_BARS = 1500  # bars with a text of their own; more of them become one path a trace
 NARROW_PCT = 0.8  # of the width: a bar that is hard to hover has no text of its own where a lane has many
@@ -200,7 +198,6 @@ def _text(text: str, left: float, right: float, middle: float, trace: Mapping[st
 
 
 # Scatter traces as dots, lines and texts.
-
 
 _DASHES = {"dot": "2 3", "dash": "6 4", "dashdot": "6 3 2 3", "longdash": "10 4"}
 _MOST_SEGMENTS = 40  # of a line that may be drawn piece by piece; a longer one is one path

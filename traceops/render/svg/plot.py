@@ -59,10 +59,8 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Very many marks of one colour as one path: x in 1/10,000 of the width, y in 1/10 px.
-
-    fill: rectangles; else a line of `width` px, of which a piece without length is a dot.
-    """
+    """Very many marks of one colour as one path: x in 1/10,000 of the width, y in 1/10 px. fill: rectangles; else a
+    line of `width` px, of which a piece without length is a dot."""
 
     kind: ClassVar[str] = "shape"
     path: str
@@ -144,7 +142,6 @@ class Plot(msgspec.Struct, frozen=True):
 
 
 # Axes of a figure in plotly's schema: where a value lies, and which values are written below or beside.
-
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _BREAK = re.compile(r"<br */?>")
@@ -292,9 +289,6 @@ class PlotFrame(msgspec.Struct, frozen=True):
     def band(self) -> float:
         """Px that one category or place of the y axis takes."""
         return (self.height - self.top) / abs((self.y.high - self.y.low) or 1.0)
-
-
-# What pointing at a mark says: plotly's hover templates, for SVG's titles.
 
 
 _FIELD = re.compile(r"%\{(\w+)(?:\[(\d+)\])?(?::([^}]*))?\}")

@@ -65,9 +65,6 @@ class FigureDrawing(Struct):
     texts: list[FigureText] = field(default_factory=list)
 
 
-# What the boxes and bars of a topology figure say, in lines that fit their width.
-
-
 LINE = 17  # px from one line of text to the next
 
 
@@ -421,11 +418,9 @@ def topology_figure(
     others: int = 0,
     faults: Mapping[str, str] | None = None,
 ) -> Figure:
-    """A machine as two drawings, which the template puts into the page as inline SVG.
-
-    measured: of any machines, those of other hosts are left out. ways: as `ways_on` or `tried_ways` has them.
-    others: hosts that are alike, which the title counts. faults: what is wrong with GPUs themselves, by their labels.
-    """
+    """A machine as two drawings, which the template puts into the page as inline SVG. measured: of any machines, those
+    of other hosts are left out. ways: as `ways_on` or `tried_ways` has them. others: hosts that are alike, which the
+    title counts. faults: what is wrong with GPUs themselves, by their labels."""
     own = [one for one in measured if machine.host is None or one.host is None or same_host(one.host, machine.host)]
     shape = replace(shape_of(machine, own, ways), faults=faults or {})
     used = {way.device.partition(":")[0] for way in ways if way.device}

@@ -31,10 +31,8 @@ Pair = tuple[str, str]
 
 
 class Way(Struct, frozen=True):
-    """How NCCL took two GPUs of a machine, by their labels; `other` None where it leaves the host.
-
-    how: ``P2P/CUMEM``, ``SHM/direct``, ``NET/Socket``. device: the network device's name, where known.
-    """
+    """How NCCL took two GPUs of a machine, by their labels; `other` None where it leaves the host. how: ``P2P/CUMEM``,
+    ``SHM/direct``, ``NET/Socket``. device: the network device's name, where known."""
 
     one: str
     other: str | None
@@ -43,10 +41,8 @@ class Way(Struct, frozen=True):
 
 
 class Joined(Struct, frozen=True):
-    """Pairs of GPUs that the same thing joins. texts: what there is to say, shortest first; bad: what is wrong.
-
-    kinds: of their paths, as `Pcie` and LINKS name them, without those that are not known.
-    """
+    """Pairs of GPUs that the same thing joins. texts: what there is to say, shortest first; bad: what is wrong. kinds:
+    of their paths, as `Pcie` and LINKS name them, without those that are not known."""
 
     pairs: tuple[Pair, ...]
     texts: tuple[str, ...]
@@ -65,10 +61,8 @@ class Node(Struct, frozen=True):
 
 
 class MachineShape(Struct, frozen=True):
-    """hub: every pair of GPUs has links (NVLink, Infinity Fabric). direct: some have, each pair by itself.
-
-    far: pairs of several NUMA nodes without links. leaving: ways to other hosts. faults: of GPUs, by their labels.
-    """
+    """hub: every pair of GPUs has links (NVLink, Infinity Fabric). direct: some have, each pair by itself. far: pairs
+    of several NUMA nodes without links. leaving: ways to other hosts. faults: of GPUs, by their labels."""
 
     nodes: tuple[Node, ...]
     hub: Joined | None

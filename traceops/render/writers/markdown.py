@@ -11,7 +11,6 @@ from traceops.core.text import one_line, short_name
 
 # Text from a trace as Markdown that GitHub shows as it is: nothing in it is formatted, linked or mentioned.
 
-
 _BREAK = "\u200b"  # a space without width: GitHub looks for mentions and links in the finished text
 _ENTITIES = {
     _BREAK: "&#8203;",

@@ -167,7 +167,6 @@ def _clear(log: nccl.NcclLog, talked: Sequence[Talk]) -> str:
 
 # TO-P004: NICs far from the GPU that sends or receives through them.
 
-
 FAR_NIC = described("fabric", "TO-P004")
 FAR_NIC_RULES = (FAR_NIC,)
 _CHOICE = "NCCL_IB_HCA"

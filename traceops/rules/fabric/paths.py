@@ -28,7 +28,6 @@ RULES = (ACROSS_NUMA_NODES,)
 _MOST_PAIRS = 6
 _MOST_DEVICES = 8
 
-
 _Pair = tuple[Gpu, Gpu, Path]
 
 
@@ -188,7 +187,6 @@ def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
 
 
 # TO-P002: GPUs that are near each other and do not use their link.
-
 
 UNUSED_LINKS = described("fabric", "TO-P002")
 UNUSED_LINKS_RULES = (UNUSED_LINKS,)

@@ -94,7 +94,6 @@ def _pcie(gpu: SmiGpu) -> Pcie:
 
 # TO-D101 and TO-D102: NVLink and NVSwitch.
 
-
 NVLINK = described("machine", "TO-D101", JudgedBy.DOCTOR)
 NVSWITCH = described("machine", "TO-D102", JudgedBy.DOCTOR)
 NVLINK_RULES = (NVLINK, NVSWITCH)

@@ -82,7 +82,6 @@ def _speed(interface: Interface) -> str:
 
 # TO-D203 to TO-D205: RDMA ports, access to them, and their addresses.
 
-
 RDMA_PORTS = described("machine", "TO-D203", JudgedBy.DOCTOR)
 RDMA_ACCESS = described("machine", "TO-D204", JudgedBy.DOCTOR)
 ROCE_ADDRESS = described("machine", "TO-D205", JudgedBy.DOCTOR)
@@ -201,7 +200,6 @@ def _lanes(one: Rdma) -> tuple[int, int]:
 
 # TO-D207: whether network cards reach the memory of GPUs (GPUDirect RDMA), on a machine and by NCCL's log.
 
-
 GPUDIRECT = described("machine", "TO-D207", JudgedBy.DOCTOR)
 GPUDIRECT_RULES = (GPUDIRECT,)
 _OF_IB = ("IB", "SPCX")  # NCCL's own network of that kind, and NVIDIA's plugins
@@ -241,7 +239,6 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 
 # TO-D206: whether NCCL can use EFA.
-
 
 EFA = described("machine", "TO-D206", JudgedBy.DOCTOR)
 EFA_RULES = (EFA,)

@@ -16,7 +16,6 @@ IOMMU_ACS = described("machine", "TO-D105", JudgedBy.DOCTOR)
 CONTAINER_GPUS = described("machine", "TO-D308", JudgedBy.DOCTOR)
 DRIVER = described("machine", "TO-D501", JudgedBy.DOCTOR)
 
-
 _MISMATCH = "Driver/library version mismatch"
 
 
@@ -113,7 +112,6 @@ def judge_fabric_manager(platform: PlatformFacts, shown: bool, gpus: int, host: 
 
 
 # TO-D502 and TO-D503: versions of torch and NCCL that do not fit the machine or each other.
-
 
 TORCH = described("machine", "TO-D502", JudgedBy.DOCTOR)
 NCCL = described("machine", "TO-D503", JudgedBy.DOCTOR)

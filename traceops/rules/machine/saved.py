@@ -54,9 +54,6 @@ from traceops.rules.machine.platform import DRIVER, TORCH, judge_failed, judge_i
 from traceops.rules.machine.variables import check_variables
 from traceops.words.catalogue import texts
 
-# What the log of NCCL or RCCL says that rules of a machine judge: IOMMU, NUMA balancing, GPUDirect RDMA.
-
-
 _LINKS = ("NV", "XGMI")
 
 
@@ -143,9 +140,6 @@ def _untold(told: Sequence[Look], others: Sequence[Look]) -> list[Look]:
     ]
 
 
-# Judges nvidia-smi's table and nvidia-smi -L: they tell less than nvidia-smi -q, and what they lack is not sound.
-
-
 _WHOLE = (COMPUTE_MODE, MIG, ECC_OFF, UNLIKE_GPUS, DRIVER)  # what a table tells all of
 _OF_PARTS = (MEMORY.id, CLOCKS.id, COMPUTE_MODE.id)
 
@@ -192,9 +186,6 @@ def _uncertain(look: Look) -> Look:
     """GPUs whose names are alike as far as they are shown may be of two models."""
     cut = look.rule == UNLIKE_GPUS.id and look.level == "ok"
     return replace(look, level="not_evaluated", why=texts("looks", "gpus")["names_cut.why"]) if cut else look
-
-
-# Judges what collect_env says of torch: whether it fits the driver, its NCCL, and the variables that are set.
 
 
 # The oldest driver for Linux that runs programs of a CUDA: from 11 on by major version (CUDA Compatibility, "Minor

@@ -120,7 +120,6 @@ def setting(
 
 # TO-D405: variables that name network interfaces.
 
-
 INTERFACE_VARIABLE = described("machine", "TO-D405", JudgedBy.DOCTOR)
 RULES = (INTERFACE_VARIABLE,)
 

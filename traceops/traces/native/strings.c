@@ -6,7 +6,7 @@
 void *grown(void *data, size_t *room, size_t wanted, size_t size) {
     if (wanted <= *room)
         return data;
-    size_t more = *room < 32 ? 64 : *room + *room / 2;
+    size_t more = *room < 32 ? 64 : *room * 2; /* what is not written to takes no memory */
     if (more < wanted)
         more = wanted;
     if (more > SIZE_MAX / 2 / size)

@@ -31,8 +31,43 @@ static inline Text read_string(Text p, Text end, Quoted *value, Status *why) {
 
 static inline Text read_null(Text p, Text end, Status *why) { return literal_end(p, end, "null", why); }
 
+/* Whether eight digits stand at `p`, and the number that they are: all at once. */
+static inline int eight_digits(Text p, Text end, uint64_t *value) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t word;
+    if (end - p < 8)
+        return 0;
+    memcpy(&word, p, 8);
+    if (((word & (ones * 0xf0)) | (((word + ones * 6) & (ones * 0xf0)) >> 4)) != ones * 0x33)
+        return 0;
+    word = ((word & (ones * 0x0f)) * (1 + (10 << 8))) >> 8; /* pairs of digits, then of these, then both halves */
+    word = ((word & 0x00ff00ff00ff00ffu) * (1 + (100u << 16))) >> 16;
+    *value = ((word & 0x0000ffff0000ffffu) * (1 + ((uint64_t)10000 << 32))) >> 32;
+    return 1;
+#else
+    (void)p, (void)end, (void)value;
+    return 0;
+#endif
+}
+
+/* Behind the digits that stand at `p`; `*number` goes on with them, and overflows where they are too many. */
+static inline Text read_digits(Text p, Text end, uint64_t *number) {
+    for (uint64_t eight; eight_digits(p, end, &eight); p += 8)
+        *number = *number * 100000000 + eight;
+    for (; is_digit(*p); p++)
+        *number = *number * 10 + (uint64_t)(*p - '0');
+    return p;
+}
+
 /* An integer of up to 18 digits; null is -1. */
 static inline Text read_int(Text p, Text end, int64_t *value, Status *why) {
+    uint64_t plain = 0;
+    Text behind = read_digits(p, end, &plain);
+    if ((*behind == ',' || *behind == '\n' || *behind == '}') && behind > p && behind - p <= 18 && (*p != '0' || behind == p + 1)) {
+        *value = (int64_t)plain;
+        return behind;
+    }
     *value = -1;
     if (*p == 'n')
         return read_null(p, end, why);
@@ -118,8 +153,10 @@ static inline Text read_time(Text p, Text end, int exact, Time *time, Status *wh
     Text start = p, decimals = p;
     uint64_t digits = 0; /* all of them, if they are up to 19 */
     int64_t whole;
-    for (p += negative; is_digit(*p); p++, length++)
-        digits = digits * 10 + (uint64_t)(*p - '0');
+    p += negative;
+    Text first = p;
+    p = read_digits(p, end, &digits);
+    length = p - first;
     if (length == 0 || length > 16 || (length > 1 && start[negative] == '0'))
         goto unusual;
     whole = (int64_t)digits;

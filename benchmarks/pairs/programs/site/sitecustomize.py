@@ -1,4 +1,4 @@
-"""Stands on the PYTHONPATH of ranks: plants troubles (planted_pairs.py), times steps, loader and collector."""
+"""Stands on the PYTHONPATH of ranks: times optimizer steps and collections."""
 
 import atexit
 import gc
@@ -13,10 +13,10 @@ from pathlib import Path
 
 
 class Clock:
-    """Ends of optimizer steps, waits for the loader, collections; written at the end (PAIRS_CLOCK is the folder)."""
+    """Ends of optimizer steps, collections; written at the end (PAIRS_CLOCK is the folder)."""
 
     def __init__(self):
-        self.began, self.steps, self.loader, self.collections, self.since = (time.perf_counter(), [], [], [], 0.0)
+        self.began, self.steps, self.collections, self.since = (time.perf_counter(), [], [], 0.0)
 
     def step(self, *_):
         if not self.steps:
@@ -34,54 +34,26 @@ class Clock:
         folder = Path(os.environ["PAIRS_CLOCK"])
         folder.mkdir(parents=True, exist_ok=True)
         rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
-        told = {"steps": self.steps, "loader": self.loader, "gc": self.collections}
+        told = {"steps": self.steps, "gc": self.collections}
         (folder / f"{rank}.{os.getpid()}.json").write_text(json.dumps(told))
 
 
 CLOCK = Clock()
 
 
-def optimizer_loaded(module):
-    import planted_pairs
-
-    if planted_pairs.PLANTS:
-        module.register_optimizer_step_post_hook(planted_pairs.stepped)
-    module.register_optimizer_step_post_hook(CLOCK.step)
-
-
-def loader_loaded(module):
-    import planted_pairs
-
-    if not any(kind in ("loader", "stuck") for kind, *_ in planted_pairs.PLANTS):
-        return  # a line of ours must not stand in the stacks of programs that have troubles of their own
-    for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
-        whole = kind._next_data
-
-        def timed(self, whole=whole):
-            begin = time.perf_counter()
-            try:
-                planted_pairs.before_batch()
-                return whole(self)
-            finally:
-                CLOCK.loader.append((begin - CLOCK.began, time.perf_counter() - begin))
-
-        kind._next_data = timed
-
-
-HOOKS = {"torch.optim.optimizer": optimizer_loaded, "torch.utils.data.dataloader": loader_loaded}
-
-
 class Hooked(MetaPathFinder):
+    """Has the optimizer's module call the clock once it is loaded."""
+
     def find_spec(self, name, path=None, target=None):
-        if name not in HOOKS:
+        if name != "torch.optim.optimizer":
             return None
-        hook = HOOKS.pop(name)
+        sys.meta_path.remove(self)
         spec = find_spec(name)
         execute = spec.loader.exec_module
 
         def exec_module(module):
             execute(module)
-            hook(module)
+            module.register_optimizer_step_post_hook(CLOCK.step)
 
         spec.loader.exec_module = exec_module
         return spec
