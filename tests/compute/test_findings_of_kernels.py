@@ -72,17 +72,6 @@ def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
     assert checks["TO-K008"].status == "fired"
 
 
-def test_a_launch_that_something_holds_up_is_no_cost_of_its_type(tmp_path):
-    """One of three equal products of float32 took 2.44 ms, the others 0.01, and bf16 was to save all of it."""
-    products = [
-        op("aten::mm", tensor((1024, 1024), FLOAT), tensor((1024, 1024), FLOAT), us=us, kernel="ampere_sgemm_128x64_nn")
-        for us in (100, 100, 25_000)
-    ]
-    report, _ = of(tmp_path, products, steps=1)
-    most = max((loss.device_ms for loss in report.compute.losses if "float32" in loss.cause), default=0.0)
-    assert 0.05 < most < 0.3 and report.compute.busy_ms > 25
-
-
 def test_a_small_finding_does_not_hide_that_kernels_are_slow(tmp_path):
     few = op("aten::mul_", tensor((1024, 1024), FLOAT), tensor((1024, 1024), FLOAT), us=30, kernel="e", grid=20)
     slow = op("aten::sum", tensor((4096, 4096), FLOAT), us=400)

@@ -18,7 +18,7 @@ from traceops.core.arrays import Int
 
 
 class Judged(Struct, dict=True):
-    """One use. ns, attainable_ns and held_ns (of all calls), calls and launches: per step."""
+    """One use. ns, attainable_ns (of all calls), calls and launches: per step."""
 
     use: Use
     work: Work
@@ -27,7 +27,6 @@ class Judged(Struct, dict=True):
     calls: float
     launches: float
     attainable_ns: float | None
-    held_ns: float = 0.0
     cause: Cause | None = None
 
     @property
@@ -104,7 +103,6 @@ class Kernels(Struct):
         """These uses take `saved_ns` per step too long, for this cause."""
         chosen = sorted(uses, key=lambda one: -one.ns)
         total = time_of(chosen)
-        saved_ns -= sum(one.held_ns for one in chosen)
         if not chosen or (saved_ns <= 0 and more_ns <= 0):
             return
         for one in chosen:
@@ -153,7 +151,6 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
                 use.calls / found.steps,
                 use.launches / found.steps,
                 None if least is None else least * use.calls / found.steps,
-                use.held_ns / found.steps,
             )
         )
     return Kernels(judged, [judged[at] for at in found.order], gpu, found.of_kernel)

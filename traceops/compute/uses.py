@@ -157,7 +157,6 @@ def _list(text: str) -> list[Any]:
 
 _NODE = "autograd::engine::evaluate_function: "
 _WIDEST = 1 << 62
-_SEVERAL, _HELD = 3, 20  # launches of a kernel, of which one that takes so many times as long is held up
 _ANCESTORS = 5  # operators around the innermost one that tell what it is for
 
 
@@ -237,7 +236,6 @@ class Use(Struct, dict=True):
     blocks: int  # of the kernel that took longest
     place: Place = NO_PLACE
     alone: bool = False  # kernels without an operator: name and inputs are as far as their names tell
-    held_ns: int = 0  # of one launch far beyond its like: something holds it up, whatever it computes
 
     @property
     def launches(self) -> int:
@@ -288,11 +286,6 @@ def find_uses(launched: Launched) -> Uses:
     at, inverse = _alike([pair])
     count = np.bincount(inverse, minlength=len(at))
     ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(at))
-    most = np.zeros(len(at))
-    np.maximum.at(most, inverse, events.dur[rows])
-    usual = (ns - most) / np.maximum(count - 1, 1)
-    held = np.zeros(len(first), dtype=np.int64)
-    np.add.at(held, which[at], np.where((count >= _SEVERAL) & (most > _HELD * usual), most - usual, 0).astype(np.int64))
     for index, row in enumerate(at.tolist()):
         name = events.names[events.name[rows[row]]]
         parts[int(which[row])][name] = (int(count[index]), int(ns[index]))
@@ -321,7 +314,6 @@ def find_uses(launched: Launched) -> Uses:
                 blocks,
                 launched.places[number] if place >= 0 and (number := int(launched.place[place])) >= 0 else NO_PLACE,
                 not names,
-                int(held[group]),
             )
         )
     order = which[begins & (launched.step == launched.typical)]

@@ -168,22 +168,23 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
     return rule.verdict(*mine) if mine else otherwise
 
 
-def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
-    rule, share = OF_CAUSE[loss.cause], 100 * loss.device_ns / compute.busy_ns
-    launches = 100 * loss.launches / max(compute.launches, 1.0)
+def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
+    share = 100 * loss.device_ns / compute.busy_ns
     if loss.cause == "bandwidth_bound_at_limit":
-        severity: Severity | None = "info"
-    elif loss.cause in ("many_small_kernels", "too_small_batch"):
-        severity = "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
-    else:
-        severity = severity_of(share, *BOUNDS.busy_pct)
-        if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
-            severity = "info"
-        elif severity == "error" and not _is_certain(loss, compute):
-            severity = "warning"
-    if severity is None:
+        return "info"
+    if loss.cause in ("many_small_kernels", "too_small_batch"):
+        launches = 100 * loss.launches / max(compute.launches, 1.0)
+        return "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
+    severity = severity_of(share, *BOUNDS.busy_pct)
+    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
+        return "info"
+    return "warning" if severity == "error" and not _is_certain(loss, compute) else severity
+
+
+def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
+    rule, times = OF_CAUSE[loss.cause], run.times_of(rank)
+    if (severity := _severity(loss, compute)) is None:
         return None
-    times = run.times_of(rank)
     saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, run.step_words is WINDOW, timed)
     if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
@@ -227,26 +228,13 @@ def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bo
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     bf16 = None
-    effect = _effect(loss, compute, timed)
-    if effect == "host" and times is not None and not _host_sets_pace(times):
-        effect = "little"
+    effect = _effect(loss, compute, timed, times)
     if loss.cause == "float32_products" and other is not None and effect not in ("host", "little"):
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
-    # The key of its headline: the cause and its form.
-    form = ""
-    if not loss.sizes:
-        form = "_unsized"
-    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
-        form = "_passes"
-    elif _is_foreach(loss):
-        form = "_foreach"
-    elif loss.cause == "low_occupancy" and len(loss.operators) > 1:
-        form = "_several"
-    key = f"{loss.cause}{form}"
     return KernelLoss(
         window=window,
-        form=key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause,
+        form=_form(loss),
         cost=loss.device_ns / 1e6,
         kernels=loss.ns / 1e6,
         first=loss.operators[0] if loss.operators else "A kernel",
@@ -263,6 +251,19 @@ def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bo
     )
 
 
+def _form(loss: Loss) -> str:
+    """The key of its headline: the cause, and its form where that has words of its own."""
+    form = "_several" if loss.cause == "low_occupancy" and len(loss.operators) > 1 else ""
+    if not loss.sizes:
+        form = "_unsized"
+    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+        form = "_passes"
+    elif _is_foreach(loss):
+        form = "_foreach"
+    key = f"{loss.cause}{form}"
+    return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
+
+
 def _is_foreach(loss: Loss) -> bool:
     """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
@@ -276,19 +277,20 @@ def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
     return not compute.has_shapes and loss.cause in _GUESSED
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
+def _effect(loss: Loss, compute: RankCompute, timed: bool, times: RankTimes | None) -> str:
     """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
+    none = "host" if times is None or _host_sets_pace(times) else "little"
     if loss.cause == "bandwidth_bound_at_limit":
         return "rows"
     if loss.cause == "too_small_batch":
         return "batch"
     if compute.bound == "host" and compute.paced_ns and not loss.launches:
-        return "host"
+        return none
     if _is_certain(loss, compute):
         return "certain"
     if timed or not compute.paced_ns:
         return "at_best"
-    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "host"
+    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else none
 
 
 def _host_sets_pace(times: RankTimes) -> bool:
