@@ -248,6 +248,7 @@ BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
 _MOST_NAMED = 3
 _MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
+_SEVERAL = 5  # steps: of fewer any may be the usual one
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -277,8 +278,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if seen_often and odd.cause not in _EXPLAINED:
         severity = severity_of(share, *BOUNDS.unlike_pct) or "info"
         impact = stored(share / 100 * odd.timed.mean_ms)
-    elif share >= _MOST_OF_TIME and not odd.once and odd.cause not in _EXPLAINED and run.unlike[0] > min(every):
-        severity = "warning"  # a clean bill beside it would be of the lesser part
+    elif share >= _MOST_OF_TIME and len(every) >= _SEVERAL and run.unlike[0] > min(every):
+        # a clean bill beside it would be of the lesser part
+        severity = "info" if odd.once or odd.cause in _EXPLAINED else "warning"
     return [
         UNLIKE_STEPS.verdict(
             UNLIKE_STEPS.finding(
