@@ -23,6 +23,8 @@ settings.load_profile("same")  # make explore: --hypothesis-profile=explore
 
 _FORKED = ("-c", "traceops", "torch.distributed.run", "traceops.doctor.worker")
 
+os.environ["TRACEOPS_HTA"] = "0"  # its own tests ask for it
+
 # Many tests start processes: where ours is compiled anew in each of them, that is half of the time they take.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # and the assertions of all test modules are rewritten by each worker

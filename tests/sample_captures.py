@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from traceops.measure.ledger import BUCKETS
-from traceops.report.run import Run
+from traceops.report.rows import Run
 
 START_NS = 1_790_000_000 * 10**9
 DAY_NS = 86_400 * 10**9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import inspect
 import json
 import os
 from collections.abc import Callable
@@ -25,7 +26,8 @@ from traceops.report.document import document_of, load_object, render_json, repo
 from traceops.report.model import ReportDocument
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.step_times import Ledger
-from traceops.schemas import DOCUMENTS, SchemaDocument, schema, schema_path, schema_text
+from traceops.schemas import DOCUMENTS, SchemaDocument, _classes, schema, schema_path, schema_text
+from traceops.words.catalogue import sections
 
 DATA = Path(__file__).parent / "data"
 
@@ -173,6 +175,17 @@ def test_a_schema_is_that_of_the_types(name: str) -> None:
     text = schema_path(name).read_text(encoding="utf-8")
     assert text == schema_text(name)
     jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_every_meaning_is_of_a_field() -> None:
+    """words/fields.ini describes what is there, by the names of types and fields."""
+    known: dict[str, set[str]] = {}
+    for document in DOCUMENTS.values():
+        for kind in _classes(document.type).values():
+            for one in kind.__mro__:
+                known.setdefault(one.__name__, set()).update(inspect.get_annotations(one))
+    stale = {name: own.keys() - known.get(name, set()) for name, own in sections("fields").items()}
+    assert len(stale) > 90 and not any(stale.values()), {name: own for name, own in stale.items() if own}
 
 
 def test_two_types_of_one_name_are_refused() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import errno
+import hashlib
+import json
 import os
 import shutil
 import socket
@@ -20,14 +22,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from random import Random
 from unittest import mock
+from urllib.parse import quote
 
 from benchmarks.live.generated import START_NS, GeneratedRank, StepParts, write_host
 from traceops.capture.observing.observer import Observer
 from traceops.core.live_pulses import CLOSER, EVENTS_FILE, HEAD, MAGIC, PULSES_FILE, SIZE, STATE_FILE
 from traceops.core.rank_files import MOST_US, OBSERVED_FILE, RECORD, STEPS_FILE, machine_file
+from traceops.launch.gather.gathering import Collector, Sender
+from traceops.launch.gather.meeting import Meeting
+from traceops.launch.gather.relay import LiveFiles, Unreachable
 from traceops.live.machines import ask
 from traceops.live.monitor import Monitor
 from traceops.live.outlets import Metrics, Webhook, metrics_text
@@ -258,6 +265,113 @@ NETWORK: dict[str, Callable[[Random], str]] = {
 }  # fmt: skip
 
 
+# Between two nodes that share no folder.
+
+_RUN = "job of 2 ranks"
+
+
+class _Nodes:
+    """The first node's collector, and another node with one rank that writes."""
+
+    def __init__(self, out: Path, random: Random) -> None:
+        self.random, self.first, self.other = random, out / "first", out / "other"
+        self.first.mkdir()
+        self.collector: Collector | None = None
+        self.live: LiveFiles | None = None
+        self.port = _free_port()
+        self.listen()
+        self.rank = GeneratedRank(self.other / "rank_1", 1, random)
+        sender = Sender(Meeting("127.0.0.1", self.port, False), _RUN, "n1", lambda: False)
+        self.relay = sender.relay(self.other)
+
+    def listen(self, run: str = _RUN) -> None:
+        """The first node's launcher, of this run or of another one."""
+        self.close()
+        self.collector = Collector(self.first, run, "127.0.0.1", self.port)
+        if self.live is not None:  # what came before is known on
+            self.collector.live = self.live
+        self.live = self.collector.live
+
+    def close(self) -> None:
+        """It is gone."""
+        if self.collector is not None:
+            self.collector.close()
+        self.collector = None
+
+    def look(self) -> None:
+        """A second of training, of which the first node hears if it can."""
+        for _ in range(15):
+            self.rank.take(StepParts(), 60.0)
+        self.rank.write(START_NS, START_NS)
+        with suppress(OSError, HTTPException, Unreachable):
+            self.relay.look()
+
+    def send(self, raw: bytes) -> None:
+        """To the collector's port, from anybody."""
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            connection.sendall(raw)
+            connection.settimeout(0.3)
+            connection.recv(4096)
+
+    def patch(self, head: object, length: int | None = None) -> None:
+        """A request with these pieces, whole or not."""
+        body = json.dumps(head).encode() + b"\nabc"
+        told = {"Content-Length": len(body) if length is None else length, "X-Run": quote(_RUN), "X-Node": "n2",
+                "X-SHA256": hashlib.sha256(body).hexdigest()}  # fmt: skip
+        lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        self.send(f"PATCH / HTTP/1.1\r\n{lines}\r\n".encode() + body)
+
+    def patch_oddly(self) -> None:
+        """Requests that no relay makes."""
+        for head in (7, [7], [["rank_7/steps.bin", -5, 3]], [[1, 2, 3]]):
+            self.patch(head)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+NODES: dict[str, Callable[[_Nodes], object]] = {
+    "the first one is gone for a while": _Nodes.close,
+    "another run answers there": lambda nodes: nodes.listen("another"),
+    "the first one lost a file": lambda nodes: (nodes.first / "rank_1" / STEPS_FILE).unlink(),
+    "the first one lost the rank": lambda nodes: shutil.rmtree(nodes.first / "rank_1"),
+    "a file is cut there": lambda nodes: _cut(nodes.first / "rank_1" / OBSERVED_FILE, 100),
+    "a file is a folder there": lambda nodes: _as_folder(nodes.first / "rank_1" / STEPS_FILE),
+    "bytes of chance": lambda nodes: nodes.send(nodes.random.randbytes(3000)),
+    "a request that ends early": lambda nodes: nodes.patch([["rank_1/steps.bin", 0, 3]], 9_000_000),
+    "a request without an end": lambda nodes: nodes.patch([["rank_1/steps.bin", 0, 3]], 1 << 60),
+    "another node's rank": lambda nodes: nodes.patch([["rank_1/steps.bin", 0, 3]]),
+    "a file out of the folder": lambda nodes: nodes.patch([["rank_1/../../x", 0, 3]]),
+    "odd pieces": _Nodes.patch_oddly,
+    "the rank starts anew": lambda nodes: GeneratedRank(nodes.other / "rank_1", 1, nodes.random),
+}  # fmt: skip
+
+
+def play_nodes(fault: Callable[[_Nodes], object], seed: int) -> str:
+    """What went wrong, or nothing: at the end the first node has what the other one wrote."""
+    out = Path(tempfile.mkdtemp(prefix="live"))
+    nodes = _Nodes(out, Random(seed))
+    try:
+        for second in range(9):
+            if second == 3:
+                with suppress(FileNotFoundError):
+                    fault(nodes)
+            if second == 6 and (nodes.collector is None or nodes.collector.run != _RUN):
+                nodes.listen()
+            if second == 6 and (nodes.first / "rank_1" / STEPS_FILE).is_dir():
+                (nodes.first / "rank_1" / STEPS_FILE).rmdir()
+            nodes.look()
+        names = [f"rank_1/{name}" for name in (STEPS_FILE, OBSERVED_FILE)]
+        differ = [name for name in names if (nodes.first / name).read_bytes() != (nodes.other / name).read_bytes()]
+        strange = [path.name for path in nodes.first.iterdir() if path.name != "rank_1" and path.name[0] != "."]
+        return f"{differ} differ, {strange} appeared" if differ or strange else ""
+    finally:
+        nodes.close()
+        shutil.rmtree(out, ignore_errors=True)
+
+
 # The observer of a rank, within the training.
 
 
@@ -346,6 +460,8 @@ def _faults(seed: int) -> Iterator[tuple[str, str, Callable[[], str]]]:
     if seed % 2 == 0:
         for name, request in NETWORK.items():
             yield "network", name, partial(request, Random(seed))
+        for name, of_nodes in NODES.items():
+            yield "nodes", name, partial(play_nodes, of_nodes, seed)
         for name, fault in RANK.items():
             yield "rank", name, partial(_train_alike, fault, seed)
         yield "rank", "the disk is full", partial(_train_alike, None, seed, full=True)

@@ -17,10 +17,10 @@ from traceops.answers.asked import QUESTIONS, Asked
 from traceops.answers.opening import Opened, open_run
 from traceops.cli import main
 from traceops.cli.show import describe_answer
+from traceops.core.documents import json_text
 from traceops.core.errors import InputError, UsageError
 from traceops.render.files import write_report
 from traceops.report import tables
-from traceops.report.write import json_text
 from traceops.schemas import schema_path
 
 ROOT = Path(__file__).parents[2]

@@ -37,7 +37,7 @@ from traceops.baseline.store import (
 )
 from traceops.core.errors import InputError, TraceopsError, UsageError
 from traceops.report.document import report_of
-from traceops.report.run import Run
+from traceops.report.rows import Run
 
 GPT = "gpt-l8-d1024-s512-b8"
 

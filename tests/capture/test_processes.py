@@ -26,10 +26,10 @@ from traceops.capture.observing.stacks import NoLooks
 from traceops.capture.responder import carried
 from traceops.capture.threads import our_threads
 from traceops.capture.trace_file import recorded_collectives
+from traceops.core.documents import json_text
 from traceops.core.rank_files import LOADER_GLOB, MAGIC, RECORDED_KEY, STEPS_FILE
 from traceops.core.rank_text import unrecorded_sentences
 from traceops.launch.outcome import gone_unseen
-from traceops.report.write import json_text
 from traceops.traces.observed import read_observed
 
 JOIN = "import sys; from pathlib import Path; from traceops.capture.folder import is_first; "

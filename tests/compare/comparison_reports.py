@@ -12,8 +12,8 @@ from msgspec import to_builtins
 
 from traceops.compare import ComparedCapture
 from traceops.compare.capture import capture_of
+from traceops.core.documents import json_bytes
 from traceops.measure.ledger import BUCKETS
-from traceops.report.write import json_bytes
 
 DATA = Path(__file__).parents[1] / "data" / "reports"
 START_NS = 1_790_000_000 * 10**9

@@ -155,6 +155,27 @@ def test_a_kernel_built_for_one_gpu_names_it(tmp_path):
     assert report.compute.losses[0].cause == "misaligned_shape"
 
 
+def test_a_product_of_few_tiles_leaves_most_processors_idle(tmp_path):
+    """Two by four tiles: each of eight processors sums over 131072."""
+    inputs = [tensor((256, 131072)), tensor((131072, 512))]
+    report, _ = of(tmp_path, [op("aten::mm", *inputs, us=1000, kernel="nvjet_h", grid=0)] * 3)
+    assert (report.compute.losses[0].cause, report.compute.losses[0].sizes) == ("low_occupancy", (8, 132))
+    report, _ = of(tmp_path, [op("aten::mm", *inputs, us=130, kernel="nvjet_h", grid=0)] * 3)
+    assert report.compute.losses == ()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "causes"), [("NVIDIA H200", {"channels_first_layout"}), ("AMD Instinct MI300X", set())]
+)
+def test_channels_last_is_no_advice_for_amd(tmp_path, gpu, causes):
+    images, weight = tensor((64, 128, 56, 56)), tensor((128, 128, 3, 3))
+    values = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
+    convolution = op("aten::cudnn_convolution", images, weight, us=60, kernel="nchwToNhwcKernel", values=values)
+    step = [convolution, op("aten::native_batch_norm", images, us=250)] * 3
+    report, _ = of(tmp_path, step, device={"id": 0, "name": gpu})
+    assert {loss.cause for loss in report.compute.losses} == causes
+
+
 def test_kernels_alone_are_rated_where_their_names_tell_enough(tmp_path):
     """A CUDA graph replays kernels that no operator launches: these take 24 bytes an element at 3.6 TB/s."""
     name = (

@@ -75,6 +75,9 @@ WORKS = [  # operator, kind, operations, bytes
     (op("aten::native_layer_norm", tensor((4, 8), FLOAT)), "norm", 0, 256),
     (op("aten::cat", tensor((4, 8)), tensor((4, 8)), kernel=JOINED.format(4)), "cat", 0, 2 * 4 * 64),
     (op("aten::cat", tensor((4, 8)), tensor((4, 8)), kernel="k"), "cat", 0, 2 * 2 * 64),
+    (op("aten::nll_loss_forward", tensor((64, 1000)), tensor((64,), LONG)), "loss", 0, 64 * (32 + 8)),
+    (op("aten::index", tensor((64, 1000)), values=["", ""]), "index", 0, None),
+    (op("aten::gather", tensor((64, 1000)), tensor((), LONG), tensor((8, 9), LONG)), "index", 0, 72 * (4 + 8)),
     (op("aten::sort", tensor((4, 8), FLOAT)), "other", 0, None),
     (op("triton_poi_fused_add_mul_3", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * 6),
 ]

@@ -9,6 +9,7 @@ import pytest
 from changed import replace
 
 from traceops.core.claims import claim_of
+from traceops.core.documents import json_text
 from traceops.core.errors import InputError
 from traceops.doctor.candidates import hidden_but, visible_gpus
 from traceops.doctor.conclusions import judge_measured
@@ -18,7 +19,6 @@ from traceops.doctor.runs import large_all_reduce, merged
 from traceops.doctor.settings import Settings, read_settings, shell_lines
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.reference import kept_reference, make_reference, references_here, references_in, save_reference
-from traceops.report.write import json_text
 from traceops.rules.bandwidth import MeasuredLow, SlowPairs
 
 

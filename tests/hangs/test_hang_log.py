@@ -13,7 +13,7 @@ from traceops.hangs.diagnose import diagnose
 from traceops.hangs.evidence import GroupStatus
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.render.hang.tables import ranks_table
-from traceops.report.hang_rows import merged_ranks
+from traceops.report.hang_text import merged_ranks
 
 # ruff: noqa: E501 (messages stand as they are written)
 

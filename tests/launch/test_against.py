@@ -22,8 +22,7 @@ from traceops.cli import run as command
 from traceops.cli.training_options import RUN
 from traceops.core.errors import UsageError
 from traceops.launch import against
-from traceops.launch.against import BaseCommit
-from traceops.launch.repository import find_repository
+from traceops.launch.against import BaseCommit, find_repository
 
 _DEADLOCK_S = 600
 _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "1")

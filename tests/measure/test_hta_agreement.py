@@ -1,10 +1,12 @@
 """HTA's own code held against our tables, value by value, whichever of its two names it was installed by."""
 
+import json
 from pathlib import Path
 
 import hta
 import pytest
 
+from traceops.cli import main
 from traceops.measure import hta_tables
 from traceops.measure.hta_bridge import DISTRIBUTIONS, installed_hta
 from traceops.measure.hta_tables import HtaAgreement, HtaTables, agreement_of_ranks, compare_tables
@@ -47,10 +49,10 @@ def test_what_differs_is_counted_and_named():
     rounded = HtaTables(temporal={"a": [1.0 + 1e-12, 2.0], "b": ["x", None]})
     assert compare_tables(ours, rounded, "HTA 1") == HtaAgreement("HTA 1", ranks=1, values=4)
     theirs = HtaTables(temporal={"a": [1.0, 2.001], "b": ["y", None]}, idle={"a": [1.0, 3.0]}, overlap={"c": [1, 2, 3]})
-    one = compare_tables(ours, theirs, "HTA 1")
-    assert one == HtaAgreement("HTA 1", 1, values=9, differing=6, tables=("temporal", "overlap", "idle"))
+    one, first = compare_tables(ours, theirs, "HTA 1"), "temporal.a: 2.0, HTA's 2.001"
+    assert one == HtaAgreement("HTA 1", 1, values=9, differing=6, tables=("temporal", "overlap", "idle"), first=first)
     both = agreement_of_ranks([one, compare_tables(ours, rounded, "HTA 1"), None])
-    assert both == HtaAgreement("HTA 1", 2, 13, 6, ("temporal", "overlap", "idle"))
+    assert both == HtaAgreement("HTA 1", 2, 13, 6, ("temporal", "overlap", "idle"), first)
     said = hta_sentence(both)
     assert said.startswith("HTA's own code (HTA 1) gives other tables: of 13 values of 2 ranks compared, 6 differ")
     assert "temporal, overlap, idle" in said
@@ -58,7 +60,58 @@ def test_what_differs_is_counted_and_named():
 
 def test_the_line_says_how_many_values_are_the_same():
     said = hta_sentence(HtaAgreement("HolisticTraceAnalysis 0.5.0", 4, 1234))
-    assert said == (
-        "HTA's own code (HolisticTraceAnalysis 0.5.0) gives the same tables: 1,234 values of 4 ranks compared, none "
-        "differs beyond rounding"
-    )
+    assert said == "HTA agrees: 1,234 values of 4 ranks (HolisticTraceAnalysis 0.5.0)"
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch):
+    """Runs analyze as users do; returns what report.json holds of the check."""
+    monkeypatch.setenv("TRACEOPS_HTA", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options):
+        assert main(["analyze", str(DATA / "ddp4"), "-o", "out", *options]) == 0
+        return json.loads((tmp_path / "out/report.json").read_text())["summary"].get("hta_agreement")
+
+    return run
+
+
+def test_small_traces_are_checked_last_and_report_json_says_so(checked, monkeypatch, capsys):
+    monkeypatch.setattr(hta_tables, "_QUEUED", (*hta_tables._QUEUED, *(["cuLaunchKernelEx"] if HTA_0_6 else [])))
+    found = checked()
+    assert found["values"] > 100 and found["differing"] == 0
+    last = capsys.readouterr().out.split("Report: ")[1]
+    assert "HTA agrees: 811 values of 4 ranks" in " ".join(last.split())
+
+
+def test_a_difference_is_named_with_both_values(checked, monkeypatch, capsys):
+    monkeypatch.setattr(hta_tables, "_same", lambda one, other: False)
+    found = checked("--no-cache", "--jobs", "1")
+    assert found["differing"] > 0 and "HTA's " in found["first"]
+    assert found["first"] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "how", ["--no-hta", "-q", "--format=json", "TRACEOPS_HTA", "traceops.toml", "large", "not installed"]
+)
+def test_there_are_ways_to_leave_the_check_out(checked, monkeypatch, capsys, how):
+    options = [how] if how.startswith("-") else []
+    if how == "TRACEOPS_HTA":
+        monkeypatch.setenv(how, "0")
+    elif how == "traceops.toml":
+        Path(how).write_text("[analyze]\nhta = false\n")
+    elif how == "large":
+        monkeypatch.setattr("traceops.cli.analyze._CHECKED_BYTES", 10)
+    elif how == "not installed":
+        monkeypatch.setattr("traceops.cli.analyze.find_spec", lambda name: None)
+    assert checked(*options) is None
+    assert "HTA agrees" not in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_the_check_and_leaves_the_report(checked, monkeypatch, capsys):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("traceops.cli.analyze.summarize_all", interrupted)
+    assert checked() is None
+    assert "Report: " in capsys.readouterr().out

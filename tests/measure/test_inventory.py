@@ -26,7 +26,7 @@ from traceops.measure.steps import find_steps
 from traceops.measure.summary import RankSummary, summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_tables import flops_of
-from traceops.report.run import Run
+from traceops.report.rows import Run
 from traceops.traces.discover import discover
 from traceops.traces.kineto import load_trace
 

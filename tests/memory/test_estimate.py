@@ -17,6 +17,7 @@ from traceops.cli import main
 from traceops.cli import memory as command
 from traceops.cli.memory import is_script
 from traceops.core.claims import phrases
+from traceops.core.documents import json_bytes
 from traceops.core.errors import UsageError
 from traceops.memory.allocator import (
     Allocation,
@@ -56,7 +57,6 @@ from traceops.memory.model import (
 )
 from traceops.memory.worker import DryRunAnswer
 from traceops.render.memory import describe_estimate, headline
-from traceops.report.write import json_bytes
 from traceops.train.config import TrainConfig
 from traceops.words.catalogue import sections
 

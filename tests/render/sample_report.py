@@ -13,8 +13,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.measure.ledger import BUCKETS
 from traceops.report.model import Report
-from traceops.report.rows import CollectiveRow, RankRow, StepRow, WhatIfRow
-from traceops.report.run import Run
+from traceops.report.rows import CollectiveRow, RankRow, Run, StepRow, WhatIfRow
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
 from traceops.rules.registry import RULES
@@ -158,6 +157,7 @@ def _rank_row(rank: int, ranks: int, hostile: str) -> dict[str, Any]:
         "non_compute_pct": 10.0 if late else 68.0,
         "overlap_pct": None,
         "breakdown_source": "hta" if rank else "traceops",
+        "breakdown_note": "" if rank else "no GPU activity",
         "exposed_comm_ms": 3.0 if late else 33.0,
         "wait_ms": None if rank == 0 else 30.0,
         "transfer_ms": 3.0,

@@ -18,6 +18,7 @@ from sample_doctor import beyond_help, broken, cpu_only, eight_with_a_slow_pair,
 from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
 
+from traceops.core.documents import json_text
 from traceops.core.errors import InputError
 from traceops.core.units import message_text
 from traceops.doctor.document import document_of, read_checkup
@@ -31,7 +32,6 @@ from traceops.render.doctor.html import matrix_table, render_doctor_html, sweep_
 from traceops.render.doctor.rows import PairMatrix, attempts, pair_matrices, render_doctor_csv
 from traceops.render.doctor.terminal import print_doctor
 from traceops.render.doctor.text import doctor_verdict
-from traceops.report.write import json_text
 from traceops.schemas import schema_path
 
 ALL = {

@@ -18,6 +18,7 @@ from msgspec import structs
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 from sample_report import sample_report
 
+from traceops.core.documents import json_text
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
@@ -29,9 +30,7 @@ from traceops.render.report.card import LONGEST, card_of
 from traceops.render.report.html import render_html
 from traceops.report.document import render_json
 from traceops.report.hang_json import hang_document, hang_json
-from traceops.report.hang_rows import merged_ranks, merged_waits
-from traceops.report.hang_text import hang_sentence
-from traceops.report.write import json_text
+from traceops.report.hang_text import hang_sentence, merged_ranks, merged_waits
 from traceops.rules.explained import checks
 from traceops.rules.registry import BY_ID
 from traceops.schemas import schema_path

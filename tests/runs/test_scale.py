@@ -25,8 +25,7 @@ from traceops.core.errors import InputError, UsageError
 from traceops.pipeline.analyze import find_traces, run_pipeline
 from traceops.pipeline.run_info import samples_per_step
 from traceops.report.model import ReportDocument
-from traceops.report.rows import RankRow, RoleRow
-from traceops.report.run import Run
+from traceops.report.rows import RankRow, RoleRow, Run
 from traceops.report.step_times import Ledger, StepTime
 from traceops.report.summary import Summary
 from traceops.runs.scale import (

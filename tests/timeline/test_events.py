@@ -11,7 +11,7 @@ import pytest
 from small_traces import BASE, HOST, arrow, kernel, launch, timeline_of, training, write_run, write_trace, x
 from timeline_reading import check_rank, is_note, ns, read
 
-from traceops.timeline.times import Placement
+from traceops.timeline.reader import Placement
 from traceops.timeline.tracks import PartTask, write_part
 from traceops.traces.discover import discover
 

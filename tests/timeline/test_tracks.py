@@ -17,8 +17,7 @@ from timeline_reading import check_nesting, ns
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
 from traceops.timeline.pieces import CannotWrite, PieceWriter, crc_of_both, join
-from traceops.timeline.reader import TimelineHeader, place_files
-from traceops.timeline.times import Shift, format_us, parse_us
+from traceops.timeline.reader import Shift, TimelineHeader, format_us, parse_us, place_files
 from traceops.timeline.tracks import Slice, spread
 
 DATA = Path(__file__).parents[1] / "data"

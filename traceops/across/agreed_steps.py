@@ -276,7 +276,7 @@ def unlike_steps(
     numbers = sorted(steps)
     at = {number: i for i, number in enumerate(numbers)}
     durations, own, waited = (np.full((len(ranks), len(numbers)), np.nan) for _ in range(3))
-    # whether no rank communicates in a good part of the steps, as in post-local SGD, though they do in others
+    # In post-local SGD no rank communicates in a good part of the steps, though they do in others.
     meets = np.zeros(len(at), dtype=bool)
     for summary in ranks:
         step = summary.comm.step[(summary.comm.step >= 0) & (summary.comm.step < len(summary.step_numbers))]

@@ -412,7 +412,7 @@ def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Ex
     """Exchanges of all ranks, the messages that are in none of them, and how many events found no partner, by reason. A
     message goes from one rank to another, in the order in which it was called, step by step."""
     by_rank = {summary.rank: summary for summary in ranks}
-    # each send and receive of all ranks; `other` is None where its other end is not named and does not follow
+    # List each send and receive of all ranks; `other` is None where its other end is not named and does not follow.
     halves = _named(list(_halves(ranks, world)), {summary.rank: summary for summary in ranks})
     reasons: dict[Event, str] = {}
     lanes: dict[tuple[int, int, str], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))

@@ -49,7 +49,7 @@ def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared
     extra = _compute_ms(own) - _compute_ms(peer)
     alone = sum(k.total_us for name, k in mine.items() if name not in theirs) / 1e3 / steps
     missing = sum(k.total_us for name, k in theirs.items() if name not in mine) / 1e3 / peer_steps
-    # the rank's time over its peer's for kernels with equal launches and blocks; None without any
+    # Divide the rank's time by its peer's for kernels with equal launches and blocks; None without any.
     same = [
         (mine[name], theirs[name])
         for name in mine.keys() & theirs.keys()

@@ -22,25 +22,19 @@ class AskedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Which run an answer is of."""
 
     name: str | None
-    path: Annotated[str, Meta(description="As it was given.")]
-    read_from: Annotated[
-        Literal["report", "traces", "live"],
-        Meta(description="A report.json, traces that were analysed for the answer, or what a monitor found."),
-    ]
-    unit: Annotated[
-        Literal["step", "window"],
-        Meta(description="window: no steps were found, and what is said of a step is of the whole recorded window."),
-    ]
+    path: str
+    read_from: Literal["report", "traces", "live"]
+    unit: Literal["step", "window"]
 
 
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
     """A bucket of the step ledger; all buckets add up to the step of a rank."""
 
     bucket: str
-    rank: Annotated[Whole | None, Meta(description="Null: the median over all ranks.")] = None
+    rank: Whole | None = None
     ms_per_step: Number | None
     pct_of_step: Number | None
-    worst_rank: Annotated[Whole | None, Meta(description="The rank that spends most on it.")] = None
+    worst_rank: Whole | None = None
     worst_rank_ms: Number | None = None
     meaning: str = ""
 
@@ -72,23 +66,20 @@ class CollectiveLine(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one group, operation and size. Bandwidth in 1e9 bytes a second, by nccl-tests' rules."""
 
     group: str
-    role: Annotated[RoleName | None, Meta(description="What the group is for.")]
+    role: RoleName | None
     ranks: tuple[Whole, ...]
     op: str
-    bytes: Annotated[Count | None, Meta(description="Of one call, null where its size is not known.")]
-    count: Annotated[Count, Meta(description="In the whole recorded window.")]
-    total_ms: Annotated[NotNegative | None, Meta(description="Transfer of all of them, all members there.")]
-    median_ms: Annotated[Number | None, Meta(description="Transfer of one.")]
-    median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")]
+    bytes: Count | None
+    count: Count
+    total_ms: NotNegative | None
+    median_ms: Number | None
+    median_wait_ms: Number | None
     busbw_gbs: Number | None
-    spread_p50_ms: Annotated[Number | None, Meta(description="From the first member's arrival to the last's.")]
-    places: Annotated[
-        tuple[Count, ...],
-        Meta(description="Which of the group's collectives in a step they are, counted from 1; the first 64."),
-    ]
-    places_of: Annotated[Count | None, Meta(description="How many the group has in a step.")]
-    last_rank: Annotated[Whole | None, Meta(description="The rank that comes last most often.")]
-    last_rank_pct: Annotated[Number | None, Meta(description="How often it does.")]
+    spread_p50_ms: Number | None
+    places: tuple[Count, ...]
+    places_of: Count | None
+    last_rank: Whole | None
+    last_rank_pct: Number | None
 
 
 class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,28 +87,24 @@ class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str | None
-    operators: Annotated[tuple[str, ...], Meta(description="What launches it, most time first.")]
-    ms_per_step: Annotated[Number, Meta(description="Of the average rank.")]
-    count_per_step: Annotated[Number | None, Meta(description="Of the average rank; null for communication.")]
-    share_pct: Annotated[Number | None, Meta(description="Of the time of all kernels.")]
-    count: Annotated[Count | None, Meta(description="On all ranks, in the whole recorded window.")]
+    operators: tuple[str, ...]
+    ms_per_step: Number
+    count_per_step: Number | None
+    share_pct: Number | None
+    count: Count | None
     mean_us: Number | None
     min_us: Number | None
     max_us: Number | None
-    ranks: Annotated[Count | None, Meta(description="How many ranks run it.")]
-    worst_rank: Annotated[Whole | None, Meta(description="The rank that spends most on it.")]
-    worst_rank_total_ms: Annotated[Number | None, Meta(description="In the whole recorded window.")]
-    least_rank_total_ms: Annotated[
-        Number | None, Meta(description="Of the rank that spends least on it, 0 where one does not run it.")
-    ]
-    grid: Annotated[str, Meta(description="Of its longest launch; on a CPU the input shapes of its longest call.")]
-    flops: Annotated[Number | None, Meta(description="Per step on one rank; null where shapes do not tell.")] = None
-    bytes: Annotated[Number | None, Meta(description="The least that it moves, per step.")] = None
-    attainable_ms: Annotated[Number | None, Meta(description="What its work takes at attainable speed, per step.")] = (
-        None
-    )
-    efficiency_pct: Annotated[Number | None, Meta(description="attainable_ms in percent of its time.")] = None
-    cause: Annotated[str | None, Meta(description="Why it takes longer than its work needs.")] = None
+    ranks: Count | None
+    worst_rank: Whole | None
+    worst_rank_total_ms: Number | None
+    least_rank_total_ms: Number | None
+    grid: str
+    flops: Number | None = None
+    bytes: Number | None = None
+    attainable_ms: Number | None = None
+    efficiency_pct: Number | None = None
+    cause: str | None = None
 
 
 class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +117,7 @@ class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    impact_ms: Annotated[Number | None, Meta(description="Up to this much of each step.")]
+    impact_ms: Number | None
     cause: str | None
     advice: str
 
@@ -167,16 +154,16 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """What a step takes now, or once the cause is gone."""
 
-    when: Annotated[Literal["now", "then"], Meta(description="then: once what the headline says is cured.")]
+    when: Literal["now", "then"]
     label: str
     ms: Number
-    least_ms: Annotated[Number | None, Meta(description="Where it may be anything from there to ms.")] = None
+    least_ms: Number | None = None
 
 
 class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps take, each the median over ranks."""
 
-    typical_ms: Annotated[Number | None, Meta(description="Mean over typical steps; shares are of this step.")]
+    typical_ms: Number | None
     p5_ms: Number | None
     p95_ms: Number | None
     count: Count
@@ -213,18 +200,16 @@ class SummaryAnswer(AnswerBase, frozen=True, kw_only=True, tag="summary"):
 
     headline: HeadlineLine
     card: Card
-    first_screen: Annotated[
-        tuple[AnswerLine, ...], Meta(description="What to do, how sure, and what was checked, as the page opens.")
-    ]
+    first_screen: tuple[AnswerLine, ...]
     costs: tuple[StepCost, ...]
     facts: RunFacts
     step: StepFacts
     ledger: tuple[LedgerLine, ...]
     findings: tuple[FindingLine, ...]
-    what_if: Annotated[tuple[WhatIfRow, ...], Meta(description="The three changes that save most.")]
-    rules_not_evaluated: Annotated[Count, Meta(description="`checks` says why.")]
+    what_if: tuple[WhatIfRow, ...]
+    rules_not_evaluated: Count
     notes: tuple[str, ...]
-    more: Annotated[tuple[str, ...], Meta(description="What else can be asked.")]
+    more: tuple[str, ...]
 
 
 class FindingsAnswer(AnswerBase, frozen=True, kw_only=True, tag="findings"):
@@ -237,7 +222,7 @@ class FindingAnswer(AnswerBase, frozen=True, kw_only=True, tag="finding"):
     """What one rule says. `rows` is empty where it found nothing: `check` says why."""
 
     check: CheckLine
-    fires: Annotated[str, Meta(description="When the rule fires.")]
+    fires: str
     rows: tuple[FullFinding, ...]
 
 
@@ -250,21 +235,19 @@ class LedgerAnswer(AnswerBase, frozen=True, kw_only=True, tag="ledger"):
 class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
     """What changes would save."""
 
-    replay_error_pct: Annotated[
-        Number | None, Meta(description="How far the replay of the unchanged steps is from the measured ones.")
-    ]
+    replay_error_pct: Number | None
     total: Count
     rows: tuple[WhatIfRow, ...]
     loaders_unknown: LoadersUnknown = ()
     hosts_unknown: HostsUnknown = ()
-    no_replay: Annotated[NoReplay | None, Meta(description="As in report.json.")] = None
+    no_replay: NoReplay | None = None
 
 
 class RanksAnswer(AnswerBase, frozen=True, kw_only=True, tag="ranks"):
     """Ranks in the order of `ordered_by`, most first. Times in ms per step."""
 
     ordered_by: str
-    total: Annotated[Count, Meta(description="Rows before `top` cut them.")]
+    total: Count
     rows: tuple[RankRow, ...]
 
 
@@ -303,18 +286,18 @@ class HangAnswer(AnswerBase, frozen=True, kw_only=True, tag="hang"):
 
     level: Severity | None
     sentence: str | None
-    roots: Annotated[tuple[RootJson, ...], Meta(description="Independent causes, most certain first.")]
+    roots: tuple[RootJson, ...]
     waits: tuple[WaitJson, ...]
-    rows: Annotated[tuple[RankStatus, ...], Meta(description="A row a rank.")]
+    rows: tuple[RankStatus, ...]
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     """One detection of the monitor."""
 
     kind: str
-    page: Annotated[bool, Meta(description="Whether somebody should look; others are remarks.")]
-    since_ns: Annotated[int, Meta(description="Unix time at which it began.")]
-    seen_ns: Annotated[int, Meta(description="Unix time at which it was found.")]
+    page: bool
+    since_ns: int
+    seen_ns: int
     message: str
     facts: dict[str, Any]
 

@@ -28,7 +28,7 @@ from traceops.render.report.card import card_of
 from traceops.render.report.first_screen import answer_of
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.model import Card, Report, ReportBase
-from traceops.report.run import Run
+from traceops.report.rows import Run
 from traceops.report.tables import read_tables
 from traceops.runs.find import find_runs
 from traceops.traces.source import is_remote
@@ -193,7 +193,7 @@ class Recent:
         if (state := _state(path)) in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
-        # whether a path names what was written of an analysis or diagnosis, and no traces
+        # Whether a path names a written analysis or diagnosis instead of traces.
         found = open_run(path) if _report_or_hang(path) is not None else self._analysed(path)
         self._kept[state] = found
         if len(self._kept) > _MOST:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
+from traceops.core.documents import copied
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
 from traceops.core.words import BUCKETS as WORDS
@@ -13,7 +14,6 @@ from traceops.measure.ledger import BUCKETS
 from traceops.report.inventory import KernelUse
 from traceops.report.model import Report
 from traceops.report.tables import KernelRow
-from traceops.report.write import copied
 from traceops.rules.registry import BY_ID
 
 

@@ -23,7 +23,7 @@ from traceops.compare.capture import ComparedCapture, capture_of
 from traceops.core.errors import FileError, InputError
 from traceops.core.redaction import redact_text, redact_value
 from traceops.report.document import WITH_WORDS
-from traceops.report.run import Git, Run
+from traceops.report.rows import Git, Run
 from traceops.version import __version__
 
 # The key of a baseline: what two captures must have in common for their times to be comparable.
@@ -188,7 +188,7 @@ class StoredReport:
 
 
 class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file of an entry holds."""
+    """What the file of an entry holds. report: the object of the capture's report.json."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -199,7 +199,7 @@ class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     dirty: bool | None = None
     source: str = ""
-    report: Annotated[Any, Meta(description="The object of the capture's report.json.")]
+    report: Any
 
 
 class _FileKind(msgspec.Struct, frozen=True):

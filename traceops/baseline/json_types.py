@@ -19,7 +19,7 @@ class CaptureJson(msgspec.Struct, frozen=True):
     """A capture: where it lies, where it came from, and its value of each metric."""
 
     url: str
-    started_ns: Annotated[int | None, Meta(description="Unix nanoseconds.")]
+    started_ns: int | None
     saved_ns: int
     commit: str | None
     dirty: bool | None
@@ -39,14 +39,14 @@ class CommitJson(msgspec.Struct, frozen=True):
 class LevelChangeJson(msgspec.Struct, frozen=True):
     """A lasting change of a metric."""
 
-    text: Annotated[str, Meta(description="A sentence for people.")]
-    position: Annotated[int, Meta(description="Of the first commit at the new level, among the key's commits.", ge=0)]
+    text: str
+    position: Annotated[int, Meta(ge=0)]
     since_commit: str | None
-    since: Annotated[str, Meta(description="Its day, in UTC.")]
+    since: str
     last_commit_before: str | None
-    before: Annotated[float, Meta(description="The level, in the metric's unit.")]
+    before: float
     after: float
-    change_pct: Annotated[float | None, Meta(description="Of the level before; null where that is 0.")]
+    change_pct: float | None
     p: float
     verdict: LevelVerdict
 
@@ -58,7 +58,7 @@ class TrendJson(msgspec.Struct, frozen=True):
     label: str
     unit: str
     better: Literal["lower", "higher", "neither"]
-    values: Annotated[tuple[float | None, ...], Meta(description="One a commit.")]
+    values: tuple[float | None, ...]
     changes: tuple[LevelChangeJson, ...]
 
 
@@ -78,6 +78,4 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool = Tool()
     store: str
     keys: tuple[KeyJson, ...]
-    problems: Annotated[
-        tuple[Problem, ...], Meta(description="What in the store could not be used, and was left alone.")
-    ]
+    problems: tuple[Problem, ...]

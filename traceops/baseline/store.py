@@ -17,7 +17,7 @@ from traceops.baseline.place import PARTIAL, Place, open_place
 from traceops.compare.config import load_config
 from traceops.core.errors import InputError, UsageError, problem_of
 from traceops.report.document import report_of
-from traceops.report.run import Run
+from traceops.report.rows import Run
 from traceops.traces.source import is_remote
 from traceops.words.catalogue import texts
 

@@ -150,7 +150,7 @@ class Responder:
         daemon_thread("traceops-responder", self._answer_all, hears).start()
 
     def _answer_all(self) -> None:
-        # the script may have closed it and opened another under its number, which is not ours to read
+        # The script may have closed it and opened another file under its number, which is not ours to read.
         while os.path.samestat(os.fstat(self._requests), self._fifo) and (request := os.read(self._requests, 1)):
             try:
                 self._answer(request)

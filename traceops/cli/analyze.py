@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
 from traceops.cli.reading_options import ANALYZE
 from traceops.core.claims import Wording
-from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
+from traceops.core.errors import ODD_VALUE, InputError, TraceopsError, odd_value_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import Finding
 from traceops.core.installation import keep_freed_memory
 from traceops.core.text import printable
-from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce, own_kernels
-from traceops.pipeline.mapping.ranks import MapOptions, ProgressLine
+from traceops.pipeline.analyze import analyze_window, find_traces, hta_checks, load_reduce, own_kernels
+from traceops.pipeline.mapping.ranks import MapOptions, ProgressLine, summarize_all
 from traceops.runs.find import FoundRun, FoundRuns, find_runs
 from traceops.traces.discover import Discovery, Window
+from traceops.traces.source import is_remote
 
 _text = Wording("cli", "analyze")
 
@@ -48,8 +52,10 @@ def main(args: argparse.Namespace) -> int:
     root = report_folder(path, found.name) if args.output is None else Path(args.output)
     make_writable(root)
     findings: list[Finding] = []
+    written: list[tuple[Window, Path]] = []
     for window, report, shown in _reports(args, formats, found, root):
         findings += report.findings
+        written.append((window, shown.parent / "report.json"))
         if args.select == "latest":
             _note_other_windows(found, window, args.quiet)
         if args.quiet:
@@ -58,7 +64,38 @@ def main(args: argparse.Namespace) -> int:
             from traceops.render.report.terminal import print_report
 
             print_report(report, sys.stdout, shown, verbose=args.verbose)
-    return _exit_code(args, findings)
+    code = _exit_code(args, findings)
+    if args.hta is None and not (args.quiet or args.executor) and formats != ("json",):
+        with suppress(KeyboardInterrupt, TraceopsError, OSError):
+            sys.stdout.flush()
+            _check_by_hta(args, written)
+    return code
+
+
+_CHECKED_BYTES = 50_000_000
+
+
+def _check_by_hta(args: argparse.Namespace, written: Sequence[tuple[Window, Path]]) -> None:
+    """HTA's own code on small traces, where it is installed: last of all, so that nothing waits for its line."""
+    files = [file for window, _ in written for file in window.files]
+    small = sum(file.size_bytes for file in files) <= _CHECKED_BYTES
+    if not small or any(is_remote(file.path) or file.summarized for file in files):
+        return
+    if not hta_checks(os.environ) or find_spec("hta") is None:
+        return
+    from traceops.measure.hta_tables import agreement_of_ranks
+    from traceops.render.files import add_hta_agreement
+    from traceops.render.printer import say
+    from traceops.render.report.terminal import hta_sentence
+
+    options = MapOptions(args.jobs, cache=args.cache, with_hta=True, own_kernels=own_kernels(), gpu=args.gpu)
+    for window, document in written:
+        before = document.stat() if document.exists() else None
+        ranks, _ = summarize_all(window.files, options)
+        if (found := agreement_of_ranks(one.hta_agreement for one in ranks)) is not None:
+            say(f"{hta_sentence(found)}.")
+            if before is not None:
+                add_hta_agreement(document, before, found)
 
 
 def _given(args: argparse.Namespace, *names: str) -> list[str]:
@@ -135,7 +172,7 @@ def _reports(args: argparse.Namespace, formats: tuple[str, ...], found: Discover
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
                 options = MapOptions(
-                    args.jobs, args.executor, args.cache, args.hta, progress, _load_rest(formats), own, args.gpu
+                    args.jobs, args.executor, args.cache, bool(args.hta), progress, _load_rest(formats), own, args.gpu
                 )
                 report = analyze_window(found, window, options, args.evidence)
         except InputError as error:

@@ -24,7 +24,9 @@ def main(args: argparse.Namespace) -> int:
     traces = _traces()
     parser = argparse.ArgumentParser()
     ANALYZE.add_to(parser)
-    code = analyze.main(parser.parse_args([str(traces), "--output", args.output, *(["-q"] if args.quiet else [])]))
+    code = analyze.main(
+        parser.parse_args([str(traces), "--no-hta", "--output", args.output, *(["-q"] if args.quiet else [])])
+    )
     if args.quiet:
         return code
     page = (Path(args.output) / "summary.html").resolve()

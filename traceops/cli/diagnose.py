@@ -67,7 +67,6 @@ def _report(args: argparse.Namespace, path: str) -> int:
 def _write(args: argparse.Namespace, path: str, diagnosis: Diagnosis) -> int:
     pasted = args.path == "-"
     verdicts = judge_diagnosis(diagnosis)
-    # of its evidence too: one place for both reports
     run_folder = _PASTE if pasted else str(run_folder_of(Path(path)))
     name = _PASTE if pasted else diagnosis.evidence.name
     folder = Path(args.output) if args.output else output_folder(run_folder, name)

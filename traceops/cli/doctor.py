@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.claims import Wording
-from traceops.core.documents import redact_fields
+from traceops.core.documents import json_text, redact_fields
 from traceops.core.errors import InputError, UsageError
 from traceops.core.files import read_regular
 from traceops.core.findings import Severity
@@ -29,7 +29,6 @@ from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_jo
 from traceops.machine.cluster import cluster_here, read_cluster
 from traceops.memory.gpus import hardware_of
 from traceops.render.doctor.terminal import print_cluster, print_doctor
-from traceops.report.write import json_text
 
 _text = Wording("cli", "doctor")
 _LOGS = "doctor_logs"

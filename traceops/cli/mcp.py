@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from traceops.answers.answering import answer
 from traceops.answers.asked import BY_NAME, Asked
 from traceops.answers.opening import Recent, opened_live
+from traceops.core.documents import json_text
 from traceops.core.errors import TraceopsError, UsageError
 from traceops.core.redaction import redact_text
 from traceops.core.text import printable
-from traceops.report.write import json_text
 from traceops.version import __version__
 
 try:

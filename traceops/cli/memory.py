@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceops.cli.command_words import names_a_program, understand
+from traceops.core.documents import json_bytes
 from traceops.core.errors import InputError, UsageError
 from traceops.core.files import write_whole
 from traceops.launch.launchers import check_script
@@ -20,7 +21,6 @@ from traceops.pipeline.assemble_whole import memory_rows
 from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.memory import MemoryRows
-from traceops.report.write import json_bytes
 from traceops.traces.memory_snapshot import read_snapshot
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch

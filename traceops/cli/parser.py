@@ -158,7 +158,7 @@ class Parser(argparse.ArgumentParser):
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
-        # the usage; where it takes many lines, where to read them
+        # Show the usage, or where to read it if it takes many lines.
         whole = self.format_usage()
         self._print_message(whole if whole.count("\n") <= _USAGE_LINES else _USAGE.format(self.prog), sys.stderr)
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")

@@ -58,7 +58,11 @@ ANALYZE = Command(
             "--gpu", default="", metavar="NAME",
             help="the GPU that ran this, where the traces don't say: 'MI300X', 'H100'",
         ),
-        flag("--hta", help="compute HTA's tables with HTA itself: the same numbers, slower"),
+        flag("--hta", default=None, help="compute HTA's tables with HTA itself: the same numbers, slower"),
+        option(
+            "--no-hta", dest="hta", default=None, action="store_false",
+            help="do not check the tables of traces up to 50 MB with HTA's own code at the end, where it is installed",
+        ),
         flag("-v", "--verbose", help="show evidence, tables and what could not be checked too"),
         _QUIET,
     ),

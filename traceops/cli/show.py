@@ -36,6 +36,7 @@ from traceops.answers.model import (
 )
 from traceops.answers.opening import open_run, opened_live
 from traceops.core.claims import Wording, phrases
+from traceops.core.documents import json_text
 from traceops.core.findings import Finding
 from traceops.core.rank_text import first_steps_text, ranks_text
 from traceops.core.text import json_for, printable, short_name
@@ -50,7 +51,6 @@ from traceops.render.report.card import card_lines, shortened
 from traceops.render.report.coverage import NO_REPLAY, why_least
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
-from traceops.report.write import json_text
 
 _text = Wording("cli", "show")
 

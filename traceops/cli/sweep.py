@@ -111,7 +111,7 @@ class Trainings(Struct):
             self.ended = code
             Screen().say(_text("stopped", n=len(self.trials)))
             return None
-        # what came of a training, from its run.json
+        # Read the outcome of a training from its run.json.
         try:
             manifest: dict[str, Any] = json.loads(read_regular(plan.out / "run.json"))
         except (OSError, ValueError):

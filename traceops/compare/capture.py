@@ -21,7 +21,7 @@ from traceops.core.redaction import redact_text, redact_value
 from traceops.report.document import load_object, report_file, report_of
 from traceops.report.inventory import Inventory
 from traceops.report.model import ReportDocument
-from traceops.report.run import Run
+from traceops.report.rows import Run
 from traceops.report.step_times import WholeRunRows
 from traceops.rules.validity import KERNELS_MISSING
 from traceops.traces.discover import PAIRS

@@ -42,10 +42,10 @@ class CaptureInfo(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    started_ns: Annotated[int | None, Meta(description="Unix nanoseconds.")]
+    started_ns: int | None
     commit: str | None
-    dirty: Annotated[bool | None, Meta(description="Whether the working folder had changes that were not committed.")]
-    steps: Annotated[_Count, Meta(description="Profiled.")]
+    dirty: bool | None
+    steps: _Count
     unprofiled_steps: _Count
 
 
@@ -54,9 +54,7 @@ class Side(msgspec.Struct, frozen=True):
 
     label: str
     captures: Annotated[tuple[CaptureInfo, ...], Meta(min_length=1)]
-    run: Annotated[
-        dict[str, Any], Meta(description="What the first capture says of the run: the `run` object of report.json.")
-    ]
+    run: dict[str, Any]
 
 
 class Samples(msgspec.Struct, frozen=True):
@@ -69,31 +67,22 @@ class Samples(msgspec.Struct, frozen=True):
 class MetricChange(msgspec.Struct, frozen=True):
     """One metric on both sides, over all captures and steps; null where it is not known or was not tested."""
 
-    metric: Annotated[str, Meta(description="The name that thresholds and waivers use.")]
-    label: Annotated[str, Meta(description="For people.")]
+    metric: str
+    label: str
     unit: str
     family: MetricFamily
     better: Better
     base: float | None
     head: float | None
     outcome: MetricOutcome
-    reason: Annotated[str, Meta(description="Why the outcome is what it is, in words.")]
-    change: Annotated[float | None, Meta(description="head - base, in `unit`.")] = None
-    change_pct: Annotated[
-        float | None, Meta(description="Of the base's value, or of its step time where `of_step`.")
-    ] = None
-    low_pct: Annotated[float | None, Meta(description="Lower end of the interval of change_pct.")] = None
-    high_pct: Annotated[float | None, Meta(description="Upper end.")] = None
-    p: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Two-sided, Holm-corrected over the metrics tested with it."),
-    ] = None
-    mde_pct: Annotated[
-        float | None, Meta(description="The smallest change that this much data finds with the comparison's power.")
-    ] = None
-    threshold_pct: Annotated[
-        float | None, Meta(description="A change for the worse fails from here; null where the metric is only shown.")
-    ] = None
+    reason: str
+    change: float | None = None
+    change_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    mde_pct: float | None = None
+    threshold_pct: float | None = None
     of_step: bool = False
     samples: Samples = Samples()
     waiver: Waiver | None = None
@@ -111,15 +100,15 @@ class Change(msgspec.Struct, frozen=True):
     kind: ChangeKind
     status: ChangeStatus
     name: str
-    head_name: Annotated[str, Meta(description="Differs from `name` where it was renamed.")]
-    base_count: Annotated[float | None, Meta(description="A step, mean over ranks.")] = None
+    head_name: str
+    base_count: float | None = None
     head_count: float | None = None
-    base_ms: Annotated[float | None, Meta(description="A step, mean over ranks.")] = None
+    base_ms: float | None = None
     head_ms: float | None = None
-    detail: Annotated[str, Meta(description="What else tells it apart, for people.")] = ""
-    base_value: Annotated[str | None, Meta(description="Of a variable; null where it was not set.")] = None
+    detail: str = ""
+    base_value: str | None = None
     head_value: str | None = None
-    delta_ms: Annotated[float | None, Meta(description="head_ms - base_ms; null where neither is known.")] = None
+    delta_ms: float | None = None
 
     def __post_init__(self) -> None:
         known = self.base_ms is not None or self.head_ms is not None
@@ -134,12 +123,12 @@ class Change(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """One reason for the change of the step; the most important comes first."""
 
-    cause: Annotated[str, Meta(description="Of a fixed list: collectives, bandwidth, straggler, compute and others.")]
-    text: Annotated[str, Meta(description="A sentence for people.")]
-    ms: Annotated[float, Meta(description="A step; positive: slower.")]
+    cause: str
+    text: str
+    ms: float
     buckets: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    changes: Annotated[tuple[Change, ...], Meta(description="What it rests on.")] = ()
+    changes: tuple[Change, ...] = ()
 
 
 class OutlierStep(msgspec.Struct, frozen=True):
@@ -150,7 +139,7 @@ class OutlierStep(msgspec.Struct, frozen=True):
     step: int
     profiled: bool
     ms: float
-    median_ms: Annotated[float, Meta(description="Of its capture.")]
+    median_ms: float
 
 
 class StepPoint(msgspec.Struct, frozen=True):
@@ -158,7 +147,7 @@ class StepPoint(msgspec.Struct, frozen=True):
 
     side: SideName
     capture: str
-    index: Annotated[_Count, Meta(description="From 0, in time order.")]
+    index: _Count
     profiled: bool
     ms: float
 
@@ -177,47 +166,28 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: SchemaVersion = SCHEMA_VERSION
     tool: Tool = Tool()
     verdict: ComparisonVerdict
-    sentence: Annotated[str, Meta(description="The verdict in one line.")]
+    sentence: str
     base: Side
     head: Side
-    metrics: Annotated[
-        tuple[MetricChange, ...], Meta(description="Gated ones first, then time, ledger, communication, exact.")
-    ]
-    explanations: Annotated[tuple[Explanation, ...], Meta(description="Most important first.")] = ()
+    metrics: tuple[MetricChange, ...]
+    explanations: tuple[Explanation, ...] = ()
     changes: tuple[Change, ...] = ()
-    unchanged: Annotated[tuple[str, ...], Meta(description="What stayed as it was, in words.")] = ()
-    outliers: Annotated[
-        tuple[OutlierStep, ...],
-        Meta(description="Steps far from their capture's median, which are left in what is compared."),
-    ] = ()
-    new_findings: Annotated[tuple[Finding, ...], Meta(description="Of head's report, that base's does not have.")] = ()
-    gone_findings: Annotated[tuple[Finding, ...], Meta(description="Of base's report, that head's does not have.")] = ()
-    findings: Annotated[tuple[Finding, ...], Meta(description="TO-R001, one a metric that regressed.")] = ()
+    unchanged: tuple[str, ...] = ()
+    outliers: tuple[OutlierStep, ...] = ()
+    new_findings: tuple[Finding, ...] = ()
+    gone_findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     checks: tuple[Check, ...] = ()
-    refusals: Annotated[
-        tuple[str, ...], Meta(description="Why the two should not be compared; empty unless it was forced.")
-    ] = ()
-    not_judged: Annotated[
-        tuple[NotJudged, ...],
-        Meta(description="Steps that are not of one kind; empty where all are, and where it was forced."),
-    ] = ()
-    warnings: Annotated[tuple[str, ...], Meta(description="What differs and may matter.")] = ()
+    refusals: tuple[str, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    paired: Annotated[bool, Meta(description="Captures were taken in turn and are compared pair by pair.")] = False
-    confidence: Annotated[_Share, Meta(description="Of the intervals.")] = 0.95
-    power: Annotated[_Share, Meta(description="Of mde_pct: how often such a change is found.")] = 0.9
-    launch_noise_pct: Annotated[
-        float | None,
-        Meta(
-            description="Standard deviation between captures that was assumed, as a side has one only; null where it "
-            "was measured."
-        ),
-    ] = None
-    settings: Annotated[dict[str, Any], Meta(description="What the comparison was told.")] = {}
-    steps: Annotated[
-        tuple[StepPoint, ...],
-        Meta(description="Every step of both sides, capture by capture; of all ranks one duration."),
-    ] = ()
+    paired: bool = False
+    confidence: _Share = 0.95
+    power: _Share = 0.9
+    launch_noise_pct: float | None = None
+    settings: dict[str, Any] = {}
+    steps: tuple[StepPoint, ...] = ()
 
     @property
     def gated(self) -> tuple[MetricChange, ...]:

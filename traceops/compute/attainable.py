@@ -92,9 +92,9 @@ class Gpu(Struct, frozen=True):
     rates: Rates = H200
 
     @property
-    def convolves_in_tf32(self) -> bool:
-        """AMD's library of convolutions has no TF32."""
-        return self.tf32 and not re.search(r"\bMI\d", self.name)
+    def is_amd(self) -> bool:
+        """AMD's library of convolutions has no TF32, and torch gives it images with channels first."""
+        return bool(re.search(r"\bMI\d", self.name))
 
 
 _SHEET = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}

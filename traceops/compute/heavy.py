@@ -96,7 +96,8 @@ def find_unfused_attention(kernels: Kernels) -> None:
         together = [*uses, *kernels.free(scores.moved_by)]
         taken = time_of(together)
         biased = any(map(scores.adds_bias, uses))
-        hidden = not biased and any(map(_masks, uses))
+        masks = any("mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses)
+        hidden = masks and not biased
         least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
         least *= _BIASED if biased else 1.0
         if scores.dtype not in HALVES:  # without the change to 16 bits
@@ -108,10 +109,6 @@ def find_unfused_attention(kernels: Kernels) -> None:
 def _is_softmax(one: Judged) -> bool:
     """Whether it is a softmax, or the part of one by hand that only a softmax has."""
     return "softmax" in one.use.name or one.use.name in ("aten::exp", "aten::exp_")
-
-
-def _masks(one: Judged) -> bool:
-    return "mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu")
 
 
 def _scores(kernels: Kernels) -> list[_Scores]:
@@ -315,10 +312,9 @@ def find_float32(kernels: Kernels) -> None:
     slow = kernels.free(
         lambda one: one.kind in ("product", "convolution") and one.work.bytes is not None and _is_float(one)
         and one.unit in ("simt", "other") and one.work.flops > 0 and _is_wide(one)
-        and (one.kind == "product" or kernels.gpu.convolves_in_tf32)
+        and (one.kind == "product" or not kernels.gpu.is_amd)
     )  # fmt: skip
-    slow = [one for one in slow if one.unit == "simt" or _as_slow_as_simt(one, kernels)]
-    slow = [one for one in slow if not _slow_in_any_type(one, kernels)]
+    slow = [one for one in slow if _as_slow_as_simt(one, kernels) and not _slow_in_any_type(one, kernels)]
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
         around = _casts_around(slow, kernels)
@@ -383,7 +379,7 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
         known = one.work.bytes is not None and not _slow_in_any_type(one, kernels)
         return one.ns - _taken_in_half(one, kernels) if known else 0.0
     if one.work.attention is not None:
-        least = attention_ns(_in_half(one.work.attention), kernels.gpu, True)
+        least = attention_ns(one.work.attention, kernels.gpu, True)
         return one.ns - one.calls * expected_ns("attention", least)
     if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
@@ -403,10 +399,6 @@ def _taken_in_half(one: Judged, kernels: Kernels) -> float:
     elif one.unit == "tf32" and one.attainable_ns:  # what keeps it from its least now will then, too
         least /= min(max(one.attainable_ns / one.ns, 0.5), 1.0)
     return min(least + one.launches * expected_ns(one.kind, 0.0), one.ns)
-
-
-def _in_half(one: Attention) -> Attention:
-    return Attention(one.batch, one.query, one.key, one.width, one.backward, "c10::BFloat16", one.masked, one.causal)
 
 
 def _is_float(one: Judged) -> bool:
@@ -431,8 +423,8 @@ def _is_grouped(one: Judged) -> bool:
 
 
 def _as_slow_as_simt(one: Judged, kernels: Kernels) -> bool:
-    """Whether a product of float32 whose kernel's name does not tell ran without tensor cores."""
-    return one.work.flops > 1e9 and one.ns > 0.8 * _least(one, "simt", kernels)
+    """Whether a product of float32 ran without tensor cores: by its kernel's name, or its speed."""
+    return one.unit == "simt" or (one.work.flops > 1e9 and one.ns > 0.8 * _least(one, "simt", kernels))
 
 
 def _slow_in_any_type(one: Judged, kernels: Kernels) -> bool:
@@ -465,16 +457,30 @@ def find_at_limit(kernels: Kernels) -> None:
 
 
 def find_idle_processors(kernels: Kernels) -> None:
-    """Long kernels of fewer blocks than the GPU has processors."""
+    """Long kernels of fewer blocks than the GPU has processors, and slow products of few tiles."""
     processors = kernels.gpu.processors
-    few = kernels.free(lambda one: _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"))
+    few = [(one, blocks) for one in kernels.free() if (blocks := _few_blocks(one, kernels))]
     saved = 0.0
-    for one in few:
-        share = _OF_IDLE if one.use.blocks > processors // 4 else 1.0  # of so few, each has far too much to do
-        saved += share * min(one.ns * (1 - one.use.blocks / processors), one.over_ns or one.ns)
+    for one, blocks in few:
+        share = _OF_IDLE if blocks > processors // 4 else 1.0  # of so few, each has far too much to do
+        saved += share * min(one.ns * (1 - blocks / processors), one.over_ns or one.ns)
     if few and saved > 0.014 * kernels.busy_ns:
-        most = max(few, key=lambda one: one.ns)
-        kernels.claim("low_occupancy", few, saved, sizes=(most.use.blocks, processors))
+        most = max(few, key=lambda of: of[0].ns)[1]
+        kernels.claim("low_occupancy", [one for one, _ in few], saved, sizes=(most, processors))
+
+
+_MUCH_OVER = 0.75  # of its time
+_TILE = 128
+
+
+def _few_blocks(one: Judged, kernels: Kernels) -> int:
+    """The blocks of a kernel that leaves most processors idle, or tiles of a product that does; 0 for others."""
+    if (made := one.work.product) is not None:
+        tiles = made.batch * -(-made.rows // _TILE) * -(-made.columns // _TILE)
+        slow = one.over_ns > _MUCH_OVER * one.ns and one.ns > _LONG_NS * one.launches
+        return tiles if slow and tiles < kernels.gpu.processors // 8 else 0
+    counts = _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy")
+    return one.use.blocks if counts else 0
 
 
 def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
@@ -490,7 +496,7 @@ _LEAST_CHANNELS = 8
 def find_channels_first(kernels: Kernels) -> None:
     """Convolutions whose input has channels first: conversions around them, and slower kernels between."""
     convolutions = kernels.free(lambda one: one.kind == "convolution" and _channels_first(one))
-    if not convolutions:
+    if not convolutions or kernels.gpu.is_amd:
         return
     saved, uses = 0.0, []
     for one in convolutions:

@@ -411,18 +411,11 @@ def _bf16_behind_tf32(losses: list[Loss]) -> None:
 
 
 _LITTLE = 0.05
-# Causes of the whole model: where savings are about equal, the fix of a single place comes first.
-_GENERAL = frozenset({"unfused_elementwise", "float32_training"})
-_OF_GENERAL = 0.75
 
 
 def _weight(loss: Loss, kernels: Kernels, launched: Launched, bound: Bound) -> float:
     """What orders losses: GPU time, half of what is uncertain; where the host is the limit, launches come first."""
     device = loss.device_ns + loss.more_ns / 2
-    if loss.cause == "scatter_or_sort":  # whose least is not known
-        device = max(device, 0.15 * loss.ns)
-    if loss.cause in _GENERAL:
-        device *= _OF_GENERAL
     if bound != "host":
         return device
     share = loss.launches / max(kernels.launches, 1.0)

@@ -10,19 +10,26 @@ from typing import Literal
 Maker = Literal["NVIDIA", "AMD"]
 Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
 
-_SIMT = re.compile(
-    r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmSN|implicit_convolve_sgemm"
-    r"|gemv\w*<(?:int, int, )?float, float",
-    re.IGNORECASE,
+# Searched in names in lower case: expressions that ignore case try each alternative at each place.
+_UNITS: tuple[tuple[Unit, re.Pattern[str]], ...] = (
+    ("tf32", re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_")),
+    (
+        "simt",
+        re.compile(
+            r"simt|sgemm(?!.*tf32)|f32f32_f32f32_f32(?!.*tf32)|ffma|gemmsn|implicit_convolve_sgemm"
+            r"|gemv\w*<(?:int, int, )?float, float"
+        ),
+    ),
+    (
+        "half",
+        re.compile(
+            r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma"
+            r"|cutlass.*half"
+        ),
+    ),
+    ("fp64", re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd")),
+    ("fp8", re.compile(r"e4m3|e5m2|_qq|fp8")),
 )
-_TF32 = re.compile(r"tf32|s1688gemm(?!_b?f16)|tensorop_s1688|s1684|tt_tst_.*tf|_s_tensorop|sss_", re.IGNORECASE)
-_HALF = re.compile(
-    r"bf16|bfloat|f16|_h_|hgemm|hss|hsh|tst_\d+x\d+_\d+x\d+_\dx\d_h|h16816|s16816|s161616|h884|h1688|_hmma|cutlass.*half"
-    r"|bf16bf16|f16f16",
-    re.IGNORECASE,
-)
-_FP8 = re.compile(r"e4m3|e5m2|_qq|fp8", re.IGNORECASE)
-_FP64 = re.compile(r"dgemm|d884|f64f64|tensorop_d|_ddd", re.IGNORECASE)
 _UNALIGNED = re.compile(r"aligna?([12])(?!\d)", re.IGNORECASE)
 _LAYOUT = re.compile(
     r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransform|BatchedTranspose|batched_transpose", re.IGNORECASE
@@ -67,17 +74,8 @@ def unit_of(dtype: str, kernel: str) -> Unit:
     """Which unit multiplies numbers of this type; for float32, only the kernel's name shows it."""
     if unit := _OF_TYPE.get(dtype):
         return unit
-    patterns: tuple[tuple[Unit, re.Pattern[str]], ...] = (
-        ("tf32", _TF32),
-        ("simt", _SIMT),
-        ("half", _HALF),
-        ("fp64", _FP64),
-        ("fp8", _FP8),
-    )
-    for name, pattern in patterns:
-        if pattern.search(kernel):
-            return name
-    return "other"
+    lower = kernel.lower()
+    return next((name for name, pattern in _UNITS if pattern.search(lower)), "other")
 
 
 @lru_cache(maxsize=4096)

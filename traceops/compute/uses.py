@@ -275,24 +275,26 @@ def find_uses(launched: Launched) -> Uses:
         *(_of(node, operator), _of(again, operator), launched.optimizing.astype(np.int64)),
     ]
     known = operator >= 0
-    op_rows = launched.operators[np.maximum(operator, 0)] if len(launched.operators) else np.zeros(len(rows), np.int64)
+    op_rows = (
+        launched.operators.take(np.maximum(operator, 0)) if len(launched.operators) else np.zeros(len(rows), np.int64)
+    )
     for inputs in (events.shape, events.types, events.strides, events.concrete):
-        columns.append(np.where(known, inputs[op_rows] if len(launched.operators) else -1, -1))
-    columns.append(np.where(known, -1, events.shape[rows]))
-    columns.append(np.where(known, -1, events.name[rows]))
+        columns.append(np.where(known, inputs.take(op_rows) if len(launched.operators) else -1, -1))
+    columns.append(np.where(known, -1, events.shape.take(rows)))
+    columns.append(np.where(known, -1, events.name.take(rows)))
     first, which = _alike(columns)
     parts: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
-    pair = which * len(events.names) + events.name[rows]
+    pair = which * len(events.names) + events.name.take(rows)
     at, inverse = _alike([pair])
     count = np.bincount(inverse, minlength=len(at))
-    ns = np.bincount(inverse, weights=events.dur[rows], minlength=len(at))
+    ns = np.bincount(inverse, weights=events.dur.take(rows), minlength=len(at))
     for index, row in enumerate(at.tolist()):
         name = events.names[events.name[rows[row]]]
         parts[int(which[row])][name] = (int(count[index]), int(ns[index]))
     call = np.where(known, operator, -1 - np.arange(len(rows)))
     begins = np.concatenate(([True], (call[1:] != call[:-1]))) if len(rows) else np.zeros(0, bool)
     calls = np.bincount(which[begins], minlength=len(first))
-    longest = _longest(which, events.dur[rows], len(first))
+    longest = _longest(which, events.dur.take(rows), len(first))
     uses = []
     for group, index in enumerate(first.tolist()):
         place = int(operator[index])
@@ -340,21 +342,21 @@ def _alike(columns: list[Int]) -> tuple[Int, Int]:
 
 def _around(launched: Launched) -> list[Int]:
     """The names of the innermost operator and of those around it, as columns."""
-    names = launched.events.name[launched.operators].astype(np.int64)
+    names = launched.events.name.take(launched.operators).astype(np.int64)
     at = launched.operator
     columns: list[Int] = []
     if not len(names):
         return columns
     for _ in range(_ANCESTORS):
         columns.append(_of(names, at))
-        at = np.where(at >= 0, launched.parent[np.maximum(at, 0)], -1)
+        at = np.where(at >= 0, launched.parent.take(np.maximum(at, 0)), -1)
     return columns
 
 
 def _of(column: NDArray[np.int64], at: Int) -> Int:
     if not len(column):
         return np.full(len(at), -1, dtype=np.int64)
-    found: Int = np.where(at >= 0, column[np.maximum(at, 0)], -1)
+    found: Int = np.where(at >= 0, column.take(np.maximum(at, 0)), -1)
     return found
 
 
@@ -372,12 +374,12 @@ def _backward(launched: Launched) -> tuple[Int, Int]:
     events, parent = launched.events, launched.parent
     if not len(launched.operators):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    names = events.name[launched.operators].astype(np.int64)
-    is_node = np.array([name.startswith(_NODE) for name in events.names], bool)[names]
-    forward = np.array([name.startswith("aten::") for name in events.names], bool)[names]
+    names = events.name.take(launched.operators).astype(np.int64)
+    is_node = np.array([name.startswith(_NODE) for name in events.names], bool).take(names)
+    forward = np.array([name.startswith("aten::") for name in events.names], bool).take(names)
     node = np.where(is_node, names, -1)
     # Autograd numbers what it records: in backward only what runs a forward pass again.
-    again = forward & (events.sequence[launched.operators] >= 0)
+    again = forward & (events.sequence.take(launched.operators) >= 0)
     # Twice as many operators around each are looked at in every turn.
     inside = np.flatnonzero(parent >= 0)
     above = parent[inside]
@@ -398,7 +400,7 @@ def _longest(which: Int, dur: Int, count: int) -> Int:
     best: Int = np.zeros(count, dtype=np.int64)
     most: Int = np.zeros(count, dtype=np.int64)
     np.maximum.at(most, which, dur)
-    longest = np.flatnonzero(dur == most[which])
+    longest = np.flatnonzero(dur == most.take(which))
     best[which[longest]] = longest
     return best
 

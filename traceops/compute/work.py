@@ -169,9 +169,19 @@ def _embedding_backward(use: Use) -> Work:
 
 
 def _gathered(use: Use) -> Work:
-    tensors = use.inputs.tensors
-    moved = max((t for t in tensors[1:]), key=lambda t: t.numel, default=tensors[0])
-    return Work("index", bytes=2.0 * moved.numel * tensors[0].size + moved.stored)
+    """None without the positions: a trace has no shapes of what is in a list that may hold nothing."""
+    table, *others = use.inputs.tensors
+    moved = max(others, key=lambda t: t.numel, default=None)
+    return Work("index", bytes=None if moved is None else 2.0 * moved.numel * table.size + moved.stored)
+
+
+_SECTOR = 32  # bytes that memory gives at least
+
+
+def _chosen(use: Use) -> Work:
+    """The loss of one class in each row: the others are not read."""
+    target = next((t for t in use.inputs.tensors if t.dtype == "long int"), None)
+    return Work("loss", bytes=None if target is None else float(_SECTOR * target.numel + target.stored))
 
 
 def _multiplied(first: int) -> Callable[[Use], Work]:
@@ -336,6 +346,7 @@ _MAKERS: dict[str, Callable[[Use], Work]] = {
     "cudnn_convolution_transpose": lambda use: _transposed(use, 4),
     "copy_": _copied, "fill_": _filled, "zero_": _filled, "cat": _joined, "stack": _joined,
     "embedding": _embedded, "_embedding_bag": _embedded, "embedding_dense_backward": _embedding_backward,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"), _chosen),
     "gather": _gathered, "index_select": _gathered, "index": _gathered,
     **_ATTENTIONS,
 }  # fmt: skip

@@ -86,7 +86,7 @@ def is_in(values: NDArray[np.integer], among: NDArray[np.integer] | Sequence[int
     if not len(among):
         return np.zeros(len(values), dtype=bool)
     ordered = np.sort(among)
-    found: NDArray[np.bool_] = ordered[np.minimum(ordered.searchsorted(values), len(ordered) - 1)] == values
+    found: NDArray[np.bool_] = ordered.take(np.minimum(ordered.searchsorted(values), len(ordered) - 1)) == values
     return found
 
 
@@ -287,9 +287,9 @@ def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray
     moments = np.concatenate((start[keep], end[keep]))
     dense = amount[keep] / (end[keep] - start[keep])
     order = moments.argsort(kind="stable")
-    density = np.concatenate((dense, -dense))[order].cumsum()
-    before = np.concatenate(([0.0], (density[:-1] * np.diff(moments[order])).cumsum()))
-    return np.interp(t, moments[order], before)
+    density = np.concatenate((dense, -dense)).take(order).cumsum()
+    before = np.concatenate(([0.0], (density[:-1] * np.diff(moments.take(order))).cumsum()))
+    return np.interp(t, moments.take(order), before)
 
 
 # Bars of one row, as few as are asked for: what is too short to be seen is drawn together with its neighbours.

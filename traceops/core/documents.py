@@ -1,8 +1,9 @@
-"""What every JSON document of ours shares: the tool and schema version it names, unusable files, no secrets."""
+"""What every JSON document of ours shares: tool, schema version, meanings, unusable files, no secrets, its text."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar, cast
 
@@ -11,6 +12,7 @@ from msgspec import Meta
 
 from traceops.core.redaction import redact_text, redact_value
 from traceops.version import __version__
+from traceops.words.catalogue import texts
 
 T = TypeVar("T")
 
@@ -27,7 +29,9 @@ class Tool(msgspec.Struct, frozen=True):
     version: str = __version__
 
 
-# A file that could not be used, as our JSON documents list it.
+def meanings(kind: type) -> dict[str, str]:
+    """What the fields of a document's record mean, by name, as words/fields.ini has it; a base's fields are its own."""
+    return {name: said for one in reversed(kind.__mro__) for name, said in texts("fields", one.__name__).items()}
 
 
 class FileProblem(msgspec.Struct, frozen=True):
@@ -74,3 +78,51 @@ def _changed(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _kept(made: Any, before: Any) -> Any:
     return before if made == before else made
+
+
+# Control characters that JSON need not escape, and that steer a terminal all the same.
+_LATE_CONTROL = re.compile(b"\x7f|\xc2[\x80-\x9f]")
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+def copied(kind: type[Row], record: Any, **more: Any) -> Row:
+    """A row of `kind` with what `record` calls by the same names, and more."""
+    shared = {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}
+    return kind(**(shared | more))
+
+
+def json_text(document: Any) -> str:
+    """A struct, dataclass or plain objects as indented JSON; null for what is no finite number."""
+    return json_document(document).decode()
+
+
+def json_document(document: Any) -> bytes:
+    """The same in UTF-8, as files hold it."""
+    text = msgspec.json.format(json_bytes(document), indent=1)
+    return _LATE_CONTROL.sub(lambda found: b"\\u%04x" % found[0][-1], text) + b"\n"
+
+
+def json_bytes(document: Any) -> bytes:
+    """JSON in one line."""
+    try:
+        return msgspec.json.encode(document, enc_hook=_plain)
+    except UnicodeEncodeError:  # halves of a surrogate pair, from a name in a trace
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(document, enc_hook=_plain)))
+
+
+def _plain(value: Any) -> Any:
+    if callable(item := getattr(value, "item", None)):  # a number of NumPy
+        return item()
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+
+
+def _encodable(value: Any) -> Any:
+    """With question marks for what UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value

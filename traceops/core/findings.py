@@ -37,19 +37,11 @@ class Evidence(Struct, frozen=True):
     threshold: float | None = None
     rank: int | None = None
     step: int | None = None
-    peers: Annotated[
-        float | None, Meta(description="The median peer's value, where a rank is compared with others.")
-    ] = None
-    file: Annotated[
-        str | None, Meta(description="Of a quoted line, whose text is the value: the file it stands in.")
-    ] = None
-    line: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Its number in the file.")] = None
-    grown: Annotated[
-        str | UnsetType, Meta(description="The kernel or region, by name, that took longer than on the median peer.")
-    ] = UNSET
-    subject: Annotated[
-        str | UnsetType, Meta(description="The kernel, region, place or device that it is about, where it has one.")
-    ] = UNSET
+    peers: float | None = None
+    file: str | None = None
+    line: Annotated[int, Meta(ge=1)] | None = None
+    grown: str | UnsetType = UNSET
+    subject: str | UnsetType = UNSET
     metric: str = ""
 
     def __post_init__(self) -> None:
@@ -75,29 +67,15 @@ class Finding(Struct, frozen=True):
     evidence: Annotated[tuple[Evidence, ...], Meta(min_length=1)]
     ranks: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
-    impact_ms: Annotated[float | None, Meta(description="Up to this much of each step.")] = None
+    impact_ms: float | None = None
     cause: str | None = None
     advice: str = ""
-    computes_longer: Annotated[
-        ComputesLonger | UnsetType,
-        Meta(
-            description="Behind the cause gpu_compute. slower: the same work takes longer. more_work: the rank has "
-            "more of it. extra_kernels: it runs kernels that its peers do not run. more_calls: it launches some "
-            "kernels more often than its peers. Absent where that is not known."
-        ),
-    ] = UNSET
-    role: Annotated[
-        Role | UnsetType,
-        Meta(description="What the groups are for in which it costs time. Absent where it is told of no group."),
-    ] = UNSET
+    computes_longer: ComputesLonger | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
 
-    kind: Annotated[str | UnsetType, Meta(description="Which of the known kinds of claim it is, within its rule.")] = (
-        UNSET
-    )
-    headline: Annotated[str | UnsetType, Meta(description="It in one short sentence, without a full stop.")] = UNSET
-    facts: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="What the kind of claim is filled with; times in ms.")
-    ] = UNSET
+    kind: str | UnsetType = UNSET
+    headline: str | UnsetType = UNSET
+    facts: dict[str, Any] | UnsetType = UNSET
 
     def proof(self, fact: Fact) -> Evidence | None:
         """The first evidence of this kind."""
@@ -116,18 +94,8 @@ class Check(Struct, frozen=True):
     rule: str
     status: Status
     reason: str = ""
-    unjudged: Annotated[
-        Unjudged | UnsetType,
-        Meta(description="Why no data could decide: the rule is only planned, or another command judges it."),
-    ] = UNSET
-    lacking: Annotated[
-        Lacking | UnsetType,
-        Meta(
-            description="What a rule lacked that was not evaluated, where something of its own would help. captured: "
-            "kernels were launched into a graph that was being captured. through_host: ranks exchange data through "
-            "their hosts. may_be_recording: what it found may be the profiler's. no_gpu_activity: no trace has any."
-        ),
-    ] = UNSET
+    unjudged: Unjudged | UnsetType = UNSET
+    lacking: Lacking | UnsetType = UNSET
 
 
 class CheckCounts(Struct, frozen=True):

@@ -81,7 +81,7 @@ def check_up(
     nodes = nodes or Nodes(NodeIdentity())
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s
-    # the tools that look at this machine and start processes on it
+    # Tools look at this machine and start processes on it.
     tools = tools or Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
     report(reason("doctor", "looking_one" if len(nodes.hosts) == 1 else "looking", nodes=len(nodes.hosts)))
     # Looks are sent and written as UTF-8.

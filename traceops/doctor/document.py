@@ -32,8 +32,8 @@ class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
     unset: tuple[str, ...] = ()
     does: str = ""
     costs: str = ""
-    busbw_gbs: Annotated[float | None, Meta(description="Of the largest all-reduce with it.")] = None
-    before_gbs: Annotated[float | None, Meta(description="Without it; null where nothing worked.")] = None
+    busbw_gbs: float | None = None
+    before_gbs: float | None = None
 
 
 class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,31 +43,21 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool = Tool()
     hosts: tuple[str, ...]
     backend: str
-    started_at: Annotated[float | None, Meta(description="Unix time, s.")]
+    started_at: float | None
     seconds: float | None
     machines: tuple[MachineJson, ...]
     looks: tuple[Look, ...]
     trials: tuple[Trial, ...]
     measured: tuple[Measured, ...]
-    remedies: Annotated[tuple[RemedyJson, ...], Meta(description="Changes that were tried and worked.")]
-    settings: Annotated[
-        RemedyJson | None, Meta(description="The change to use; null where none is needed or none worked.")
-    ]
-    fallback: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(
-            description="Ranks that one GPU stands in for by gradient accumulation, where no setting lets several "
-            "work together."
-        ),
-    ]
+    remedies: tuple[RemedyJson, ...]
+    settings: RemedyJson | None
+    fallback: Annotated[int, Meta(ge=1)] | None
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
     references: tuple[ReferenceJson, ...] = ()
     nccl: NcclJson | None = None
-    benchmarks: Annotated[tuple[BenchmarkJson, ...], Meta(description="Of nccl-tests, in saved logs.")] = ()
-    inspector: Annotated[
-        tuple[InspectorSpeed, ...], Meta(description="Of NCCL Inspector's files; rank: in its communicator.")
-    ] = ()
+    benchmarks: tuple[BenchmarkJson, ...] = ()
+    inspector: tuple[InspectorSpeed, ...] = ()
     problems: tuple[FileProblem, ...] = ()
 
 
@@ -148,7 +138,7 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
             f"{path} is a doctor.json of version {version}, this traceops reads {_LISTED}; read it "
             "with the traceops that wrote it"
         )
-    # the checkup that a document was made of, without NCCL's log, tests of others and serial numbers of GPUs
+    # A document leaves out NCCL's log, tests of others and serial numbers of GPUs.
     return Checkup(
         hosts=found.hosts,
         backend=found.backend,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from traceops.core.findings import Check, Finding
 from traceops.doctor.job import FailureCause
@@ -42,17 +42,15 @@ class Trial(Struct, frozen=True):
     seconds: float
     deadline_s: float
     message: str = ""
-    said: Annotated[tuple[str, ...], Meta(description="Its output about the failure.")] = ()
+    said: tuple[str, ...] = ()
     set: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
-    transports: Annotated[tuple[str, ...], Meta(description="Ways NCCL says it took.")] = ()
-    pairs: Annotated[tuple[PairState, ...], Meta(description="Of a test of pairs: what became of each.")] = ()
+    transports: tuple[str, ...] = ()
+    pairs: tuple[PairState, ...] = ()
     hosts: tuple[str, ...] = ()
-    failed: Annotated[tuple[int, ...], Meta(description="Of gpus those that failed of themselves.")] = ()
-    cause: Annotated[FailureCause | None, Meta(description="Why it failed, where no setting can help against it.")] = (
-        None
-    )
+    failed: tuple[int, ...] = ()
+    cause: FailureCause | None = None
 
     @property
     def as_it_is(self) -> bool:

@@ -26,7 +26,7 @@ class GpuJson(msgspec.Struct, frozen=True, kw_only=True):
     pcie: Pcie | None = None
     nvlinks: int | None = None
     nvlinks_down: Count = 0
-    nvlink_gbs: Annotated[float | None, Meta(description="One link, one way.")] = None
+    nvlink_gbs: float | None = None
 
 
 class PathJson(msgspec.Struct, frozen=True):
@@ -34,12 +34,9 @@ class PathJson(msgspec.Struct, frozen=True):
 
     devices: tuple[str, str]
     kind: PathKind
-    count: Annotated[int | None, Meta(description="NVLinks.")] = None
+    count: int | None = None
     gbs: float | None = None
-    back_share: Annotated[
-        float | None,
-        Meta(description="Of the links from the first device to the second, as many as lead back; null: all."),
-    ] = None
+    back_share: float | None = None
 
 
 class MachineJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +46,13 @@ class MachineJson(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuJson, ...]
     nics: tuple[Nic, ...]
     paths: tuple[PathJson, ...]
-    sources: Annotated[tuple[str, ...], Meta(description="Files it was read from.")] = ()
+    sources: tuple[str, ...] = ()
 
 
 class MachineOfRunJson(MachineJson, frozen=True, kw_only=True):
     """One make of machine of a run: the first host of it, and the others."""
 
-    alike: Annotated[tuple[str, ...], Meta(description="Other hosts with the same devices and paths.")] = ()
+    alike: tuple[str, ...] = ()
 
 
 class ReferenceJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +61,7 @@ class ReferenceJson(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     gpu: str | None
     topology: str
-    measured_at: Annotated[float, Meta(description="Unix time, s.")]
+    measured_at: float
     measured: tuple[Measured, ...]
     settings: dict[str, str]
     source: str | None = None
@@ -99,7 +96,7 @@ class ConnectionJson(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     gdr: bool
     device: int | None
-    count: Annotated[int, Meta(ge=0, description="Pairs of ranks, each direction by itself.")]
+    count: Annotated[int, Meta(ge=0)]
     channels: Count
     quote: Quote
 
@@ -142,19 +139,19 @@ class NcclJson(msgspec.Struct, frozen=True, kw_only=True):
     networks: tuple[NetworkJson, ...]
     settings: tuple[NcclSettingJson, ...]
     plugin_failures: tuple[Quote, ...]
-    tuners: Annotated[tuple[str, ...], Meta(description="External tuner plugins in use.")] = ()
-    choices: Annotated[tuple[TunerChoice, ...], Meta(description="Of NCCL's tuner.")]
+    tuners: tuple[str, ...] = ()
+    choices: tuple[TunerChoice, ...]
     warnings: tuple[Quote, ...]
 
 
 class BenchmarkJson(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a test of nccl-tests or rccl-tests, as its log tells it."""
 
-    op: Annotated[str | None, Meta(description="all_reduce, …; null where nothing tells it.")]
+    op: str | None
     ranks: Count
     hosts: tuple[str, ...]
     gpu: str | None
-    wrong: Annotated[Count | None, Meta(description="Elements; null where nothing was checked.")]
+    wrong: Count | None
     average_gbs: float | None
     sizes: tuple[BenchmarkSize, ...]
 
@@ -162,13 +159,11 @@ class BenchmarkJson(msgspec.Struct, frozen=True, kw_only=True):
 class FabricJson(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence of the machines and of what NCCL did on them."""
 
-    machines: Annotated[tuple[MachineOfRunJson, ...], Meta(description="Each make once.")]
+    machines: tuple[MachineOfRunJson, ...]
     machines_left_out: Count
     nccl: NcclJson | None
-    graphs: Annotated[tuple[GraphBandwidth, ...], Meta(description="From NCCL_GRAPH_DUMP_FILE.")] = ()
+    graphs: tuple[GraphBandwidth, ...] = ()
     references: tuple[ReferenceJson, ...]
-    benchmarks: Annotated[tuple[BenchmarkJson, ...], Meta(description="Of nccl-tests and rccl-tests.")] = ()
-    inspector: Annotated[
-        tuple[InspectorSpeed, ...], Meta(description="Of NCCL Inspector's files; rank: in its communicator.")
-    ] = ()
+    benchmarks: tuple[BenchmarkJson, ...] = ()
+    inspector: tuple[InspectorSpeed, ...] = ()
     problems: tuple[FileProblem, ...]

@@ -104,7 +104,7 @@ class Nic(Struct, frozen=True):
     name: str | None = None
     kind: Literal["IB", "RoCE", "EFA", "Ethernet", "other"] | None = None
     numa: int | None = None
-    speed_gbs: Annotated[float | None, Meta(description="One way.")] = None
+    speed_gbs: float | None = None
     bonded: bool = False
     bus_id: str | None = None
     pcie: Pcie | None = None
@@ -132,10 +132,10 @@ class Measured(Struct, frozen=True):
     nccl-tests counts. time_us: of one operation, median."""
 
     op: str
-    gpus: Annotated[tuple[int, ...], Meta(description="As nvidia-smi counts; ranks on the CPU.")]
+    gpus: tuple[int, ...]
     bytes: Annotated[int, Meta(ge=0)]
     time_us: float
-    busbw_gbs: Annotated[float, Meta(description="By nccl-tests' rules, 1e9 bytes.")]
+    busbw_gbs: float
     host: str | None = None
     backend: str = "nccl"
 

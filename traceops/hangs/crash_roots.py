@@ -96,7 +96,7 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
 
 def _of_unknown_rank(root: Root, first: Crash) -> Root:
     """The root with the only failure, where that may be why though no line names its rank."""
-    # whether a rank may have died of a failure that names none; if it exited by itself, of none from outside
+    # Whether a rank may have died of a failure that names no rank; if it exited by itself, of none from outside.
     if root.rule != DIED or root.cause is not None:
         may_be_why = False
     else:

@@ -25,34 +25,31 @@ class RootEvidence(msgspec.Struct, frozen=True):
 class CarriedJson(msgspec.Struct, frozen=True, kw_only=True):
     """What the operation carries, as the ranks told, or as its size suggests."""
 
-    what: Annotated[
-        Literal["gradients", "parameters", "likely"],
-        Meta(description="likely: nobody told, and shape is what the size suggests."),
-    ]
-    elements: Annotated[int, Meta(description="Of one rank's input.")]
-    names: Annotated[tuple[str, ...], Meta(description="The first parameters of it.")] = ()
-    count: Annotated[int, Meta(description="How many parameters it has.")] = 0
-    alike: Annotated[int, Meta(description="Other buckets of the same size, which it may be as well.")] = 0
+    what: Literal["gradients", "parameters", "likely"]
+    elements: int
+    names: tuple[str, ...] = ()
+    count: int = 0
+    alike: int = 0
     shape: tuple[int, int] | None = None
-    model: Annotated[str | None, Meta(description="Published models with that vocabulary.")] = None
+    model: str | None = None
 
 
 class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that the others wait for, with the rule it is a case of and the proof."""
 
     rule: Annotated[str, Meta(pattern=r"^TO-[A-Z]\d{3}$")]
-    ranks: Annotated[tuple[int, ...], Meta(description="Empty for a crash (TO-E…) whose rank no line tells.")]
+    ranks: tuple[int, ...]
     confidence: Confidence
     message: str
-    waiting: Annotated[tuple[int, ...], Meta(description="Ranks that wait for these, directly or through others.")]
+    waiting: tuple[int, ...]
     cause: str | None
     group: str | None
     group_ranks: tuple[int, ...] | None
     op: str | None
     sequence: int | None
     bytes: int | None
-    where: Annotated[str | None, Meta(description="Line of code of the operation.")]
-    doing: Annotated[str | None, Meta(description="What the root ranks did instead.")]
+    where: str | None
+    doing: str | None
     evidence: tuple[RootEvidence, ...]
     carries: CarriedJson | None = None
 
@@ -63,7 +60,7 @@ class SeenLine(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     line: int
     rank: int | None
-    kind: Annotated[str, Meta(description="As docs/formats.md lists them: timeout, error, memory, cuda, exit, …")]
+    kind: str
     text: str
 
 
@@ -73,20 +70,20 @@ class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     host: str | None = None
     state: RankState
-    step: Annotated[int | None, Meta(description="Steps finished.")] = None
+    step: int | None = None
     group: str | None = None
     group_ranks: tuple[int, ...] | None = None
     op: str | None = None
     sequence: int | None = None
     op_state: str | None = None
     bytes: int | None = None
-    where: Annotated[str | None, Meta(description="Line of code of the pending operation.")] = None
-    doing: Annotated[str | None, Meta(description="The main thread's stack in short.")] = None
+    where: str | None = None
+    doing: str | None = None
     waits_for: tuple[int, ...] = ()
-    pending: Annotated[int | None, Meta(description="Operations not completed.")] = None
-    exit_code: Annotated[int | None, Meta(description="As a shell has it: 128 + n for signal n.")] = None
+    pending: int | None = None
+    exit_code: int | None = None
     sources: tuple[str, ...] = ()
-    last_line: Annotated[str | None, Meta(description="Time of day in the rank's last line in a log.")] = None
+    last_line: str | None = None
 
 
 class WaitJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +110,8 @@ class HangJson(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     problems: tuple[FileProblem, ...]
     notes: tuple[str, ...]
-    not_evaluated: Annotated[dict[str, str], Meta(description="Rule: why it could not be judged.")]
-    seen: Annotated[
-        tuple[SeenLine, ...], Meta(description="What logs tell of failures: the first 200 lines, in their order.")
-    ] = ()
+    not_evaluated: dict[str, str]
+    seen: tuple[SeenLine, ...] = ()
 
 
 class HangRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,11 +119,9 @@ class HangRun(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     world_size: Annotated[int, Meta(ge=1)] | None
-    ranks_present: Annotated[tuple[int, ...], Meta(description="Ranks of which anything is known.")]
-    ranks_missing: Annotated[tuple[int, ...], Meta(description="The first 4096 of them.")]
-    ranks_missing_runs: Annotated[
-        tuple[tuple[int, int], ...], Meta(description="All of them: first and last of each run.")
-    ] = ()
+    ranks_present: tuple[int, ...]
+    ranks_missing: tuple[int, ...]
+    ranks_missing_runs: tuple[tuple[int, int], ...] = ()
     hosts: tuple[str, ...]
 
 

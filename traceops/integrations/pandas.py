@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 import pandas as pd
-from msgspec import Meta
 
+from traceops.core.documents import meanings
 from traceops.traces.model import Events
 
 
@@ -27,9 +27,7 @@ def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.Data
     for name in columns:
         if (dtype := _dtype(hints[name])) is not None:
             made[name] = made[name].astype(dtype)
-    # what the fields of a row mean, those that its type describes
-    hints = get_type_hints(kind, include_extras=True)
-    made.attrs["columns"] = {name: said for name in kind.__struct_fields__ if (said := _meaning(hints[name]))}
+    made.attrs["columns"] = {name: said for name, said in meanings(kind).items() if name in columns}
     return made
 
 
@@ -51,10 +49,3 @@ def _dtype(hint: Any) -> Literal["Int64", "float64"] | None:
     parts = set(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else {hint}
     parts -= {type(None)}
     return "Int64" if parts == {int} else "float64" if parts and parts <= {int, float} else None
-
-
-def _meaning(hint: Any) -> str:
-    if get_origin(hint) is not Annotated:
-        return ""
-    inner, *notes = get_args(hint)
-    return next((note.description for note in notes if isinstance(note, Meta) and note.description), _meaning(inner))

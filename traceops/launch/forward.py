@@ -311,7 +311,7 @@ class Forwarder:
         while not self._given_up.is_set():
             over = self._over.is_set()  # asked before the reading: what is written until then is read
             self._find_files(over)
-            # a piece of every stream that has one; returns how many bytes that was
+            # Read a piece of every stream that has one; return the number of bytes.
             read = sum(stream.read() for stream in self._files.values())
             ready: list[int] = []
             if self._pipes:

@@ -144,7 +144,7 @@ def state(pid: int) -> str:
         return fields[0]
     if _HAS_PROC:
         return "gone"
-    # the same on a system without /proc
+    # A system without /proc needs another source.
     try:
         status: str = psutil.Process(pid).status()
     except psutil.NoSuchProcess:

@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long
 _MOST_PULSES = 64
 _MOST_BEHIND = 2_000  # steps that a look takes in one by one, where there are many more
 _MOST_SAMPLES = 50_000  # of a rank's host that are kept: hours
-_PIECE = 1 << 20  # bytes of what was seen of a host that are read at once
+_PIECE = 1 << 18  # bytes of what was seen of a host that are read at once
 _CLOSE_US, _ENOUGH = 60_000, 40  # what a close look stands for at most; so many count without the others
 
 
@@ -166,7 +166,7 @@ class LineReader:
         self._kinds = StackKinds()
         self._stacks: list[tuple[int, str]] = []  # the frame that stands for each, and its kind
         self._input: set[int] = set()  # frames that stand for stacks in a loader
-        self._samples = array("Q")  # step, stack, µs of each
+        self._samples = array("I")  # step, stack, µs of each
 
     def read(self) -> None:
         """Take in what is new."""
@@ -191,7 +191,7 @@ class LineReader:
             if any("torch/utils/data/" in self._frames[number][1] for number in line[1]):
                 self._input.add(self._stacks[-1][0])
         elif line[0] == "t":
-            samples = array("Q", line[1])
+            samples = array("I", line[1])
             self._samples += samples[: len(samples) // 3 * 3]
             if len(self._samples) > 3 * _MOST_SAMPLES:
                 del self._samples[: 3 * _MOST_SAMPLES // 4]
@@ -207,22 +207,25 @@ class LineReader:
 
     def shares(self, steps: Iterable[int]) -> tuple[dict[int, float], int]:
         """Of the time that was seen in these steps, the part of each line's frame; and the number of looks."""
-        taken = [(frame, us) for _, frame, _, us in self._seen(steps)]
-        close = [(frame, us) for frame, us in taken if us <= _CLOSE_US]
-        if len(close) >= _ENOUGH:  # one look among many that stands for a whole second would hide them
-            taken = close
-        found: dict[int, float] = {}
-        for frame, us in taken:
-            found[frame] = found.get(frame, 0.0) + us
-        looks = len(taken)
-        whole = sum(found.values())
-        return ({frame: us / whole for frame, us in found.items()} if whole else {}), looks
+        close, others, looks = Counter[int](), Counter[int](), Counter[bool]()
+        for _, frame, _, us in self._seen(steps):
+            is_close = us <= _CLOSE_US
+            (close if is_close else others)[frame] += us
+            looks[is_close] += 1
+        if looks[True] < _ENOUGH:  # else one look among many that stands for a whole second would hide them
+            close, looks[True] = close + others, looks.total()
+        whole = close.total()
+        return ({frame: us / whole for frame, us in close.items()} if whole else {}), looks[True]
 
     def looks(self, steps: range, took_ms: Mapping[int, float]) -> tuple[Counter[tuple[int, str]], float]:
         """How often each frame was seen in these steps, at which kind of work; and looks per ms of a step, each by the
         step that it fell into. took_ms: by step; looks at others do not count."""
-        seen = [(frame, kind, took_ms[step]) for step, frame, kind, _ in self._seen(steps) if took_ms.get(step)]
-        return Counter((frame, kind) for frame, kind, _ in seen), sum(1 / ms for _, _, ms in seen)
+        seen, per_ms = Counter[tuple[int, str]](), 0.0
+        for step, frame, kind, _ in self._seen(steps):
+            if ms := took_ms.get(step):
+                seen[frame, kind] += 1
+                per_ms += 1 / ms
+        return seen, per_ms
 
     def line(self, frame: int, ms: float, before_ms: float = 0.0, kind: str = "own", surprise: float = 0.0) -> LineTime:
         """The frame as a reader knows it."""

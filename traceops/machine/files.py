@@ -102,7 +102,7 @@ def output(command: Sequence[str], timeout_s: float) -> Output:
             process.communicate(timeout=0.5)
         return Output("", f"{NO_ANSWER} within {timeout_s:.0f} s", timed_out=True)
     if process.returncode:
-        # nvidia-smi tells of its failure on stdout, in its first line
+        # nvidia-smi reports its failure on stdout, in the first line.
         told = err.decode(errors="replace").split("\n")[::-1] + out.decode(errors="replace").split("\n")
         return Output("", next((line.strip() for line in told if line.strip()), f"exit code {process.returncode}"))
     return Output(out.decode(errors="replace"))

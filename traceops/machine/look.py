@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from traceops.machine.network import Interface, Rdma
 
@@ -30,7 +30,7 @@ class Look(Struct, frozen=True):
     why: str = ""
     advice: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
-    rule: Annotated[str, Meta(description="The rule that judged it; empty where none did.")] = ""
+    rule: str = ""
 
 
 class LevelCounts(Struct, frozen=True):

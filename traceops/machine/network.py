@@ -184,7 +184,7 @@ def _device(folder: Path) -> Rdma:
     except OSError:
         slot = ""
     numa = number(device / "numa_node")
-    # the PCIe link of a device's folder in /sys; None where nothing is known of it, as in virtual machines
+    # Read a device's PCIe link from its folder in /sys; None where it has none, as in virtual machines.
     generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
     width, widest = (_width(number(device / f"{which}_link_width")) for which in ("current", "max"))
     link_ = Pcie(generation, width, most, widest)

@@ -259,7 +259,7 @@ def read_software(environ: Mapping[str, str], root: Path) -> Software:
         _needed(),
         tuple((path, library_version(root / path.lstrip("/"))) for path in preloaded),
         tuple((path, library_version(root / path.lstrip("/"))) for path in inside),
-        # a wheel of torch has its own NCCL and never looks there; torch that was built with the system's does
+        # A wheel of torch has its own NCCL and never looks there; one built with the system's NCCL does.
         tuple((path, library_version(root / path.lstrip("/"))) for path in system[:1] if not wheels and cuda),
         any("compat" in folder for folder in folders),
     )

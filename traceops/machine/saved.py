@@ -150,7 +150,7 @@ def told_gpus(outputs: Outputs) -> tuple[ToldGpus, ...]:
         count = outputs.smi.listed or len(gpus)
         told.append(_all(count, gpus if len(gpus) == count else ()))
     if outputs.table is not None and (table := outputs.table.table) is not None:
-        # a name that is cut off differs from the whole one of the same GPU
+        # A truncated name differs from the whole one of the same GPU.
         cut = table.half or table.unread or table.cut
         gpus = table.smi.gpus
         told.append(ToldGpus(bus_ids=_bus_ids(gpus)) if cut else _all(len(gpus), gpus))

@@ -18,7 +18,7 @@ from traceops.traces.model import Events
 # What stands in front of a library's or a namespace's kernels, wherever it stands in the name.
 _LIBRARIES = (
     r"(?<![a-z0-9_])(nccl|rccl|msccl|mscclpp|hccl|onccl|oneccl|uccl|xccl|ccl)(?=[_:]|dev|kernel|generic|all|reduce|broadcast|send)",
-    r"ncclDevKernel|ncclKernel|rccl_main_kernel",
+    r"nccldevkernel|ncclkernel|rccl_main_kernel",
     r"nvshmem|symm_mem|multimem_|userbuffers|deep_ep|dpsk::ep::|\bmori::|cross_device_reduce|quick_?reduce",
     r"(inter|intra)node(_ll)?::",
 )
@@ -26,9 +26,7 @@ _LIBRARIES = (
 # threads of a block do among each other is none.
 _VERBS = r"all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all"
 _NOT = r"gemm|matmul|_mm_|(block|warp|thread|cta|group)_?(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)"
-_LIBRARY = re.compile("|".join(_LIBRARIES), re.IGNORECASE)
-_VERB = re.compile(_VERBS, re.IGNORECASE)
-_NONE = re.compile(_NOT, re.IGNORECASE)
+_LIBRARY, _VERB, _NONE = (re.compile(text) for text in ("|".join(_LIBRARIES), _VERBS, _NOT))  # of names in lower case
 _WORDS = (
     "ccl", "nvshmem", "deep_ep", "multimem_", "symm_mem", "reduce", "all", "scatter", "dpsk::ep::", "node::",
     "node_ll::", "userbuffers", "mori::",
@@ -41,7 +39,7 @@ def communicates(name: str) -> bool:
     lower = name.lower()
     if not any(word in lower for word in _WORDS):
         return False
-    return _LIBRARY.search(name) is not None or (_VERB.search(name) is not None and _NONE.search(name) is None)
+    return _LIBRARY.search(lower) is not None or (_VERB.search(lower) is not None and _NONE.search(lower) is None)
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,7 +79,7 @@ def find_host_collectives(events: Events, host: host_rows.HostRows) -> HostColle
     if not len(rows) or np.count_nonzero(host_rows.named(events, host_rows.ONE_WAY).take(events.name[rows])):
         return None
     rows = rows[events.ts[rows].argsort(kind="stable")]
-    # when each exchange began and ended: after the thread's waits for the device, and before it copies back
+    # Each exchange begins after the thread's waits for the device and ends before it copies back.
     start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
     copies = events.in_cats(*host_rows.DEVICE_MEMORY_CATS).nonzero()[0]
     back = events.correlation[copies[host_rows.named(events, _TO_DEVICE).take(events.name[copies])]]
@@ -89,7 +87,7 @@ def find_host_collectives(events: Events, host: host_rows.HostRows) -> HostColle
     waits = host.waits_of_exchanges
     for tid in uniques(events.tid[rows]):
         own = (events.tid[rows] == tid).nonzero()[0]
-        # the first of sorted moments at or after each of `since`; the end of time where there is none
+        # Return the first of sorted moments at or after each of `since`; the end of time where there is none.
         moments = np.sort(events.ts[calls[events.tid[calls] == tid]])
         padded: Int = np.append(moments, np.iinfo(np.int64).max)
         first: Int = padded[moments.searchsorted(start[own])]
@@ -162,9 +160,9 @@ class Activity(Struct, frozen=True, dict=True):
 
     def lane_of(self, events: Events, which: Int) -> Int:
         """The stream of each of these, or the thread of what runs on the host."""
-        rows = self.row[which]
+        rows = self.row.take(which)
         if self.comm_on_gpu:
-            return events.stream[rows]
+            return events.stream.take(rows)
         on_host = (self.kind[which] == COMM) | (not self.on_gpu)
         lane: Int = np.where(on_host, events.tid[rows], events.stream[rows])
         return lane
@@ -173,8 +171,8 @@ class Activity(Struct, frozen=True, dict=True):
         """Time in which an activity of one of these classes runs on any lane."""
         wanted = np.zeros(3, dtype=bool)
         wanted[list(kinds)] = True
-        rows = self.by_start[wanted[self.kind[self.by_start]]]
-        return union(self.start[rows], self.end[rows])
+        rows = self.by_start[wanted.take(self.kind.take(self.by_start))]
+        return union(self.start.take(rows), self.end.take(rows))
 
     @cached_property
     def by_start(self) -> Int:
@@ -198,19 +196,19 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
         lost = lost or len(host_rows.rows_named(events, _NOTED)) > 0
         lost = lost or (backend == "nccl" and len(host_rows.rows_named(events, _CPU_COMM_FALLBACK)) > 0)
         return _cpu_activity(events, host, lost)
-    start = events.ts[gpu]
+    start = events.ts.take(gpu)
     launch = _launch_of(events, gpu, host.launches)
-    launched = np.where(launch >= 0, events.ts[launch], start)
+    launched = np.where(launch >= 0, events.ts.take(launch), start)
     kind = np.full(len(gpu), COMPUTE, dtype=np.int8)
     own = own_pattern(own_kernels)
     known = [communicates(name) or (own is not None and own.search(name) is not None) for name in events.names]
-    kind[np.array(known, dtype=bool)[events.name[gpu]]] = COMM
+    kind[np.array(known, dtype=bool).take(events.name.take(gpu))] = COMM
     if events.comm:
         said = np.zeros(len(events), dtype=bool)
         said[list(events.comm)] = True
-        kind[said[gpu]] = COMM
-    kind[events.in_cats(*host_rows.DEVICE_MEMORY_CATS)[gpu]] = MEMORY
-    found = Activity(True, gpu, start, start + events.dur[gpu], kind, launch, launched, host)
+        kind[said.take(gpu)] = COMM
+    kind[events.in_cats(*host_rows.DEVICE_MEMORY_CATS).take(gpu)] = MEMORY
+    found = Activity(True, gpu, start, start + events.dur.take(gpu), kind, launch, launched, host)
     return found if np.count_nonzero(kind == COMM) else _with_host_collectives(events, found)
 
 
@@ -245,11 +243,11 @@ def _with_host_collectives(events: Events, device: Activity) -> Activity:
 
 def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
     """For each of the device's rows the call with its correlation id, -1 without one; of several the first."""
-    calls = calls[events.correlation[calls] >= 0]
+    calls = calls[events.correlation.take(calls) >= 0]
     if not len(calls):
         return np.full(len(rows), -1, dtype=np.int64)
-    calls = calls[events.ts[calls].argsort(kind="stable")]
-    ids, sought = events.correlation[calls], events.correlation[rows]
+    calls = calls.take(events.ts.take(calls).argsort(kind="stable"))
+    ids, sought = events.correlation.take(calls), events.correlation.take(rows)
     least, span = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
     if span <= _CELLS_A_CALL * len(calls):
         ids, sought = ids - least, sought - least
@@ -257,10 +255,10 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
         values, ids = np.unique(ids, return_inverse=True)
         place = values.searchsorted(sought)
         span = len(values)
-        sought = np.where(values[np.minimum(place, span - 1)] == sought, place, -1)
+        sought = np.where(values.take(np.minimum(place, span - 1)) == sought, place, -1)
     launch = np.full(span + 1, -1, dtype=np.int64)  # the last for what nobody launched
     launch[ids[::-1]] = calls[::-1]
-    return launch[np.where((sought >= 0) & (sought < span), sought, span)]
+    return launch.take(np.where((sought >= 0) & (sought < span), sought, span))
 
 
 def _cpu_activity(events: Events, host: host_rows.HostRows, lost: bool) -> Activity:
@@ -275,7 +273,7 @@ def _cpu_activity(events: Events, host: host_rows.HostRows, lost: bool) -> Activ
     wrapper = host_rows.named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # An operator that calls a collective or waits for one (wait_tensor in DTensor's aten::addmm) does so inside.
-    # which rows have one of `inner` begin inside them on their thread
+    # Mark the rows in which one of `inner` begins on their thread.
     held = np.zeros(len(ops), dtype=bool)
     for tid in uniques(events.tid[calls]):
         mine = (events.tid[ops] == tid).nonzero()[0]

@@ -284,7 +284,7 @@ def _copies(events: Events, activity: Activity, steps: StepBounds) -> tuple[Int,
     kind = np.array([_kind_of(name) for name in events.names], dtype=np.int64)
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == MEMORY)
     which = inside.nonzero()[0]
-    which = which[kind[events.name[activity.row[which]]] >= 0]
+    which = which[kind.take(events.name.take(activity.row.take(which))) >= 0]
     found = kind[events.name[activity.row[which]]]
     return which, found % 2 == 1, found // 2
 

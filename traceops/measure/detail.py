@@ -134,11 +134,11 @@ def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:
 def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:
     """All bars by row."""
     if activity.on_gpu:
-        own = activity.by_start[activity.kind[activity.by_start] != COMM]
-        streams = events.stream[activity.row[own]]
+        own = activity.by_start[activity.kind.take(activity.by_start) != COMM]
+        streams = events.stream.take(activity.row.take(own))
         for stream, at in _by_value(streams, own):
-            names = events.name[activity.row[at]]
-            yield ("stream", stream, 0), bars_of(activity.start[at], activity.end[at], names)
+            names = events.name.take(activity.row.take(at))
+            yield ("stream", stream, 0), bars_of(activity.start.take(at), activity.end.take(at), names)
     host = activity.host
     nesting = host.nesting
     outer, depth = nesting.rows, nesting.depth
@@ -153,11 +153,11 @@ def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:
     )
     time: dict[int, int] = {}
     for level in (0, 2, 4):
-        for tid, rows in _by_value(events.tid[levels[level]], levels[level]):
-            time[tid] = time.get(tid, 0) + int(events.dur[rows].sum())
+        for tid, rows in _by_value(events.tid.take(levels[level]), levels[level]):
+            time[tid] = time.get(tid, 0) + int(events.dur.take(rows).sum())
     for tid in sorted(sorted(time, key=lambda tid: (-time[tid], tid))[:_MOST_THREADS]):
         for level, rows in enumerate(levels):
-            own = rows[events.tid[rows] == tid]
+            own = rows[events.tid.take(rows) == tid]
             if len(own):
-                start = events.ts[own]
-                yield ("thread", tid, level), bars_of(start, start + events.dur[own], events.name[own])
+                start = events.ts.take(own)
+                yield ("thread", tid, level), bars_of(start, start + events.dur.take(own), events.name.take(own))

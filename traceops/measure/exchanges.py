@@ -217,8 +217,8 @@ def _computed_beside(
     before, after = np.full((2, len(comm)), NOTHING, dtype=np.int8)
     chosen = wanted.nonzero()[0]
     # What was launched before the window has no place among the calls.
-    work = activity.by_launch[(activity.kind == COMPUTE)[activity.by_launch]]
-    work = work[activity.launch[work] >= 0]
+    work = activity.by_launch[(activity.kind == COMPUTE).take(activity.by_launch)]
+    work = work[activity.launch.take(work) >= 0]
     if not len(chosen) or not len(work):
         return before, after
     spans = rows_named(events, BACKWARD_NAME)

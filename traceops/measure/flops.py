@@ -120,7 +120,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     nesting = activity.host.nesting
     rows = nesting.rows
     known = np.array([name in _FORMULAS for name in events.names] or [False])
-    listed = known[events.name[rows]] if len(rows) else np.zeros(0, dtype=bool)
+    listed = known.take(events.name.take(rows)) if len(rows) else np.zeros(0, dtype=bool)
     within = _within(listed, nesting.parent)
     counted = (listed & ~within).nonzero()[0]
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
@@ -183,7 +183,7 @@ def _of_kernels(
         return None, 0.0
     named = np.array([multiplies(name) for name in events.names] or [False])
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps)) & (activity.kind == COMPUTE)
-    kernels = (named[events.name[activity.row]] & inside).nonzero()[0]
+    kernels = (named.take(events.name.take(activity.row)) & inside).nonzero()[0]
     spent = events.dur[activity.row[kernels]].astype(float)
     if not len(kernels) or not spent.sum():
         return None, 0.0
@@ -212,7 +212,7 @@ def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.
     own = np.concatenate((listed, [False]))
     while True:
         further = within.copy()
-        further[:-1] = (own | within)[parent]
+        further[:-1] = (own | within).take(parent)
         if (further == within).all():
             return within[:-1]
         within = further

@@ -295,11 +295,11 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     """The steps of the first kind of mark by which nearly all steps hold as many kernels, else of the best; or None.
     The step in which a rank first communicates is left out, with those before it: what ranks wait there is how far
     apart they began to record."""
-    # when what was launched inside the window was launched, ns, in order
+    # Collect the launches inside the window, ns, in order.
     launched = activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
     if not len(launched):
         return None
-    # how often an optimizer stepped, as far as the trace says
+    # Count the steps of an optimizer that the trace shows.
     optimized = len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
     best: _Candidate | None = None
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):

@@ -207,12 +207,15 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
     events = activity.host.events
     idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
     until = np.full(len(last), np.iinfo(np.int64).max)
-    launched = activity.by_launch[activity.launch[activity.by_launch] >= 0]
-    launched = launched[activity.start[launched] - events.end[activity.launch[launched]] >= AHEAD_NS]
+    launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
+    launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
-        own, ahead = (events.tid[last] == tid).nonzero()[0], launched[events.tid[activity.launch[launched]] == tid]
-        place = activity.launched[ahead].searchsorted(events.end[last[own]])
-        until[own] = np.append(activity.start[ahead], until[own[-1]])[place]
+        own, ahead = (
+            (events.tid[last] == tid).nonzero()[0],
+            launched[events.tid.take(activity.launch.take(launched)) == tid],
+        )
+        place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
+        until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
         until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
     return idle.within(begin, np.maximum(until, begin))
 
@@ -262,7 +265,7 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     Without what an operator waits inside for a collective: DTensor's `aten::add` does so where its operand is partial.
     """
     events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
-    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
+    total = np.bincount(events.name.take(rows), weights=events.dur.take(rows), minlength=len(events.names))
     waits = _inside_steps(events, rows_named(events, _WAITS), steps)
     around = host.nesting.outermost_around(waits)
     waits, around = waits[around >= 0], host.nesting.rows[around[around >= 0]]
@@ -274,13 +277,13 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 def _calls_closure(events: Events) -> bool:
     """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
     steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts[backward])))
+    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts.take(backward))))
 
 
 def _region_rows(host: HostRows) -> Int:
     """Annotations, and operators inside no other operator."""
     nesting = host.nesting
-    return np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost], kind="stable")))
+    return np.concatenate((host.annotations, np.sort(nesting.rows.take(nesting.outermost), kind="stable")))
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:
@@ -329,7 +332,7 @@ def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
-    return rows[union(steps.host_start, steps.host_end).holds(events.ts[rows])]
+    return rows[union(steps.host_start, steps.host_end).holds(events.ts.take(rows))]
 
 
 LONG_NS = 200_000  # a stretch without any begin or end: a launch takes 2 to 50 µs, recorded
@@ -361,12 +364,12 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
         return ()
     # Each thread that launches computation: forward's and backward's. Others prefetch.
     launches = activity.launch[(activity.kind == COMPUTE) & (activity.launch >= 0)]
-    threads = uniques(host.events.tid[launches], host.events.tid[host.steps[0]]).tolist()
+    threads = uniques(host.events.tid.take(launches), host.events.tid[host.steps[0]]).tolist()
     rows = np.concatenate((host.operators, host.launches, host.compilations))
-    tid = host.events.tid[rows]
+    tid = host.events.tid.take(rows)
     if not (seen := [_of_thread(host, rows[tid == thread]) for thread in threads]):
         return ()
-    # when all these threads are outside of all events
+    # Find when all these threads are outside of all events.
     inside = merge(*(one.inside for one in seen))
     start, end = inside.end[:-1], inside.start[1:]
     long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
@@ -394,13 +397,13 @@ class HostWork(Struct, frozen=True):
 def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> HostWork:
     """Outermost operators that call nothing of the device, while it waits for launches; nothing without a GPU."""
     host, late = activity.host, lane.own["idle_host"]
-    events, threads = host.events, uniques(host.events.tid[activity.launch[activity.launch >= 0]])
+    events, threads = host.events, uniques(host.events.tid.take(activity.launch[activity.launch >= 0]))
     if not activity.on_gpu or not late.total or not len(steps):
         return HostWork(np.zeros(len(steps), dtype=np.int64), ())
     outer = host.nesting.outermost
     calls = np.bincount(host.nesting.outermost_around(host.launches) + 1, minlength=len(host.nesting.rows) + 1)[1:]
-    rows = host.nesting.rows[outer[calls[outer] == 0]]
-    rows = rows[is_in(events.tid[rows], threads) & (events.dur[rows] >= CPU_WORK_NS)]
+    rows = host.nesting.rows.take(outer[calls.take(outer) == 0])
+    rows = rows[is_in(events.tid.take(rows), threads) & (events.dur.take(rows) >= CPU_WORK_NS)]
     rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
     idle = intersect(union(events.ts[rows], events.end[rows]), late)
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
@@ -420,7 +423,7 @@ class _Thread(Struct, frozen=True):
 
 def _of_thread(host: HostRows, rows: Int) -> _Thread:
     """rows: of the thread's operators and calls."""
-    ts, end = host.events.ts[rows], host.events.end[rows]
+    ts, end = host.events.ts.take(rows), host.events.end.take(rows)
     inside = union(ts, end)
     at = np.concatenate((ts, end))
     at.sort(kind="stable")  # two runs nearly in order

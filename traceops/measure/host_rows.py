@@ -41,7 +41,7 @@ def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
         key += 1
     if (cells := math.prod(sizes)) <= _CELLS_A_ROW * len(key):
         number = (np.bincount(key, minlength=cells) > 0).cumsum()
-        used, group = int(number[-1]), (number - 1)[key]
+        used, group = int(number[-1]), (number - 1).take(key)
     else:
         values, group = np.unique(key, return_inverse=True)
         used = len(values)
@@ -116,7 +116,7 @@ class Nesting(Struct, frozen=True, dict=True):
     @cached_property
     def own_time(self) -> Int:
         """Duration of each event less that of the events directly inside it, ns, never below 0."""
-        duration = self.events.dur[self.rows]
+        duration = self.events.dur.take(self.rows)
         inside = np.zeros(len(duration) + 1, dtype=np.int64)  # the last takes what is inside none
         np.add.at(inside, self.parent, duration)
         left: Int = np.maximum(duration - inside[:-1], 0)
@@ -205,15 +205,15 @@ class Nesting(Struct, frozen=True, dict=True):
 
 def find_nesting(events: Events, rows: Int) -> Nesting:
     """How these rows, given in file order, lie in each other."""
-    threads, which = distinct(events.tid[rows])
-    start, end = events.ts[rows], events.dur[rows]
+    threads, which = distinct(events.tid.take(rows))
+    start, end = events.ts.take(rows), events.dur.take(rows)
     end += start
     axis = _axis(threads, start, end)
     which *= axis.span
     start, end = axis.passed(start) + which, axis.passed(end) + which
     if np.count_nonzero(start[1:] < start[:-1]):
         order = start.argsort(kind="stable")
-        rows, start, end = rows[order], start[order], end[order]
+        rows, start, end = rows.take(order), start.take(order), end.take(order)
     same = start[1:] == start[:-1]
     if np.count_nonzero(same):
         tied = (np.concatenate((same, [False])) | np.concatenate(([False], same))).nonzero()[0]
@@ -242,10 +242,12 @@ def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     inside = np.zeros(len(rows), dtype=bool)
     if not len(rows) or not len(parents):
         return inside
-    for tid in uniques(events.tid[parents]):
-        own = parents[events.tid[parents] == tid]
-        mine = (events.tid[rows] == tid).nonzero()[0]
-        inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
+    for tid in uniques(events.tid.take(parents)):
+        own = parents[events.tid.take(parents) == tid]
+        mine = (events.tid.take(rows) == tid).nonzero()[0]
+        inside[mine] = union(events.ts.take(own), events.ts.take(own) + events.dur.take(own)).holds(
+            events.ts.take(rows.take(mine))
+        )
     return inside
 
 
@@ -391,7 +393,7 @@ class HostRows(Struct, frozen=True, dict=True):
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: those that do, and launches this long."""
         if least_ns not in self._held_up:
-            long = self.launches[self.events.dur[self.launches] >= least_ns]
+            long = self.launches[self.events.dur.take(self.launches) >= least_ns]
             long = long[~begin_inside(self.events, long, self.exchanged)]
             queued = self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS))
             self._held_up[least_ns] = _together(self.waiting, queued)

@@ -208,12 +208,12 @@ def idle_times(rank: int, stream: Int, ts: Float, dur: Float, launch_ts: Float) 
     whole: list[float] = []
     streams = [((stream == own).nonzero()[0], own) for own in uniques(stream).tolist()]
     for rows, own in sorted(streams, key=lambda one: int(one[0][0])):
-        begin = ts[rows]
+        begin = ts.take(rows)
         if not (begin[1:] > begin[:-1]).all():
-            rows = rows[begin.argsort()]
-        before = (ts + dur)[rows[:-1]]
-        gap = ts[rows[1:]] - before
-        by_host = launch_ts[rows[1:]] > before
+            rows = rows.take(begin.argsort())
+        before = (ts + dur).take(rows[:-1])
+        gap = ts.take(rows[1:]) - before
+        by_host = launch_ts.take(rows[1:]) > before
         short = ~by_host & (gap < KERNEL_WAIT_US)
         parts = {
             name: _sum(gap[mask])
@@ -383,14 +383,14 @@ def launch_statistics(events: Events, rows: HtaRows) -> Columns:
     launched = np.zeros(rows.keys + 1, dtype=bool)
     launched[rows.key[_named(events, rows, _LAUNCHES)]] = True
     launched[-1] = False
-    host = (launched[rows.key] & (rows.stream == -1)).nonzero()[0]
-    device = (launched[rows.key] & (rows.stream != -1)).nonzero()[0]
-    of_host, of_device = join(rows.key[host], rows.key[device], rows.keys)
-    host, device = host[of_host], device[of_device]
-    delay = rows.ts[device] - rows.ts[host] - rows.dur[host]
+    host = (launched.take(rows.key) & (rows.stream == -1)).nonzero()[0]
+    device = (launched.take(rows.key) & (rows.stream != -1)).nonzero()[0]
+    of_host, of_device = join(rows.key.take(host), rows.key.take(device), rows.keys)
+    host, device = host.take(of_host), device.take(of_device)
+    delay = rows.ts.take(device) - rows.ts.take(host) - rows.dur.take(host)
     quantities = {
-        "cpu_duration": rows.dur[host],
-        "gpu_duration": rows.dur[device],
+        "cpu_duration": rows.dur.take(host),
+        "gpu_duration": rows.dur.take(device),
         "launch_delay": np.maximum(delay, 0.0),
     }
     described = [_describe(values, (5, 50, 95)) for values in quantities.values()]
@@ -402,24 +402,24 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
     where several calls share a correlation id; there the first of them launched what has it."""
     calls = (_named(events, rows, _QUEUED) & (rows.key >= 0)).nonzero()[0]
     device = ((rows.stream != -1) & (rows.key >= 0)).nonzero()[0]
-    calls = calls[np.bincount(rows.key[device], minlength=rows.keys)[rows.key[calls]] > 0]
-    called = np.bincount(rows.key[calls], minlength=rows.keys)
-    device = device[called[rows.key[device]] > 0]
+    calls = calls[np.bincount(rows.key.take(device), minlength=rows.keys).take(rows.key.take(calls)) > 0]
+    called = np.bincount(rows.key.take(calls), minlength=rows.keys)
+    device = device[called.take(rows.key.take(device)) > 0]
     if not len(device):
         return None
     if called.max() > 1:
         calls = calls[rows.ts[calls].argsort(kind="stable")]
         calls = calls[np.unique(rows.key[calls], return_index=True)[1]]
         device = device[np.unique(rows.row[device], return_index=True)[1]]
-    of_call, of_device = join(rows.key[calls], rows.key[device], rows.keys)
-    stream = np.concatenate((rows.stream[device[of_device]], rows.stream[device]))
+    of_call, of_device = join(rows.key.take(calls), rows.key.take(device), rows.keys)
+    stream = np.concatenate((rows.stream.take(device.take(of_device)), rows.stream.take(device)))
     change = np.repeat([1, -1], len(device))
-    times = np.concatenate((rows.ts[calls[of_call]], rows.ts[device]))
+    times = np.concatenate((rows.ts.take(calls.take(of_call)), rows.ts.take(device)))
     order = times.argsort(kind="stable")  # fast, as these are few runs that are in order
-    in_order = times[order]
+    in_order = times.take(order)
     if np.count_nonzero(in_order[1:] == in_order[:-1]):
         order = times.argsort()  # what HTA says of equal times depends on its sort
-    stream, change = stream[order], change[order]
+    stream, change = stream.take(order), change.take(order)
     streams = uniques(stream)
     described = [_describe(change[stream == own].cumsum(), (25, 50, 75)) for own in streams]
     return {
@@ -430,7 +430,7 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
 
 
 def _named(events: Events, rows: HtaRows, names: tuple[str, ...]) -> Bool:
-    return _among(events.names, names)[events.name[rows.row]]
+    return _among(events.names, names).take(events.name.take(rows.row))
 
 
 @functools.lru_cache(maxsize=64)
@@ -485,15 +485,15 @@ def hta_tables(rank: int, events: Events) -> HtaTables:
     device = (rows.stream != -1).nonzero()[0]
     if not len(device):
         return HtaTables(failed=(("all", "HTA leaves out the last step, and no GPU activity remains"),))
-    ts, dur, name = rows.ts[device], rows.dur[device], events.name[rows.row[device]]
+    ts, dur, name = rows.ts.take(device), rows.dur.take(device), events.name.take(rows.row.take(device))
     kinds = hta_kinds(events.names, name)
-    busy = {kind: busy_times(*_where(kinds[name] == kind, ts, dur)) for kind in (COMPUTE, COMM, MEMORY)}
-    of_kernels = _among(events.cats, _KERNEL_CATS)[events.cat[rows.row[device]]]
+    busy = {kind: busy_times(*_where(kinds.take(name) == kind, ts, dur)) for kind in (COMPUTE, COMM, MEMORY)}
+    of_kernels = _among(events.cats, _KERNEL_CATS).take(events.cat.take(rows.row.take(device)))
     with np.errstate(divide="ignore", invalid="ignore"):  # shares of nothing
         return HtaTables(
             temporal=temporal_breakdown(rank, busy_times(ts, dur), busy[COMPUTE]),
             overlap=overlap(rank, busy[COMM], busy[COMPUTE]),
-            idle=idle_times(rank, *_where(of_kernels, rows.stream[device], ts, dur, rows.launch_ts[device])),
+            idle=idle_times(rank, *_where(of_kernels, rows.stream.take(device), ts, dur, rows.launch_ts.take(device))),
             kernel_types=kernel_types(busy),
             kernels=kernels(rank, events.names, kinds, name, dur),
             launches=launch_statistics(events, rows),
@@ -520,6 +520,7 @@ class HtaAgreement(Struct, frozen=True):
     values: int = 0
     differing: int = 0
     tables: tuple[str, ...] = ()
+    first: str = ""  # of the values that differ, with both
 
 
 def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
@@ -533,8 +534,9 @@ def compare_tables(ours: HtaTables, theirs: HtaTables, by: str) -> HtaAgreement:
         found = replace(
             found,
             values=found.values + values,
-            differing=found.differing + differing,
+            differing=found.differing + len(differing),
             tables=(*found.tables, name) if differing else found.tables,
+            first=found.first or (f"{name}.{differing[0]}" if differing else ""),
         )
     return replace(found, ranks=int(found.values > 0))
 
@@ -549,16 +551,17 @@ def agreement_of_ranks(found: Iterable[HtaAgreement | None]) -> HtaAgreement | N
         values=sum(one.values for one in known),
         differing=sum(one.differing for one in known),
         tables=tuple(name for name in _NAMES if any(name in one.tables for one in known)),
+        first=next((one.first for one in known if one.first), ""),
     )
 
 
-def _compare(ours: Columns, theirs: Columns) -> tuple[int, int]:
-    values = differing = 0
+def _compare(ours: Columns, theirs: Columns) -> tuple[int, list[str]]:
+    """How many values there are, and those that differ, in words."""
+    values, differing = 0, []
     for column in dict.fromkeys((*ours, *theirs)):
-        one, other = ours.get(column, []), theirs.get(column, [])
-        values += max(len(one), len(other))
-        differing += abs(len(one) - len(other))
-        differing += sum(not _same(a, b) for a, b in zip(one, other, strict=False))
+        pairs = list(itertools.zip_longest(ours.get(column, []), theirs.get(column, []), fillvalue="no value"))
+        values += len(pairs)
+        differing += [f"{column}: {one}, HTA's {other}" for one, other in pairs if not _same(one, other)]
     return values, differing
 
 

@@ -47,7 +47,7 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     rows, kinds = activity.row[inside], activity.kind[inside]
     if not len(rows):
         return ()
-    values, group = groups(events.name[rows], kinds)
+    values, group = groups(events.name.take(rows), kinds)
     dur = (activity.end - activity.start)[inside]
     count = np.bincount(group, minlength=len(values))
     total = np.zeros(len(values), dtype=np.int64)
@@ -58,7 +58,7 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     np.maximum.at(high, group, dur)
     blocks = _blocks(events, rows, group, len(values)) if activity.on_gpu else np.full(len(values), -1)
     longest = np.zeros(len(values), dtype=np.int64)
-    at = (dur == high[group]).nonzero()[0][::-1]  # of several the first
+    at = (dur == high.take(group)).nonzero()[0][::-1]  # of several the first
     longest[group[at]] = np.where(kinds[at] == MEMORY, -1, events.shape[rows[at]])
     order = (-total).argsort(kind="stable")
     shapes = (*events.shapes, "")
@@ -80,7 +80,7 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
 def _blocks(events: Events, rows: Int, group: Int, count: int) -> Int:
     """Thread blocks over the launches of each group, -1 where one of them has no grid."""
     of_shape = np.array([_blocks_of(shape) for shape in events.shapes] + [-1], dtype=np.int64)
-    own = of_shape[events.shape[rows]]
+    own = of_shape.take(events.shape.take(rows))
     total = np.zeros(count, dtype=np.int64)
     np.add.at(total, group, own)
     unknown = np.bincount(group[own < 0], minlength=count) > 0
@@ -162,12 +162,12 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
     if activity.on_gpu:
         launched = np.zeros(len(events), dtype=bool)
-        launched[activity.launch[known]] = True
+        launched[activity.launch.take(known)] = True
         rows = launched.nonzero()[0]  # in file order, which is nearly time's: many times as fast to look up
         around[rows] = nesting.innermost_around(rows)
     else:
         around[nesting.rows] = nesting.parent
-    launcher[known] = around[activity.launch[known]]
+    launcher[known] = around.take(activity.launch.take(known))
     blocking = steps.on_host(events.ts[activity.host.blocking])
     return RankInventory(
         kernels=_kernels(events, activity, steps, work.nonzero()[0], nesting, launcher),
@@ -185,14 +185,14 @@ def _kernels(
 ) -> tuple[KernelLaunches, ...]:
     if not len(work):
         return ()
-    rows = activity.row[work]
+    rows = activity.row.take(work)
     op_name = np.full(len(work), -1, dtype=np.int64)
-    has = launcher[work] >= 0
-    op_name[has] = events.name[nesting.rows[launcher[work][has]]]
-    values, group = groups(events.name[rows], activity.kind[work], op_name)
+    has = launcher.take(work) >= 0
+    op_name[has] = events.name.take(nesting.rows.take(launcher.take(work)[has]))
+    values, group = groups(events.name.take(rows), activity.kind.take(work), op_name)
     count = np.bincount(group)
     device = np.zeros(len(values), dtype=np.int64)
-    np.add.at(device, group, events.dur[rows])
+    np.add.at(device, group, events.dur.take(rows))
     place = np.bincount(group, weights=_places(activity, steps, work)) / count
     most = (-device).argsort(kind="stable")[:MOST_KERNELS]
     return tuple(
@@ -212,12 +212,12 @@ def _kernels(
 
 def _places(activity: Activity, steps: StepBounds, work: Int) -> NDArray[np.float64]:
     """Where in its step each is launched, from 0 to 1."""
-    step = steps.of_activity[work]
-    order = np.lexsort((activity.launched[work], step))
+    step = steps.of_activity.take(work)
+    order = np.lexsort((activity.launched.take(work), step))
     size = np.bincount(step, minlength=len(steps))
-    first = np.concatenate(([0], size.cumsum()))[step[order]]
+    first = np.concatenate(([0], size.cumsum())).take(step.take(order))
     place = np.empty(len(work))
-    place[order] = (np.arange(len(work)) - first) / np.maximum(size[step[order]] - 1, 1)
+    place[order] = (np.arange(len(work)) - first) / np.maximum(size.take(step.take(order)) - 1, 1)
     return place
 
 
@@ -225,18 +225,18 @@ def _operators(
     events: Events, activity: Activity, steps: StepBounds, nesting: Nesting, launcher: Int
 ) -> tuple[OperatorCalls, ...]:
     ops = nesting.rows
-    kept = (steps.on_host(events.ts[ops]) >= 0).nonzero()[0]
+    kept = (steps.on_host(events.ts.take(ops)) >= 0).nonzero()[0]
     if not len(kept):
         return ()
     device = np.zeros(len(ops), dtype=np.int64)
     if activity.on_gpu:
         launched = (launcher >= 0).nonzero()[0]
-        np.add.at(device, launcher[launched], events.dur[activity.row[launched]])
-    values, group = groups(events.name[ops[kept]], events.shape[ops[kept]])
+        np.add.at(device, launcher.take(launched), events.dur.take(activity.row.take(launched)))
+    values, group = groups(events.name.take(ops.take(kept)), events.shape.take(ops.take(kept)))
     count = np.bincount(group)
     host_ns, device_ns = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
-    np.add.at(host_ns, group, nesting.own_time[kept])
-    np.add.at(device_ns, group, device[kept])
+    np.add.at(host_ns, group, nesting.own_time.take(kept))
+    np.add.at(device_ns, group, device.take(kept))
     most = (-(host_ns + device_ns)).argsort(kind="stable")[:MOST_OPERATORS]
     return tuple(
         OperatorCalls(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)

@@ -27,27 +27,27 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     """Kernels, copies and fills of the recorded steps with their operators; no collectives."""
     step = steps.of_activity
     order = activity.by_launch
-    kept = order[(activity.kind[order] != COMM) & (step[order] >= 0) & (step[order] < len(steps))]
+    kept = order[(activity.kind.take(order) != COMM) & (step.take(order) >= 0) & (step.take(order) < len(steps))]
     nesting = activity.host.nesting
     operator = np.full(len(kept), -1, dtype=np.int64)
-    launch = activity.launch[kept]
+    launch = activity.launch.take(kept)
     known = (launch >= 0).nonzero()[0]
     if len(nesting.rows) and len(known):
-        operator[known] = nesting.innermost_around(launch[known])
-    _by_number(events, activity.row[kept], operator, nesting.rows, np.arange(len(nesting.rows)))
+        operator[known] = nesting.innermost_around(launch.take(known))
+    _by_number(events, activity.row.take(kept), operator, nesting.rows, np.arange(len(nesting.rows)))
     calls = activity.host.launches
     if len(calls) and len(nesting.rows) and np.count_nonzero(operator < 0):
-        _by_number(events, activity.row[kept], operator, calls, nesting.innermost_around(calls))
+        _by_number(events, activity.row.take(kept), operator, calls, nesting.innermost_around(calls))
     optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
-    optimizing[known] = begin_inside(events, launch[known], rows_named(events, OPTIMIZER_NAME))
+    optimizing[known] = begin_inside(events, launch.take(known), rows_named(events, OPTIMIZER_NAME))
     counted = (step >= 0) & (step < len(steps))
     occupied = union(activity.start[counted], activity.end[counted]).total
     host = steps.host_end - steps.host_start
     held = _held(events, activity)
     return Launched(
         events,
-        activity.row[kept],
-        step[kept],
+        activity.row.take(kept),
+        step.take(kept),
         operator,
         nesting.rows,
         nesting.parent,
@@ -73,13 +73,13 @@ def _held(events: Events, activity: Activity) -> Int:
 def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, held: Int) -> Schedule:
     """The middle step, as host and device went through it. kept: the activities that `Launched` has, in its order."""
     typical = len(steps) // 2
-    mine = activity.by_launch[steps.of_activity[activity.by_launch] == typical]
+    mine = activity.by_launch[steps.of_activity.take(activity.by_launch) == typical]
     begin, over = (int(side[typical]) if len(side) else 0 for side in (steps.host_start, steps.host_end))
     launched = np.maximum.accumulate(np.minimum(np.maximum(activity.launched[mine], begin), over))
     waited = union(events.ts[held], events.end[held])
     edges = np.concatenate(([begin], launched, [over]))
     host = np.maximum(np.diff(edges - waited.covered_before(edges)), 0)
-    calls = np.concatenate((events.ts[activity.host.operators], events.ts[activity.host.launches]))
+    calls = np.concatenate((events.ts.take(activity.host.operators), events.ts.take(activity.host.launches)))
     calls = np.sort(calls[(calls >= begin) & (calls < over)])
     counted = np.diff(calls.searchsorted(edges))
     position = np.full(len(activity.row), -1, dtype=np.int64)
@@ -89,7 +89,7 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     done = events.ts[done[(events.ts[done] >= begin) & (events.ts[done] < over) & (events.dur[done] > _SHORT_WAIT_NS)]]
     behind = launched.searchsorted(done, side="right") - 1
     waits[behind[behind >= 0]] = True
-    # by how much each interval prolongs the union of those that began before it
+    # Measure by how much each interval prolongs the union of those that began before it.
     start = activity.start[mine]
     end = activity.end[mine]
     order = start.argsort(kind="stable")
@@ -101,7 +101,7 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
 
 def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs: Int) -> None:
     """Kernels without an operator: that of the candidate (an operator or a call) with their external id."""
-    lost = ((operator < 0) & (events.external[rows] > 0)).nonzero()[0]
+    lost = ((operator < 0) & (events.external.take(rows) > 0)).nonzero()[0]
     if not len(lost) or not len(candidates):
         return
     ids = events.external[candidates]

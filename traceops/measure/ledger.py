@@ -93,16 +93,16 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
 def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded_from: int) -> dict[str, Intervals]:
     """Idle time by the cause of the activity that ends the gap: the host's until its launch was over. recorded_from:
     when the host's first event began."""
-    following = activity.start[activity.by_start].searchsorted(idle.end, side="left")
+    following = activity.start.take(activity.by_start).searchsorted(idle.end, side="left")
     some = following < len(activity.start)
     launch = np.full(len(idle), -1, dtype=np.int64)
-    launch[some] = activity.launch[activity.by_start[following[some]]]
+    launch[some] = activity.launch.take(activity.by_start.take(following[some]))
     if activity.on_gpu:
         # Behind the last activity the host launched nothing more; before its first event it was not recorded.
         known = ((launch >= 0) | ~some) & (idle.end > recorded_from)
         until = np.where(some, _launched_by(events, activity, idle, launch, following), idle.end)
         host = -1 if some.all() else _main_thread(events)
-        thread = np.where(launch >= 0, events.tid[launch], np.where(some, -1, host))
+        thread = np.where(launch >= 0, events.tid.take(launch), np.where(some, -1, host))
     else:
         known = np.ones(len(idle), dtype=bool)
         until = idle.end
@@ -117,7 +117,7 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded
     for tid in uniques(events.tid[activity.host.waiting]):
         own = activity.host.waiting[events.tid[activity.host.waiting] == tid]
         gaps = (thread == tid).nonzero()[0]
-        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(idle.start[gaps])
+        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(idle.start.take(gaps))
     synced = judged & blocked
     waited = idle.start.copy()  # until when each gap is the synchronisation's
     waited[judged] = _no_longer_than_blocked(
@@ -142,9 +142,9 @@ def _in_one_stream(events: Events, activity: Activity, begin: Int, following: In
     if not len(begin):
         return found
     gap = np.minimum(begin.searchsorted(activity.end), len(begin) - 1)
-    ends = (begin[gap] == activity.end).nonzero()[0]
-    ended_in, begins_in = (activity.lane_of(events, which) for which in (ends, activity.by_start[following]))
-    found[gap[ends][ended_in == begins_in[gap[ends]]]] = True
+    ends = (begin.take(gap) == activity.end).nonzero()[0]
+    ended_in, begins_in = (activity.lane_of(events, which) for which in (ends, activity.by_start.take(following)))
+    found[gap.take(ends)[ended_in == begins_in.take(gap.take(ends))]] = True
     return found
 
 
@@ -152,13 +152,13 @@ def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: In
     """Until when each gap is the host's: its end, if what ends it began as soon as it was launched. Else the moment
     when the launch was over: what came after had another cause, which the host cannot help. A launch that has begun to
     take effect (the kernels before in a CUDA graph) is over. Gaps whose `launch` is -1 count for nothing."""
-    at = activity.by_start[np.minimum(following, max(len(activity.start) - 1, 0))]
-    over = events.ts[launch] + events.dur[launch]
+    at = activity.by_start.take(np.minimum(following, max(len(activity.start) - 1, 0)))
+    over = events.ts.take(launch) + events.dur.take(launch)
     first = np.zeros(len(events) + 1, dtype=np.int64)  # of each launch: when its first activity began
     backwards = activity.by_start[::-1]
-    first[activity.launch[backwards]] = activity.start[backwards]
-    over = np.where(first[launch] < activity.start[at], np.minimum(over, first[launch]), over)
-    at_once = activity.start[at] - over <= STARTS_NS
+    first[activity.launch.take(backwards)] = activity.start.take(backwards)
+    over = np.where(first.take(launch) < activity.start.take(at), np.minimum(over, first.take(launch)), over)
+    at_once = activity.start.take(at) - over <= STARTS_NS
     until: Int = np.where(at_once & (over > idle.start), idle.end, np.minimum(np.maximum(over, idle.start), idle.end))
     return until
 
@@ -242,7 +242,7 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
             overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
             source="hta",
         )
-    # the same four numbers over the device time of all steps, CPU runs included
+    # Compute the same four numbers over the device time of all steps, CPU runs included.
     first, last = int(steps.edges[0]), int(steps.edges[-1])
     kernel_time = last - first
     if kernel_time <= 0:
@@ -272,8 +272,8 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
     if len(others):
         cat = events.cats[events.cat[others[0]]]
         return f"HTA counts {len(others)} events of category '{cat}' as GPU work"
-    name = events.name[activity.row]
-    wrong = (hta_kinds(events.names, name)[name] != activity.kind).nonzero()[0]
+    name = events.name.take(activity.row)
+    wrong = (hta_kinds(events.names, name).take(name) != activity.kind).nonzero()[0]
     if len(wrong):
         first = events.names[name[wrong[0]]]
         return f"HTA takes {len(wrong)} kernels for another kind, such as {first[:80]}"
@@ -305,7 +305,7 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
     kernels = ((activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps))).nonzero()[0]
     if not activity.comm_on_gpu or not len(comm) or not len(kernels):
         return found
-    start, end = activity.start[kernels], activity.end[kernels]
+    start, end = activity.start.take(kernels), activity.end.take(kernels)
     overlap = union(activity.start[comm], activity.end[comm]).within(start, end)
     # What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves. Kernels
     # vary: it counts only if those that are held take longer in the mean than three quarters of the others do, and what
@@ -318,9 +318,9 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
     alone, behind = count - np.bincount(alike, held).astype(np.int64), count.cumsum()
     for group in ((alone < count) & (alone >= _LEAST_ALONE)).nonzero()[0].tolist():
         own = order[behind[group] - count[group] : behind[group]]
-        beside = held[own]
+        beside = held.take(own)
         low, usual, high = _quartiles(took[own[~beside]])
-        more = took[own[beside]] - round(usual)
+        more = took.take(own[beside]) - round(usual)
         net = float(more.sum())
         if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
             more = np.maximum(more, 0)
@@ -330,14 +330,14 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
 
 def _alike(events: Events, activity: Activity, kernels: Int) -> Int:
     """A number for each kernel: the same for launches that do the same work."""
-    rows, launch = activity.row[kernels], activity.launch[kernels]
+    rows, launch = activity.row.take(kernels), activity.launch.take(kernels)
     nesting = activity.host.nesting
     around = np.full(len(kernels), -1, dtype=np.int64)
     if len(known := (launch >= 0).nonzero()[0]):
-        at = nesting.innermost_around(launch[known])
-        around[known] = np.where(at >= 0, nesting.rows[at], -1) if len(nesting.rows) else -1
-    name, shape = (np.where(around >= 0, of[around], -1) for of in (events.name, events.shape))
-    _, kernel = groups(events.name[rows], events.shape[rows])
+        at = nesting.innermost_around(launch.take(known))
+        around[known] = np.where(at >= 0, nesting.rows.take(at), -1) if len(nesting.rows) else -1
+    name, shape = (np.where(around >= 0, of.take(around), -1) for of in (events.name, events.shape))
+    _, kernel = groups(events.name.take(rows), events.shape.take(rows))
     _, operator = groups(name, shape)
     _, alike = groups(kernel, operator)
     return alike

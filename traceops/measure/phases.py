@@ -34,10 +34,10 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     backward pass tell nothing."""
     phases = np.full(len(comm), NOTHING, dtype=np.int8)
     rows = host_rows.rows_named(events, host_rows.BACKWARD_NAME)
-    rows = rows[events.in_cats(*host_rows.OPERATOR_CATS)[rows]]
+    rows = rows[events.in_cats(*host_rows.OPERATOR_CATS).take(rows)]
     if not len(rows) or not len(comm) or not len(steps):
         return phases
-    begun = np.sort(events.ts[rows], kind="stable")
+    begun = np.sort(events.ts.take(rows), kind="stable")
     step = steps.of_activity[comm]
     calls = np.maximum(activity.launch[comm], 0) if activity.on_gpu else _called(events, activity.row[comm])
     launched = activity.launched[comm] if activity.on_gpu else events.ts[calls]
@@ -141,16 +141,16 @@ class BackwardSync(Struct, frozen=True):
 def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds) -> BackwardSync:
     """Count the steps in which a collective was launched between backward's first and last function."""
     backward = host_rows.rows_named(events, host_rows.BACKWARD_NAME)
-    backward = backward[events.ts[backward].argsort(kind="stable")]
-    begun, over = events.ts[backward], events.ts[backward] + events.dur[backward]
-    order = activity.by_launch[activity.launch[activity.by_launch] >= 0]
-    comm = order[activity.kind[order] == COMM]
-    compute = order[activity.kind[order] == COMPUTE]
+    backward = backward.take(events.ts.take(backward).argsort(kind="stable"))
+    begun, over = events.ts.take(backward), events.ts.take(backward) + events.dur.take(backward)
+    order = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
+    comm = order[activity.kind.take(order) == COMM]
+    compute = order[activity.kind.take(order) == COMPUTE]
     comm_launched = asked = activity.launched[comm]
     if not activity.on_gpu:
         asked = np.sort(events.ts[host_rows.rows_named(events, _GIVEN)])
         comm_launched = np.sort(np.concatenate((comm_launched, asked)))
-    compute_launched, compute_end = activity.launched[compute], activity.end[compute]
+    compute_launched, compute_end = activity.launched.take(compute), activity.end.take(compute)
     with_backward = synchronised = 0
     device_end = np.full(len(steps), NO_BACKWARD)
     firsts, stops = begun.searchsorted(steps.host_start).tolist(), begun.searchsorted(steps.host_end).tolist()

@@ -104,15 +104,15 @@ def _ready(activity: Activity, comm: Int) -> Int:
     launched before it ended after it had begun, it waited for less. Then it waited for whatever ended just before it
     began, or for the activity launched just before it (a copy into its buffer), if that fits. Else it waited for its
     launch alone."""
-    work = activity.by_launch[activity.kind[activity.by_launch] != COMM]
+    work = activity.by_launch[activity.kind.take(activity.by_launch) != COMM]
     launched = activity.launched[comm]
-    before = activity.launched[work].searchsorted(launched, side="left") - 1
+    before = activity.launched.take(work).searchsorted(launched, side="left") - 1
     start = activity.start[comm]
     ready = np.minimum(launched, start)
     if not len(work):
         return ready
     some = before >= 0
-    ends = activity.end[work]
+    ends = activity.end.take(work)
     all_done = np.where(some, np.maximum.accumulate(ends)[before], start)
     last_done = np.where(some, ends[before], start)
     ended = np.sort(ends, kind="stable")
@@ -129,8 +129,8 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where the next
     kernel began before any ended. That time is the second of what this returns. The third is what this rank alone does
     not tell."""
-    work = activity.by_start[activity.kind[activity.by_start] != COMM]
-    spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
+    work = activity.by_start[activity.kind.take(activity.by_start) != COMM]
+    spells = _spells(lane.exposed, union(activity.start.take(work), activity.end.take(work)))
     start, end = spells.start, spells.end
     by_end = comm[activity.end[comm].argsort(kind="stable")]
     position = np.empty(len(activity.start), dtype=np.int64)
@@ -153,13 +153,13 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
         )
         return joins, union(start[between], end[between]), open_
     last = activity.end[by_end].searchsorted(end, side="right") - 1
-    ended = np.where(last >= 0, activity.end[by_end][np.maximum(last, 0)], 0) if len(by_end) else end * 0
+    ended = np.where(last >= 0, activity.end[by_end].take(np.maximum(last, 0)), 0) if len(by_end) else end * 0
     freed = (last >= 0) & (end - ended <= RELEASE_NS)
-    following = activity.start[work].searchsorted(end, side="left")
+    following = activity.start.take(work).searchsorted(end, side="left")
     some = following < len(work)
-    first = work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
-    begins = np.where(some, activity.start[first] if len(work) else 0, _EVER)
-    known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
+    first = work.take(np.minimum(following, len(work) - 1)) if len(work) else np.zeros(len(end), dtype=np.int64)
+    begins = np.where(some, activity.start.take(first) if len(work) else 0, _EVER)
+    known = np.where(activity.launch.take(first) >= 0, activity.launched.take(first), start) if len(work) else start
     issued = np.where(some, known, end)
     # What ends a step is waited for by whatever comes after it.
     closes = is_in(end, steps.edges)
@@ -209,7 +209,7 @@ def _host(
         none = np.zeros(len(steps.edges), dtype=np.int64)
         return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none
     order = activity.end.argsort(kind="stable")
-    last = activity.end[order].searchsorted(steps.edges, side="right") - 1
+    last = activity.end.take(order).searchsorted(steps.edges, side="right") - 1
     closing = order[np.maximum(last, 0)]
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]

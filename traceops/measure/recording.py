@@ -123,9 +123,9 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
     operators = events.in_cats(*OPERATOR_CATS, *ANNOTATION_CATS).nonzero()[0]
     rows = np.concatenate((operators, host.launches))
     graphs = named(events, _GRAPH_LAUNCH)
-    called = np.where(graphs.take(events.name[host.launches]), np.uint8(_GRAPH), np.uint8(_CALL))
+    called = np.where(graphs.take(events.name.take(host.launches)), np.uint8(_GRAPH), np.uint8(_CALL))
     what = np.concatenate((np.full(len(operators), _OPERATOR, dtype=np.uint8), called))
-    inside = union(steps.host_start, steps.host_end).holds(events.ts[rows])
+    inside = union(steps.host_start, steps.host_end).holds(events.ts.take(rows))
     if not np.count_nonzero(inside):
         return ()
     gaps = _gaps(events, rows[inside], what[inside])
@@ -160,10 +160,10 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
 def _gaps(events: Events, rows: Int, what: NDArray[np.uint8]) -> _Gaps:
     """The gaps between the begins and ends of these rows. what: what each row is. Each boundary is one number, so that
     they are sorted at once: its thread, its time, and what is there, ends before begins."""
-    begin, dur = events.ts[rows], events.dur[rows]
+    begin, dur = events.ts.take(rows), events.dur.take(rows)
     first = min(int(begin.min()), int((begin + dur).min()))
     bits = (max(int(begin.max()), int((begin + dur).max())) - first).bit_length()
-    numbers, which = distinct(events.tid[rows])
+    numbers, which = distinct(events.tid.take(rows))
     threads = min(len(numbers), 1 << max(_PLACE_BITS - bits, 0))
     place = np.empty(2 * len(rows), dtype=np.int64)
     begins, ends = place[: len(rows)], place[len(rows) :]

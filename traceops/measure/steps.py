@@ -93,7 +93,7 @@ class StepBounds(Struct, frozen=True):
     def on_host(self, moments: Int) -> Int:
         """The step in which each of these moments of the host lies, -1 outside all."""
         step = self.host_start.searchsorted(moments, side="right") - 1
-        step[(step >= 0) & (moments >= self.host_end[np.maximum(step, 0)])] = -1
+        step[(step >= 0) & (moments >= self.host_end.take(np.maximum(step, 0)))] = -1
         return step
 
     @property
@@ -175,7 +175,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
         np.concatenate((edges[:1], edges[1:][kept])),
         start[kept],
         end[kept],
-        position[step + 1],
+        position.take(step + 1),
         tuple(numbers[~kept].tolist()),
         by,
         mark,
@@ -214,10 +214,10 @@ def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bo
     # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
     if missing.all() or not np.count_nonzero(missing):
         return np.zeros(len(missing), dtype=bool)
-    streams, which = distinct(events.stream[activity.row[activity.by_start]])
-    recorded = (~missing[activity.by_start]).nonzero()[0]
+    streams, which = distinct(events.stream.take(activity.row.take(activity.by_start)))
+    recorded = (~missing.take(activity.by_start)).nonzero()[0]
     first = np.full(len(streams), len(missing))
-    np.minimum.at(first, which[recorded], recorded)
+    np.minimum.at(first, which.take(recorded), recorded)
     before = np.empty(len(missing), dtype=bool)
-    before[activity.by_start] = np.arange(len(missing)) < first[which]
+    before[activity.by_start] = np.arange(len(missing)) < first.take(which)
     return before

@@ -32,14 +32,12 @@ class RankMemory(msgspec.Struct):
     """A rank's peaks, and what held the memory when most was allocated."""
 
     rank: int
-    peak_allocated_bytes: Annotated[Bytes, Meta(description="Most that its tensors hold; see least_allocated_bytes.")]
-    peak_reserved_bytes: Annotated[Bytes, Meta(description="Most that torch's allocator takes from the device.")]
-    least_allocated_bytes: Annotated[
-        Bytes, Meta(description="The peak where NCCL lets go of the first buckets of DDP before the second step.")
-    ]
+    peak_allocated_bytes: Bytes
+    peak_reserved_bytes: Bytes
+    least_allocated_bytes: Bytes
     least_reserved_bytes: Bytes
     categories: list[CategoryMemory]
-    activations: Annotated[list[ModuleMemory], Meta(description="By the module that made them, most first.")]
+    activations: list[ModuleMemory]
     peak_step: int
     peak_phase: str
     peak_module: str
@@ -65,18 +63,16 @@ class MemoryEstimate(msgspec.Struct):
     schema_version: int
     command: list[str]
     method: Literal["fake_tensors", "formula"]
-    strategy: Annotated[str, Meta(description="Of the built-in training; 'script' for that behind -- in command.")]
+    strategy: str
     world_size: int
     parameters: int
     ranks: list[RankMemory]
-    peak_allocated_bytes: Annotated[Bytes, Meta(description="Of the rank that needs most.")]
+    peak_allocated_bytes: Bytes
     peak_reserved_bytes: Bytes
-    context_bytes: Annotated[Bytes, Meta(description="Of the CUDA context and its libraries, outside torch.")]
+    context_bytes: Bytes
     nccl_bytes: Bytes
-    device_bytes: Annotated[Bytes, Meta(description="Needed of the device: reserved, context and NCCL.")]
-    error_share: Annotated[
-        float | None, Meta(description="What the estimate may be off by, as a share; null for a formula.")
-    ]
+    device_bytes: Bytes
+    error_share: float | None
     capacity_bytes: Bytes | None
     verdict: Verdict
     spare_bytes: int | None

@@ -41,7 +41,7 @@ def read_run(folder: Path) -> RunMemory:
     read = [read_observed(str(folder), own.rank) for own in told]
     problems += [said for _, said in read if said is not None]
     uses = memory_use(told, [one for one, _ in read if one is not None], ())
-    # of each rank, its device with the highest peak
+    # For each rank take the device with the highest peak.
     snapshots = {}
     for path in sorted(folder.glob(f"rank_*/{SNAPSHOT}"))[:_MOST_RANKS]:
         number = path.parent.name.removeprefix("rank_")

@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,9 @@ def own_kernels(start: Path | None = None) -> tuple[str, ...]:
     own = table.get("analyze", {})
     if not isinstance(own, dict):
         raise UsageError(f"{source}: analyze must be a table")
-    only(own, (_KERNELS,), f"{source}: analyze")
+    only(own, (_KERNELS, "hta"), f"{source}: analyze")
+    if not isinstance(own.get("hta", True), bool):
+        raise UsageError(f"{source}: analyze.hta must be true or false")
     patterns = own.get(_KERNELS, [])
     if not isinstance(patterns, list) or not all(isinstance(one, str) and one for one in patterns):
         raise UsageError(f"{source}: analyze.{_KERNELS} must be a list of regular expressions, in quotes")
@@ -44,6 +46,12 @@ def own_kernels(start: Path | None = None) -> tuple[str, ...]:
     except ValueError as error:
         raise UsageError(f"{source}: analyze.{_KERNELS}: {error}") from error
     return tuple(patterns)
+
+
+def hta_checks(environ: Mapping[str, str]) -> bool:
+    """Whether HTA may check the tables: not where TRACEOPS_HTA is 0, or traceops.toml's analyze.hta false."""
+    found = read_settings()
+    return environ.get("TRACEOPS_HTA") != "0" and (found is None or found[0].get("analyze", {}).get("hta", True))
 
 
 def analyze(

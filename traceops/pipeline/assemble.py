@@ -57,8 +57,7 @@ from traceops.pipeline.assemble_whole import (
 from traceops.pipeline.observed_run import ObservedRun, of_first_steps
 from traceops.pipeline.run_info import rank_hosts
 from traceops.report.model import Report
-from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import Run
+from traceops.report.rows import RankRow, Run, StepRow
 from traceops.report.step_times import Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
 from traceops.report.summary import Matching, Summary
 from traceops.rules import failures
@@ -171,6 +170,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         replay=replay_of(run),
         no_replay=no_replay(run),
         hta_failed=_hta_failures(run),
+        hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks) or UNSET,
         notes=(*found.notes, *_empty_steps(run)),
     )
 
@@ -266,7 +266,6 @@ def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: Ob
         hang=hang,
         fabric=run.fabric,
         detail=step_details(run, [finding for verdict in verdicts for finding in verdict.findings], rank_rows),
-        hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
     if run.unit == "none":
         report = without_time(report)
@@ -318,7 +317,7 @@ def _rank_row(
         compute_pct=breakdown.compute_pct,
         non_compute_pct=breakdown.non_compute_pct,
         overlap_pct=breakdown.overlap_pct,
-        breakdown_source="hta" if breakdown.source == "hta" else "traceops",
+        breakdown_source="hta" if summary.hta_agreement is not None and breakdown.source == "hta" else "traceops",
         breakdown_note=breakdown.why_not_hta,
         exposed_comm_ms=_round(mean_ms(summary.ledger.buckets["comm"][times.typical])),
         wait_ms=_per_step(times.wait_ns, steps),

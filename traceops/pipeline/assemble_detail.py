@@ -80,7 +80,7 @@ def step_details(
     if not any(own.rows for ranks in by_step.values() for own in ranks.values()):
         return None
     moved = _transfers(run, chosen)
-    # the steps that are looked at most: the longest, the one in the middle, and the first that a finding names
+    # Most people look at the longest step, the one in the middle, and the first that a finding names.
     lengths: dict[int, int] = {}
     for times in run.ranks:
         for number, ns in zip(times.summary.step_numbers.tolist(), times.duration.tolist(), strict=True):

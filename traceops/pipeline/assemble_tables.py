@@ -32,8 +32,7 @@ from traceops.report.inventory import (
     OperatorUse,
     RoofRows,
 )
-from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, StepImbalance, UnprofiledStep
-from traceops.report.run import Run
+from traceops.report.rows import ExpertsRow, ExpertTimesRow, PassRow, Run, StepImbalance, UnprofiledStep
 from traceops.report.summary import Flops, Summary
 from traceops.report.tables import BlockingCallRow, CopyRow, KernelRow
 from traceops.traces.discover import Discovery

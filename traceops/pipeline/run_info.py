@@ -15,7 +15,7 @@ from traceops.core.capture_failure import steps_needed, timed_before_first
 from traceops.core.documents import redact_fields
 from traceops.core.rank_text import first_ranks, runs_without
 from traceops.measure.summary import RankSummary, numbered_steps
-from traceops.report.run import MOST_MISSING, Git, Run
+from traceops.report.rows import MOST_MISSING, Git, Run
 from traceops.traces.discover import Discovery
 from traceops.traces.model import TraceMeta
 from traceops.traces.run_manifest import is_step_time

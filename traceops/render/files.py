@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceops.core.documents import json_document
 from traceops.core.errors import InputError
-from traceops.core.files import FORMATS, locked_folder, write_all_whole
+from traceops.core.files import FORMATS, locked_folder, write_all_whole, write_whole
 from traceops.core.rule import Verdict
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import document_of
 from traceops.report.model import Report
-from traceops.report.write import json_document
 from traceops.rules.explained import fabric_findings, judged_checks
 from traceops.rules.failures import in_order_of_roots
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
+    from traceops.measure.hta_tables import HtaAgreement
 
 FLAMES = "flame.rank_*.speedscope.json"
 
@@ -40,6 +43,16 @@ def write_report(
         contents |= dict(report.flames)
     earlier = {path.name for path in folder.glob(FLAMES)} if folder.is_dir() else set()
     return write_files(contents, {*CSV_FILES, "report.json", "summary.html", *earlier}, folder)
+
+
+def add_hta_agreement(document: Path, before: os.stat_result, found: HtaAgreement) -> None:
+    """Into a report.json that is still the one of `before`; it is replaced whole."""
+    with locked_folder(document.parent):
+        now = document.stat()
+        if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
+            content = json.loads(document.read_bytes())
+            content["summary"]["hta_agreement"] = found
+            write_whole(document, json_document(content))
 
 
 def write_diagnosis(

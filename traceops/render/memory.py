@@ -93,7 +93,7 @@ def headline(found: MemoryEstimate) -> str:
         facts["close"] = found.verdict == "too_close"
         facts["too_much"] = gib(least - found.capacity_bytes) if found.verdict == "does_not_fit" else None
         facts["spare"] = spare
-    # the built-in strategy, or the script's file
+    # Name the built-in strategy, or the script's file.
     if found.strategy != "script":
         trained = found.strategy
     else:
@@ -230,7 +230,7 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
         whole=gib(device.free_whole), between=gib(device.free_between), largest_mib=largest,
     )  # fmt: skip
     blocks.append(text(at_end))
-    # whether pieces between blocks cost memory: they do not where tensors filled them at the peak
+    # Pieces between blocks cost no memory where tensors filled them at the peak.
     if device.free_between > _LOST * device.reserved:
         never = device.reserved - device.peak
         little = gib(max(never, 0)) if never <= _LOST * device.reserved else None

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from traceops.core import documents as write
 from traceops.core.claims import first_phrase
 from traceops.core.documents import READABLE_VERSIONS, redact_fields
 from traceops.core.errors import FileError, InputError
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
-from traceops.report import write
 from traceops.report.model import Report, ReportBase, ReportDocument
 from traceops.traces.source import is_remote, open_binary, read_whole
 from traceops.traces.windows import SUFFIX

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.documents import FileProblem
+from traceops.core.documents import FileProblem, copied
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
 from traceops.hangs import json_types
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
-from traceops.report.hang_rows import MergedWait, merged_waits
-from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, seen_events, shown_path, unknown_ranks
-from traceops.report.run import MOST_MISSING
-from traceops.report.write import copied
+from traceops.report.hang_text import (
+    MergedWait,
+    hang_level,
+    hang_sentence,
+    known_ranks,
+    merged_waits,
+    seen_events,
+    shown_path,
+    unknown_ranks,
+)
+from traceops.report.rows import MOST_MISSING
 
 MOST_WAITS = 2000  # after merging
 MOST_SEEN = 200

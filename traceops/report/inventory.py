@@ -20,10 +20,7 @@ class KernelUse(msgspec.Struct, frozen=True, kw_only=True):
     operator: str | None = None
     count_per_step: NotNegative
     ms_per_step: NotNegative
-    place: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Where in the step it is launched on average, 0 first, 1 last."),
-    ] = None
+    place: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 class OperatorUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,19 +67,12 @@ class LossRow(msgspec.Struct, frozen=True, kw_only=True):
     """One reason why kernels take longer than their work needs; times per step."""
 
     cause: Cause
-    device_ms: Annotated[NotNegative, Meta(description="GPU time that the fix saves.")]
-    device_ms_uncertain: Annotated[
-        NotNegative, Meta(description="What it may save besides; the trace does not show whether.")
-    ] = 0.0
-    kernels_ms: Annotated[NotNegative, Meta(description="GPU time of the kernels in question.")]
-    launches: Annotated[NotNegative, Meta(description="Kernels that the fix removes.")]
-    step_after_ms: Annotated[
-        tuple[NotNegative, NotNegative],
-        Meta(description="Least and most that the step takes after this fix alone, without the profiler."),
-    ]
-    where: Annotated[
-        tuple[str, ...], Meta(description="Operators in question, by their time; then module and line, where recorded.")
-    ]
+    device_ms: NotNegative
+    device_ms_uncertain: NotNegative = 0.0
+    kernels_ms: NotNegative
+    launches: NotNegative
+    step_after_ms: tuple[NotNegative, NotNegative]
+    where: tuple[str, ...]
     sizes: tuple[int, ...] = ()
 
 
@@ -97,7 +87,7 @@ class OperatorKernel(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
     """An operator on one set of inputs in one place, per step; null where its shapes do not show its work."""
 
-    name: Annotated[str, Meta(description="Empty for all operators of the place that have no row of their own.")]
+    name: str
     kind: str
     shape: str
     calls: NotNegative
@@ -106,15 +96,11 @@ class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: NotNegative | None
     attainable_ms: NotNegative | None
     cause: Cause | None
-    known_ms: Annotated[
-        NotNegative | None, Meta(description="The part of ms whose work is known, which attainable_ms is of.")
-    ] = None
+    known_ms: NotNegative | None = None
     phase: Phase = "forward"
-    module: Annotated[
-        str, Meta(description="Classes of the modules around it, as in GPT/Block/Linear; empty if not recorded.")
-    ] = ""
-    line: Annotated[str, Meta(description="file:line of the function around it, where stacks were recorded.")] = ""
-    kernels: Annotated[tuple[OperatorKernel, ...], Meta(description="Those that take most of its time.")] = ()
+    module: str = ""
+    line: str = ""
+    kernels: tuple[OperatorKernel, ...] = ()
 
 
 class RoofRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,24 +118,11 @@ class ComputeRows(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     busy_ms: NotNegative
-    attainable_ms: Annotated[
-        NotNegative | None,
-        Meta(description="What the same operators take at attainable speed. Null where too little is known."),
-    ]
-    efficiency_pct: Annotated[NotNegative | None, Meta(description="attainable_ms in percent of their time.")]
-    rates: Annotated[
-        Source,
-        Meta(
-            description="Where attainable rates are from. measured: on this kind of GPU. own: on this machine's GPU, "
-            "by traceops doctor --compute. scaled: its data sheet, by the "
-            "share that an H200 attains. assumed: an H200's, as the GPU is unknown."
-        ),
-    ]
-    bound: Annotated[Bound, Meta(description="What limits the step without the profiler.")]
-    losses: Annotated[
-        tuple[LossRow, ...],
-        Meta(description="Largest first: by GPU time; where the host limits the step, by the launches they remove."),
-    ]
+    attainable_ms: NotNegative | None
+    efficiency_pct: NotNegative | None
+    rates: Source
+    bound: Bound
+    losses: tuple[LossRow, ...]
     operators: tuple[OperatorRow, ...] = ()
-    gpu: Annotated[str, Meta(description="Its name; empty where neither the trace nor the user tells.")] = ""
+    gpu: str = ""
     roofs: RoofRows | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from traceops.core.documents import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.core.findings import SEVERITIES, Check, Confidence, Finding
@@ -25,11 +25,11 @@ from traceops.report.rows import (
     RankRow,
     ReferenceRow,
     RoleRow,
+    Run,
     StepRow,
     UnprofiledStep,
     WhatIfRow,
 )
-from traceops.report.run import Run
 from traceops.report.step_times import UndisturbedRows, WholeRunRows
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
@@ -48,43 +48,20 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     summary: Summary = Summary()
     ranks: tuple[RankRow, ...]
-    hosts: Annotated[
-        tuple[HostSummary, ...] | UnsetType,
-        Meta(description="What each host's ranks do. Absent where there are not several, or they are not named."),
-    ] = UNSET
+    hosts: tuple[HostSummary, ...] | UnsetType = UNSET
     steps: tuple[StepRow, ...]
-    unprofiled_steps: Annotated[
-        tuple[UnprofiledStep, ...], Meta(description="Steps timed before the profiler started.")
-    ] = ()
-    whole_run: Annotated[
-        WholeRunRows | UnsetType,
-        Meta(description="Every step of the training, recorded or not. Absent where only recorded ones are known."),
-    ] = UNSET
-    undisturbed: Annotated[
-        UndisturbedRows | UnsetType,
-        Meta(description="Where a step goes that is not recorded. Absent without a light window."),
-    ] = UNSET
-    memory: Annotated[
-        MemoryRows | UnsetType,
-        Meta(description="What the ranks' GPUs held. Absent where no rank told more than its peaks."),
-    ] = UNSET
-    compute: Annotated[
-        ComputeRows | UnsetType,
-        Meta(description="What kernels take against what their work needs. Absent without a GPU, or without shapes."),
-    ] = UNSET
+    unprofiled_steps: tuple[UnprofiledStep, ...] = ()
+    whole_run: WholeRunRows | UnsetType = UNSET
+    undisturbed: UndisturbedRows | UnsetType = UNSET
+    memory: MemoryRows | UnsetType = UNSET
+    compute: ComputeRows | UnsetType = UNSET
     collectives: tuple[CollectiveRow, ...]
     inventory: Inventory | None = None
     what_if: tuple[WhatIfRow, ...] = ()
-    pipelines: Annotated[
-        tuple[PipelineRow, ...], Meta(description="Pipelines among the ranks, and what their stages wait.")
-    ] = ()
-    roles: Annotated[
-        tuple[RoleRow, ...], Meta(description="Communication by what its groups are for, most exposed first.")
-    ] = ()
-    experts: Annotated[
-        tuple[ExpertsRow, ...], Meta(description="Experts on different ranks, and what each gets to compute.")
-    ] = ()
-    passes: Annotated[tuple[PassRow, ...], Meta(description="Prefill and decode passes of an inference server.")] = ()
+    pipelines: tuple[PipelineRow, ...] = ()
+    roles: tuple[RoleRow, ...] = ()
+    experts: tuple[ExpertsRow, ...] = ()
+    passes: tuple[PassRow, ...] = ()
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()
 
@@ -96,16 +73,18 @@ class Report(ReportBase, frozen=True, kw_only=True):
     `flames` are flame graphs of hosts: file names and texts.
     `detail` is what a few ranks did in each step, as pages draw it, None where no summary holds it.
     `fabric` is the evidence of machines and NCCL, None likewise.
-    `hta_agreement` is what came of asking HTA's own code (`--hta`), None without; report.json, which is the same with
-    `--hta` and without, does not hold it.
     """
 
     hang: Diagnosis | None = None
     fabric: Fabric | None = None
     tables: Tables = Tables()
     flames: tuple[tuple[str, str], ...] = ()
-    hta_agreement: HtaAgreement | None = None
     detail: Detail | None = None
+
+    @property
+    def hta_agreement(self) -> HtaAgreement | None:
+        """What came of asking HTA's own code, None without."""
+        return None if isinstance(self.summary.hta_agreement, UnsetType) else self.summary.hta_agreement
 
     def __repr__(self) -> str:
         """One line: all of a report as text has hundreds of thousands of characters."""
@@ -119,40 +98,27 @@ class Report(ReportBase, frozen=True, kw_only=True):
 class ReportDocument(ReportBase, frozen=True, kw_only=True):
     """What report.json holds."""
 
-    hang: Annotated[
-        HangJson | None,
-        Meta(description="Null without evidence of a hang. Reports of earlier versions have no such key."),
-    ] = None
-    fabric: Annotated[FabricJson | None, Meta(description="Null where the run holds no evidence of its machines.")] = (
-        None
-    )
-    reference: Annotated[
-        tuple[ReferenceRow, ...], Meta(description="Collectives against what their links can do.")
-    ] = ()
+    hang: HangJson | None = None
+    fabric: FabricJson | None = None
+    reference: tuple[ReferenceRow, ...] = ()
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """The answer in seven lines; null where it is not known."""
 
     level: Literal["error", "warning", "info", "clear"]
-    headline: Annotated[str, Meta(description="One sentence of at most 90 characters, without a full stop.")]
-    now_ms: Annotated[NotNegative | None, Meta(description="What a step (or the window) takes.")] = None
-    fixed_ms: Annotated[NotNegative | None, Meta(description="What it takes at most once the cause is fixed.")] = None
-    fixed_least_ms: Annotated[NotNegative | None, Meta(description="At least, where fixed_ms is a bound.")] = None
-    saved_pct: Annotated[NotNegative | None, Meta(description="Of now_ms; at most, where fixed_ms is a bound.")] = None
+    headline: str
+    now_ms: NotNegative | None = None
+    fixed_ms: NotNegative | None = None
+    fixed_least_ms: NotNegative | None = None
+    saved_pct: NotNegative | None = None
     confidence: Confidence | None = None
-    reason: Annotated[str, Meta(description="What the confidence rests on, in a few words.")] = ""
-    actions: Annotated[tuple[str, ...], Meta(description="What to do, at most two.")] = ()
-    judged_pct: Annotated[NotNegative | None, Meta(description="Of the step, what could be judged.")] = None
-    not_checked: Annotated[tuple[str, ...], Meta(description="Groups of checks that this run lacks data for.")] = ()
-    proof: Annotated[str, Meta(description="The measurement that shows it.")] = ""
+    reason: str = ""
+    actions: tuple[str, ...] = ()
+    judged_pct: NotNegative | None = None
+    not_checked: tuple[str, ...] = ()
+    proof: str = ""
     rule: str | None = None
-    without_profiler: Annotated[
-        bool | None,
-        Meta(description="Whether times are of steps without the profiler; null where it makes no difference."),
-    ] = None
-    caveat: Annotated[
-        Literal["first_steps", "unlike_run"] | None,
-        Meta(description="Recorded steps are the program's first, or take another time than the run's others."),
-    ] = None
-    window: Annotated[bool, Meta(description="Times are of the recorded window: no steps are marked.")] = False
+    without_profiler: bool | None = None
+    caveat: Literal["first_steps", "unlike_run"] | None = None
+    window: bool = False

@@ -1,11 +1,13 @@
-"""Rows of a report that one rank or host fills: itself, its steps, its passes."""
+"""The run of a report, and its rows: ranks, hosts, steps, collectives, roles, pipelines, experts, what-ifs, links."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from traceops.core.rank_text import runs_of
 
 # Numbers as a report holds them. A file is from anybody, so what sums and squares cannot hold is not read.
 
@@ -21,29 +23,19 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     rank: Whole
     host: str | None = None
     steps: int = 0
-    step_time_ms: Annotated[Number | None, Meta(description="Median over its steps.")] = None
-    typical_step_ms: Annotated[
-        Number | None, Meta(description="Mean over its typical steps, which its ledger adds up to.")
-    ] = None
+    step_time_ms: Number | None = None
+    typical_step_ms: Number | None = None
     idle_pct: Number | None = None
     compute_pct: Number | None = None
     non_compute_pct: Number | None = None
     overlap_pct: Number | None = None
-    breakdown_source: Annotated[
-        Literal["hta", "traceops"],
-        Meta(
-            description="hta: HTA's values, which traceops computes and --hta checks with HTA's own code. traceops: by "
-            "the same definitions where HTA has none, or a wrong one."
-        ),
-    ] = "traceops"
-    breakdown_note: Annotated[str, Meta(description="Why the breakdown is not HTA's.")] = ""
+    breakdown_source: Literal["hta", "traceops"] = "traceops"
+    breakdown_note: str = ""
     exposed_comm_ms: Number | None = None
-    wait_ms: Annotated[Number | None, Meta(description="Waiting in all collectives a step, hidden or not.")] = None
+    wait_ms: Number | None = None
     transfer_ms: Number | None = None
-    caused_wait_ms: Annotated[
-        Number | None, Meta(description="What the other ranks waited in collectives this rank entered last, a step.")
-    ] = None
-    late_share: Annotated[Number | None, Meta(description="Share of all such waiting, 0 to 1.")] = None
+    caused_wait_ms: Number | None = None
+    late_share: Number | None = None
     compute_ms: Number | None = None
     comm_transfer_ms: Number | None = None
     comm_wait_ms: Number | None = None
@@ -55,12 +47,12 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_dependency_ms: Number | None = None
     idle_unknown_ms: Number | None = 0.0  # older reports count it as idle_dependency
     idle_gap_ms: Number | None = None
-    input_ms: Annotated[Number | None, Meta(description="The host in data loading, the device busy or not.")] = None
-    peak_memory_bytes: Annotated[Count | None, Meta(description="Most that its tensors held.")] = None
-    peak_reserved_bytes: Annotated[Count | None, Meta(description="Most that the allocator held of the device.")] = None
+    input_ms: Number | None = None
+    peak_memory_bytes: Count | None = None
+    peak_reserved_bytes: Count | None = None
     events: int = 0
     trace: str = ""
-    damage: Annotated[str, Meta(description="What is wrong with its trace.")] = ""
+    damage: str = ""
 
     def bucket_ms(self, bucket: str) -> float | None:
         """The time in one of `ledger.BUCKETS`."""
@@ -73,7 +65,7 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     ranks: tuple[Whole, ...]
-    step_ms: Annotated[Number | None, Meta(description="Typical recorded step, which the ledger adds up to.")] = None
+    step_ms: Number | None = None
     compute_ms: Number | None = None
     comm_transfer_ms: Number | None = None
     comm_wait_ms: Number | None = None
@@ -85,21 +77,15 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     idle_dependency_ms: Number | None = None
     idle_unknown_ms: Number | None = None
     idle_gap_ms: Number | None = None
-    inside_transfer_ms: Annotated[
-        Number | None, Meta(description="Transfer, hidden or not, in collectives whose members are all on this host.")
-    ] = None
-    inside_wait_ms: Annotated[Number | None, Meta(description="Waiting in them.")] = None
-    between_transfer_ms: Annotated[Number | None, Meta(description="The same with members on other hosts too.")] = None
+    inside_transfer_ms: Number | None = None
+    inside_wait_ms: Number | None = None
+    between_transfer_ms: Number | None = None
     between_wait_ms: Number | None = None
-    inside_busbw_gbs: Annotated[
-        Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")
-    ] = None
+    inside_busbw_gbs: Number | None = None
     between_busbw_gbs: Number | None = None
-    caused_wait_ms: Annotated[
-        Number | None, Meta(description="What other ranks waited for its ranks, a step, all together.")
-    ] = None
-    late_share: Annotated[Number | None, Meta(description="Share of all such waiting, 0 to 1.")] = None
-    peak_memory_bytes: Annotated[Count | None, Meta(description="Of its rank that has most.")] = None
+    caused_wait_ms: Number | None = None
+    late_share: Number | None = None
+    peak_memory_bytes: Count | None = None
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,41 +118,27 @@ class UnprofiledStep(msgspec.Struct, frozen=True, kw_only=True):
     rank: Whole
     index: Count
     duration_ms: Annotated[float, Meta(gt=0, le=1e15)]
-    behind_window: Annotated[
-        bool, Meta(description="torch's profiler was still in the process, from a window before it.")
-    ] = False
+    behind_window: bool = False
 
 
 class PassRow(msgspec.Struct, frozen=True, kw_only=True):
     """Passes of one kind of an inference server, ms: medians over passes and ranks."""
 
     kind: Literal["prefill", "mixed", "decode"]
-    count: Annotated[Count, Meta(description="Passes of the rank that has most.")]
-    requests: Annotated[Number | None, Meta(description="As the annotations say.")] = None
+    count: Count
+    requests: Number | None = None
     tokens: Number | None = None
-    device_ms: Annotated[NotNegative, Meta(description="From the first kernel's begin to the last one's end.")]
+    device_ms: NotNegative
     device_p95_ms: NotNegative
-    busy_pct: Annotated[NotNegative, Meta(description="Of it, in which the device runs something.")]
-    host_ms: Annotated[NotNegative, Meta(description="The annotation on the host.")]
-    graphs: Annotated[Number | None, Meta(description="Launches of CUDA graphs in a pass.")] = None
-    between_ms: Annotated[
-        NotNegative | None,
-        Meta(description="The device runs nothing between the pass before and this one; null for a first one."),
-    ] = None
-    scheduling_ms: Annotated[
-        NotNegative | None, Meta(description="The host is in neither pass: scheduling, sampling, output.")
-    ] = None
-    waiting_ms: Annotated[
-        NotNegative | None,
-        Meta(description="Skew: in collectives, waiting for late members. Null where none was matched."),
-    ] = None
-    transfer_ms: Annotated[
-        NotNegative | None, Meta(description="In collectives, all members there. Null likewise.")
-    ] = None
-    unmatched_ms: Annotated[NotNegative, Meta(description="Communication that was not matched.")] = 0.0
+    busy_pct: NotNegative
+    host_ms: NotNegative
+    graphs: Number | None = None
+    between_ms: NotNegative | None = None
+    scheduling_ms: NotNegative | None = None
+    waiting_ms: NotNegative | None = None
+    transfer_ms: NotNegative | None = None
+    unmatched_ms: NotNegative = 0.0
 
-
-# Rows of a report that several ranks fill together: collectives, roles, pipelines, experts, what-ifs, links.
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "forward_only", "other"]
 RoleName = Literal["data", "shard", "tensor", "context", "pipeline", "expert", "unknown"]
@@ -182,77 +154,46 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     bytes: Count | None = None
     count: Count
-    median_ms: Annotated[Number | None, Meta(description="Transfer, all members there.")] = None
+    median_ms: Number | None = None
     total_ms: NotNegative | None = None
-    median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")] = None
+    median_wait_ms: Number | None = None
     busbw_gbs: Number | None = None
-    role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None
-    places: Annotated[
-        tuple[Count, ...],
-        Meta(
-            description="Which of the group's collectives in a step they are, counted from 1; the first 64. Empty in "
-            "older reports, and where no step is marked."
-        ),
-    ] = ()
-    places_of: Annotated[Count | None, Meta(description="How many the group has in a step, most often.")] = None
+    role: RoleName | None = None
+    places: tuple[Count, ...] = ()
+    places_of: Count | None = None
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
     """Communication of one kind of parallelism, ms per step: medians over the ranks that take part in it."""
 
     role: RoleName
-    told_by: Annotated[
-        tuple[ToldBy, ...],
-        Meta(
-            description="description: the group's name. operations: what it does in which pass. messages: who sends to "
-            "whom. kernels: their library. nothing: the role is unknown."
-        ),
-    ]
-    names: Annotated[tuple[str, ...], Meta(description="Descriptions of its groups, at most 8.")] = ()
-    groups: Annotated[Count, Meta(description="0 where only messages between ranks are known.")] = 0
+    told_by: tuple[ToldBy, ...]
+    names: tuple[str, ...] = ()
+    groups: Count = 0
     group_sizes: tuple[Count, ...] = ()
     ranks: Count
-    exposed_ms: Annotated[
-        NotNegative | None,
-        Meta(description="What nothing hides. All roles of a rank add up to its exposed communication."),
-    ] = None
-    wait_ms: Annotated[NotNegative | None, Meta(description="Of it: waiting for late members.")] = None
-    transfer_ms: Annotated[NotNegative | None, Meta(description="Of it: transfer, all members there.")] = None
-    unmatched_ms: Annotated[NotNegative | None, Meta(description="Of it: not matched across ranks.")] = None
+    exposed_ms: NotNegative | None = None
+    wait_ms: NotNegative | None = None
+    transfer_ms: NotNegative | None = None
+    unmatched_ms: NotNegative | None = None
     worst_rank: Whole | None = None
     worst_exposed_ms: NotNegative | None = None
-    reach: Annotated[
-        Literal["inside", "between"] | None,
-        Meta(description="Whether its groups lie inside hosts or between them; null where hosts are not named."),
-    ] = None
-    host: Annotated[
-        str | None, Meta(description="The one host of several whose ranks have 95 % of the exposed time.")
-    ] = None
-    busbw_gbs: Annotated[Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")] = None
-    waits_for_rank: Annotated[
-        Whole | None, Meta(description="The rank that comes last where most is waited, hidden or not.")
-    ] = None
-    waits_for_pct: Annotated[Number | None, Meta(description="Its part of that waiting.")] = None
-    fused: Annotated[
-        bool,
-        Meta(
-            description="Products gather or scatter what they multiply themselves (asynchronous tensor parallel): "
-            "that communication counts as compute."
-        ),
-    ] = False
-    saved_ms: Annotated[
-        NotNegative | None,
-        Meta(description="A step without its transfers; null where it is the only role, see `what_if`."),
-    ] = None
+    reach: Literal["inside", "between"] | None = None
+    host: str | None = None
+    busbw_gbs: Number | None = None
+    waits_for_rank: Whole | None = None
+    waits_for_pct: Number | None = None
+    fused: bool = False
+    saved_ms: NotNegative | None = None
 
 
 class ExpertTimesRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank's experts of one layer get and do, a step."""
 
     rank: Whole
-    layer: Annotated[Count, Meta(description="In the order of forward.")]
-    received_bytes: Annotated[Count, Meta(description="Dispatched in forward, and gradients in backward.")]
-    compute_ms: Annotated[NotNegative, Meta(description="Computation of the rank between a dispatch and its combine.")]
+    layer: Count
+    received_bytes: Count
+    compute_ms: NotNegative
 
 
 class StepImbalance(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,16 +208,14 @@ class ExpertsRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: tuple[Whole, ...]
     layers: Count
-    imbalance: Annotated[NotNegative, Meta(description="Mean of imbalance_by_step; 1 where all get as much.")]
+    imbalance: NotNegative
     imbalance_by_step: tuple[StepImbalance, ...]
-    dispatch_ms: Annotated[NotNegative, Meta(description="Transfer, all members there.")]
+    dispatch_ms: NotNegative
     combine_ms: NotNegative
     dispatch_gbs: Number | None = None
     combine_gbs: Number | None = None
-    reference_gbs: Annotated[Number | None, Meta(description="What the link should give.")] = None
-    even_saves_ms: Annotated[
-        NotNegative | None, Meta(description="What even routing would save, by the replay with the work shared evenly.")
-    ] = None
+    reference_gbs: Number | None = None
+    even_saves_ms: NotNegative | None = None
     times: tuple[ExpertTimesRow, ...]
 
 
@@ -288,13 +227,7 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
     step_time_ms: float | None
     predicted_step_time_ms: float | None
     saved_pct: float | None
-    predicted_least_ms: Annotated[
-        Number | None,
-        Meta(
-            description="Where more than the change decides: with work shared, kernels at the best pace that any "
-            "rank has; with faster transfers, hosts that are never late. predicted_step_time_ms is then the most."
-        ),
-    ] = None
+    predicted_least_ms: Number | None = None
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,38 +235,26 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     gradients with nothing else to do; the three after it add up to it."""
 
     rank: Whole
-    stage: Annotated[Count, Meta(description="The first one, where it holds several.")]
+    stage: Count
     step_time_ms: NotNegative
-    work_ms: Annotated[NotNegative, Meta(description="Computation and copies.")]
+    work_ms: NotNegative
     bubble_ms: NotNegative
-    imbalance_ms: Annotated[NotNegative, Meta(description="Of the bubble: for a slower stage.")]
-    fill_drain_ms: Annotated[
-        NotNegative, Meta(description="Of the bubble: while the first micro-batch comes in and the last leaves.")
-    ]
-    late_ms: Annotated[
-        NotNegative, Meta(description="Of the bubble: the rest. All that is no imbalance, without a known schedule.")
-    ]
-    fill_ms: Annotated[
-        NotNegative | None,
-        Meta(description="Of fill_drain_ms: while it waits for activations. Null in reports of earlier versions."),
-    ] = None
-    drain_ms: Annotated[NotNegative | None, Meta(description="Of fill_drain_ms: while it waits for gradients.")] = None
+    imbalance_ms: NotNegative
+    fill_drain_ms: NotNegative
+    late_ms: NotNegative
+    fill_ms: NotNegative | None = None
+    drain_ms: NotNegative | None = None
 
 
 class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks in the order of their stages."""
 
     ranks: tuple[Whole, ...]
-    schedule: Annotated[
-        ScheduleName, Meta(description="The order of sends and receives; other where it is none of these.")
-    ]
+    schedule: ScheduleName
     stages_per_rank: Count | None = None
-    micro_batches: Annotated[Count | None, Meta(description="A step.")] = None
-    bubble_pct: Annotated[NotNegative, Meta(description="Of the step, mean over the stages.")]
-    schedule_bubble_pct: Annotated[
-        Number | None,
-        Meta(description="What even stages wait by the schedule alone, (p - 1) / (v m + p - 1); null if not known."),
-    ] = None
+    micro_batches: Count | None = None
+    bubble_pct: NotNegative
+    schedule_bubble_pct: Number | None = None
     stages: tuple[StageRow, ...]
 
 
@@ -347,15 +268,55 @@ class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes_p50: Count | None
     bytes_max: Count | None
     count: Count
-    busbw_gbs: Annotated[float | None, Meta(description="Median.")]
+    busbw_gbs: float | None
     reference_gbs: float | None
-    reference_source: Annotated[
-        LinkSource | None,
-        Meta(
-            description="Measured by traceops doctor, NCCL's own search, known of the link, or the best group like it."
-        ),
-    ]
+    reference_source: LinkSource | None
     reference_link: str | None
-    reference_pct: Annotated[float | None, Meta(description="Null for messages below 8 MB, where latency counts too.")]
-    lost_ms: Annotated[float | None, Meta(description="A step, against the reference.")]
-    role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None
+    reference_pct: float | None
+    lost_ms: float | None
+    role: RoleName | None = None
+
+
+class Git(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the code that ran; branch is null where HEAD is detached and no CI names it."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
+MOST_MISSING = 4096  # ranks that are listed one by one
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The run: from its manifest, or else from what its traces say; null where neither does."""
+
+    name: str | None = None
+    world_size: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    ranks_present: tuple[Whole, ...] = ()
+    ranks_missing: tuple[Whole, ...] = ()
+    ranks_missing_runs: tuple[tuple[Whole, Whole], ...] = ()
+    hosts: tuple[str, ...] = ()
+    device: str | None = None
+    device_type: Literal["cuda", "cpu"] | None = None
+    backend: str | None = None
+    torch_version: str | None = None
+    nccl_version: str | None = None
+    strategy: str | None = None
+    steps: tuple[Whole, ...] = ()
+    training: dict[str, Any] | None = None
+    samples_per_step: NotNegative | None = None
+    tokens_per_step: NotNegative | None = None
+    flops_per_step: NotNegative | None = None
+    environment: dict[str, str] | None = None
+    git: Git | None = None
+    cuda_version: str | None = None
+    driver_version: str | None = None
+    command: tuple[str, ...] | None = None
+    options: dict[str, Any] | None = None
+    started_ns: Whole | None = None
+
+    @property
+    def missing(self) -> tuple[tuple[int, int], ...]:
+        """Runs of ranks without a trace, also of a report that lists them only one by one."""
+        return self.ranks_missing_runs or runs_of(self.ranks_missing)

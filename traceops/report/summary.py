@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.words import STEP, WINDOW, NoReplay, StepsBy, StepWords
+from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.recording import SLOWED
 from traceops.report.rows import NotNegative, Number
 from traceops.report.step_times import BubbleTimes, Ledger, StepKindsRow, StepTime, UnjudgedTime, WorstRank
@@ -62,136 +63,50 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 class Flops(msgspec.Struct, frozen=True, kw_only=True):
     """Floating point operations of matrix products, attention and convolutions; null where not known."""
 
-    per_step: Annotated[
-        NotNegative | None,
-        Meta(description="Of all ranks, without what backward computes again (activation checkpointing)."),
-    ] = None
-    recomputed_per_step: Annotated[
-        NotNegative | None, Meta(description="What backward computes again, on top, at most. Null if not counted.")
-    ] = None
-    counted_from: Annotated[
-        Literal["shapes", "training"] | None,
-        Meta(description="shapes: of the operators that were recorded. training: what the training says."),
-    ] = None
-    why: Annotated[
-        Literal["no_products", "no_shapes", "unknown_shape", "uncounted"] | None,
-        Meta(
-            description="Why they are not known. no_products: no operator that multiplies was recorded. no_shapes: "
-            "shapes were not recorded. unknown_shape: of some operators the shapes do not tell the work. uncounted: "
-            "kernels multiply that no such operator launched."
-        ),
-    ] = None
-    tflops_per_s: Annotated[NotNegative | None, Meta(description="Of the average device, 1e12 a second.")] = None
-    precision: Annotated[
-        Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"] | None,
-        Meta(description="Of the products, by the kernels' names; null where these tell of several."),
-    ] = None
+    per_step: NotNegative | None = None
+    recomputed_per_step: NotNegative | None = None
+    counted_from: Literal["shapes", "training"] | None = None
+    why: Literal["no_products", "no_shapes", "unknown_shape", "uncounted"] | None = None
+    tflops_per_s: NotNegative | None = None
+    precision: Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"] | None = None
     device: str | None = None
-    peak_tflops: Annotated[
-        NotNegative | None, Meta(description="What the device can do at most in that precision, dense.")
-    ] = None
+    peak_tflops: NotNegative | None = None
     peak_source: str | None = None
-    mfu_pct: Annotated[NotNegative | None, Meta(description="tflops_per_s in percent of that.")] = None
+    mfu_pct: NotNegative | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in short: medians over ranks of means over typical steps, unless said otherwise."""
 
     step_time_ms: StepTime = StepTime()
-    steps_found_by: Annotated[
-        StepsBy | None,
-        Meta(
-            description="What said where steps begin: the profiler's marks, other marks, the backward passes, or "
-            "kernels that repeat. window: nothing did, and numbers are of the whole window. cut_off: a capture of "
-            "traceops recorded no step whole. Null in reports of earlier versions."
-        ),
-    ] = None
-    step_mark: Annotated[str | None, Meta(description="The name of that mark.")] = None
-    ledger_ms: Annotated[
-        Ledger, Meta(description="Per bucket the median over ranks of the mean over typical steps.")
-    ] = Ledger()
-    ledger_pct: Annotated[Ledger, Meta(description="The same in percent of the step.")] = Ledger()
+    steps_found_by: StepsBy | None = None
+    step_mark: str | None = None
+    ledger_ms: Ledger = Ledger()
+    ledger_pct: Ledger = Ledger()
     ledger_worst_rank: dict[str, WorstRank] = {}
-    bubble_ms: Annotated[
-        BubbleTimes | None, Meta(description="Of comm_wait, the bubble of pipelines. Null where there are none.")
-    ] = None
-    overlap_pct: Annotated[
-        float | None, Meta(description="Communication time with computation beside it, over all communication time.")
-    ] = None
-    exposed_comm_ms: Annotated[
-        float | None, Meta(description="Communication with no computation beside it, waiting included.")
-    ] = None
+    bubble_ms: BubbleTimes | None = None
+    overlap_pct: float | None = None
+    exposed_comm_ms: float | None = None
     idle_pct: float | None = None
     compute_pct: float | None = None
     non_compute_pct: float | None = None
-    unprofiled_step_time_ms: Annotated[
-        float | None,
-        Meta(description="The median of the steps that profiler_slowdown holds the recorded ones against."),
-    ] = None
-    step_without_profiler_ms: Annotated[
-        NotNegative | None,
-        Meta(
-            description="What a step takes without the profiler: the typical step of the whole run; of the steps "
-            "before the first window where the profiler slowed those behind it; of those right before a window that "
-            "was asked for later. Where the run was not observed, unprofiled_step_time_ms. Null without such steps, "
-            "and in reports of earlier versions."
-        ),
-    ] = None
-    first_steps: Annotated[
-        bool,
-        Meta(
-            description="The recorded steps are the first whole ones of a program that did not reach its schedule's "
-            "window. Such steps often take longer than later ones, so profiler_slowdown is null."
-        ),
-    ] = False
-    step_kinds: Annotated[StepKindsRow | None, Meta(description="Null where all steps are alike, as far as known.")] = (
-        None
-    )
-    samples_per_s: Annotated[
-        NotNegative | None,
-        Meta(
-            description="Of all ranks together, by the steps without the profiler where such were timed, else by the "
-            "typical recorded one. Null where the run does not say how many samples a step has."
-        ),
-    ] = None
-    tokens_per_s: Annotated[NotNegative | None, Meta(description="Likewise.")] = None
-    flops: Annotated[
-        Flops | None, Meta(description="Null in reports of earlier versions, and where no step was found.")
-    ] = None
+    unprofiled_step_time_ms: float | None = None
+    step_without_profiler_ms: NotNegative | None = None
+    first_steps: bool = False
+    step_kinds: StepKindsRow | None = None
+    samples_per_s: NotNegative | None = None
+    tokens_per_s: NotNegative | None = None
+    flops: Flops | None = None
     profiler_slowdown: float | None = None
-    recording_ms: Annotated[
-        NotNegative | None,
-        Meta(
-            description="About how much of `idle_host` may be the profiler's own cost, on the rank where it is most: a "
-            "bound, by how close the host's recorded events lie. Null where steps were timed without the profiler."
-        ),
-    ] = None
-    uncharged_wait_pct: Annotated[
-        Number | None,
-        Meta(
-            description="Of the exposed waiting, what is charged to no rank. Where it is more than 5 %, and more than "
-            "2 % of the steps, stragglers are not evaluated, and no rank has a `late_share`."
-        ),
-    ] = None
-    unjudged: Annotated[
-        tuple[UnjudgedTime, ...],
-        Meta(description="What no rule could judge, most first, on the rank where it is most of the step."),
-    ] = ()
+    recording_ms: NotNegative | None = None
+    uncharged_wait_pct: Number | None = None
+    unjudged: tuple[UnjudgedTime, ...] = ()
     matching: Matching | None = None
     clocks: Clocks | None = None
     replay: Replay | None = None
-    no_replay: Annotated[
-        NoReplay | None,
-        Meta(
-            description="Why steps were not replayed, so that nothing says what a change would save. one_rank: the run "
-            "has one. other_ranks_missing: it has more, and one has a trace. no_collectives: the traces show none. "
-            "nothing_matched: none was found on all its ranks. no_common_step: ranks share no step with most of its "
-            "collectives matched. Null where they were, and in reports of earlier versions."
-        ),
-    ] = None
-    hta_failed: Annotated[
-        dict[str, str], Meta(description="HTA's analyses that failed: the error, and on which ranks.")
-    ] = {}
+    no_replay: NoReplay | None = None
+    hta_failed: dict[str, str] = {}
+    hta_agreement: HtaAgreement | msgspec.UnsetType = msgspec.UNSET
     notes: tuple[str, ...] = ()
 
     @property

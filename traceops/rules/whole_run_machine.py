@@ -112,7 +112,7 @@ def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Findi
 
 def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> Finding:
     """It may cost: a host that sets the pace does so too where each of its kernels starts late."""
-    # in how many ms of the recorded step kernels of this rank wait and nothing of it runs, where that is much
+    # Kernels of this rank wait for so many ms of the recorded step in which nothing of it runs.
     times = inputs.run.times_of(rank)
     share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
     if times is None or share is None or share < _QUEUED_PCT:

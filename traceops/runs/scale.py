@@ -38,9 +38,9 @@ class LostPart(msgspec.Struct, frozen=True, kw_only=True):
     """Time of a step that a size takes more than its share of the smallest size's step, on the average rank."""
 
     bucket: str
-    role: Annotated[Role | None, Meta(description="Of communication: what its groups are for.")] = None
-    ms: Annotated[Number, Meta(description="Negative where it takes less.")]
-    pct: Annotated[Number | None, Meta(description="Of all that is lost; all parts add up to 100.")] = None
+    role: Role | None = None
+    ms: Number
+    pct: Number | None = None
 
 
 class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,32 +49,19 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Count
     captures: Count
     hosts: Count | None = None
-    samples_per_step: Annotated[NotNegative | None, Meta(description="Null where a table does not have it.")]
-    samples_per_s: Annotated[NotNegative, Meta(description="Mean over captures.")]
-    step_ms: Annotated[NotNegative | None, Meta(description="Likewise.")]
-    speedup: Annotated[NotNegative, Meta(description="Samples a second over those of the smallest size.")]
-    efficiency_pct: Annotated[
-        NotNegative, Meta(description="Samples a second and rank over those of the smallest size.")
-    ]
-    low_pct: Annotated[
-        NotNegative | None,
-        Meta(description="Of the efficiency's 95 % interval over captures; null where one size has one capture."),
-    ] = None
+    samples_per_step: NotNegative | None
+    samples_per_s: NotNegative
+    step_ms: NotNegative | None
+    speedup: NotNegative
+    efficiency_pct: NotNegative
+    low_pct: NotNegative | None = None
     high_pct: NotNegative | None = None
-    lost_ms: Annotated[
-        Number | None, Meta(description="Of a recorded step, against its share of the smallest size's.")
-    ] = None
-    lost: Annotated[tuple[LostPart, ...], Meta(description="Largest first; they add up to lost_ms.")] = ()
-    gain: Annotated[
-        Gain | None,
-        Meta(
-            description="Of each rank beyond the next smaller size, against a rank of the smallest: good from 80 %, "
-            "diminishing from 50 %, poor above 0, none. Null for the smallest size."
-        ),
-    ] = None
-    rank_hours_per_million: Annotated[NotNegative, Meta(description="Hours of ranks (GPUs) for a million samples.")]
+    lost_ms: Number | None = None
+    lost: tuple[LostPart, ...] = ()
+    gain: Gain | None = None
+    rank_hours_per_million: NotNegative
     cost_per_million: NotNegative | None = None
-    training_hours: Annotated[NotNegative | None, Meta(description="Of --samples at this size, on the clock.")] = None
+    training_hours: NotNegative | None = None
     training_cost: NotNegative | None = None
 
 
@@ -83,20 +70,11 @@ class PredictionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: Count
     from_ranks: tuple[Count, ...]
-    by: Annotated[
-        PredictedBy,
-        Meta(
-            description="replay: the largest smaller size's steps, with collectives of larger groups on links like "
-            "those measured. trend: samples a second and rank as a power of the ranks. gradients: one GPU's step, with "
-            "its gradients over NVLink beside backward (DDP)."
-        ),
-    ]
+    by: PredictedBy
     samples_per_s: NotNegative
     efficiency_pct: NotNegative
-    error_pct: Annotated[
-        Number | None, Meta(description="Against the measured size; null for one that was not measured.")
-    ] = None
-    leaves_host: Annotated[bool, Meta(description="Other links than measured come into it.")] = False
+    error_pct: Number | None = None
+    leaves_host: bool = False
 
 
 class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,16 +83,10 @@ class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: Annotated[int, Meta(extra_json_schema={"const": SCALE_VERSION})] = SCALE_VERSION
     tool: Tool = Tool()
     name: str
-    scaling: Annotated[
-        ScalingKind,
-        Meta(
-            description="weak: the batch of a rank stays. strong: that of all ranks does. mixed: neither. unknown: a "
-            "table without batches."
-        ),
-    ]
+    scaling: ScalingKind
     device: str | None = None
-    price: Annotated[NotNegative | None, Meta(description="Of a rank (GPU) and hour, as it was given.")] = None
-    best_value: Annotated[Count, Meta(description="Ranks of the size that takes least rank-hours a sample.")]
+    price: NotNegative | None = None
+    best_value: Count
     fastest: Count
     sizes: tuple[SizeRow, ...]
     predictions: tuple[PredictionRow, ...] = ()

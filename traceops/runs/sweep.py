@@ -110,22 +110,22 @@ TrialStatus = Literal["finished", "failed", "hung"]
 class SweepTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One training of one combination."""
 
-    point: Annotated[Count, Meta(description="Place of its combination among `points`.")]
-    repeat: Annotated[Count, Meta(description="From 1.")]
-    folder: Annotated[str, Meta(description="Its run folder, below the sweep's.")]
+    point: Count
+    repeat: Count
+    folder: str
     status: TrialStatus
     seconds: NotNegative
     exit_code: int = 0
-    reason: Annotated[str, Meta(description="Why it failed, in words.")] = ""
-    step_ms: Annotated[NotNegative | None, Meta(description="Without the profiler.")] = None
+    reason: str = ""
+    step_ms: NotNegative | None = None
     samples_per_s: NotNegative | None = None
 
 
 class SweepState(msgspec.Struct, frozen=True, kw_only=True):
-    """What trials.json holds: enough to go on where the sweep ended."""
+    """What trials.json holds: enough to go on where the sweep ended. command: what all trainings share."""
 
     schema_version: Annotated[int, Meta(extra_json_schema={"const": SWEEP_VERSION})] = SWEEP_VERSION
-    command: Annotated[tuple[str, ...], Meta(description="What all trainings share, in the words of the command.")]
+    command: tuple[str, ...]
     points: tuple[dict[str, str], ...]
     trials: tuple[SweepTrial, ...] = ()
 
@@ -135,15 +135,13 @@ class PointRow(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     settings: dict[str, str]
-    trained: Annotated[Count, Meta(description="Trainings that finished.")] = 0
+    trained: Count = 0
     failed: Count = 0
-    reason: Annotated[str, Meta(description="Why it failed, or why it was tried no further; empty otherwise.")] = ""
-    samples_per_s: Annotated[NotNegative | None, Meta(description="Mean over its trainings.")] = None
-    step_ms: Annotated[NotNegative | None, Meta(description="Likewise, without the profiler.")] = None
-    spread_pct: Annotated[
-        NotNegative | None, Meta(description="Standard deviation between its trainings; null for one.")
-    ] = None
-    behind_pct: Annotated[Number | None, Meta(description="How much less it gets done than the best.")] = None
+    reason: str = ""
+    samples_per_s: NotNegative | None = None
+    step_ms: NotNegative | None = None
+    spread_pct: NotNegative | None = None
+    behind_pct: Number | None = None
 
 
 class LedgerDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,23 +160,15 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     command: tuple[str, ...]
     varied: tuple[str, ...]
-    complete: Annotated[bool, Meta(description="Everything that was asked for was trained.")]
-    by_samples: Annotated[
-        bool, Meta(description="The best is by samples a second; else by the step, as no run tells its samples.")
-    ]
-    best: Annotated[str | None, Meta(description="Label; null where nothing finished.")] = None
-    against: Annotated[str | None, Meta(description="The next best, which `why` compares with.")] = None
-    told_apart: Annotated[
-        bool | None,
-        Meta(
-            description="Whether best and next differ by more than their trainings do. With one training each null, or "
-            "false: then launches alone may make that difference, or the machine was busy."
-        ),
-    ] = None
-    why: Annotated[tuple[LedgerDifference, ...], Meta(description="Largest first; positive where best has less.")] = ()
+    complete: bool
+    by_samples: bool
+    best: str | None = None
+    against: str | None = None
+    told_apart: bool | None = None
+    why: tuple[LedgerDifference, ...] = ()
     points: tuple[PointRow, ...]
     trials: tuple[SweepTrial, ...]
-    runs: Annotated[tuple[RunRow, ...], Meta(description="The reports of the trainings, as in runs.json.")] = ()
+    runs: tuple[RunRow, ...] = ()
 
 
 # The order in which the combinations of a sweep are trained; trains nothing itself.

@@ -30,7 +30,7 @@ from traceops.compare.model import (
     StepPoint,
     Waiver,
 )
-from traceops.core.documents import FileProblem, Tool
+from traceops.core.documents import FileProblem, Tool, meanings
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.doctor.document import DoctorDocument
 from traceops.hangs.json_types import HangDocument, RootEvidence
@@ -163,7 +163,7 @@ def schema(name: str, document: SchemaDocument) -> dict[str, Any]:
 
 
 def _say(part: dict[str, Any], cls: Any, *, closed: bool) -> None:
-    """What msgspec does not say of an object: which keys are always there, and whether others may be."""
+    """What msgspec does not say of an object: what its keys mean, which are always there, and whether others may be."""
     part.pop("title", None)
     if "description" in part:
         part["description"] = " ".join(part["description"].split())
@@ -172,6 +172,10 @@ def _say(part: dict[str, Any], cls: Any, *, closed: bool) -> None:
     for said in part["properties"].values():
         said.pop("default", None)  # of a document that is read, not of one that is written
     info: Any = inspect.type_info(cls)
+    meant = meanings(cls)
+    for field in info.fields:
+        if field.name in meant:
+            part["properties"][field.encode_name]["description"] = meant[field.name]
     sparse = getattr(getattr(cls, "__struct_config__", None), "omit_defaults", False)
     part["required"] = [
         field.encode_name for field in info.fields if field.required or not (sparse or _is_unset(field))

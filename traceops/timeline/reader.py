@@ -1,4 +1,4 @@
-"""Reads a trace's events as the file has them, each field's JSON untouched, and places its ranks on one clock."""
+"""Reads a trace's events as the file has them, each field's JSON untouched; times are exact integers on one clock."""
 
 from __future__ import annotations
 
@@ -10,19 +10,74 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median_low
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.arrays import Int
 from traceops.core.errors import InputError, UsageError
-from traceops.timeline.times import Clock, Placement, Shift, parse_us
-from traceops.traces.event import decode_events
+from traceops.traces.event import decode_events, digits_to_ns
 from traceops.traces.kineto import read_meta
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, open_binary
+
+_LATEST_NS = 1 << 61  # 73 years; with a file's zero added it still fits an int64
+LONGEST_NS = 1 << 56  # 2 years: a longer event is garbage
+
+
+class Clock(Protocol):
+    """A fit of one rank's clock to the common one."""
+
+    def correct(self, t: Int, /) -> Int:
+        """Moments of the rank's clock (int64 ns) on the common clock (int64 ns)."""
+
+
+class Shift(Struct, frozen=True):
+    """A clock that is off by a constant, ns."""
+
+    offset_ns: int
+
+    def correct(self, t: Int, /) -> Int:
+        """Moments (int64 ns) moved by the offset."""
+        moved: Int = t + self.offset_ns
+        return moved
+
+
+class Placement(Struct, frozen=True):
+    """Where one file's moments lie on the timeline, all in ns. `base_ns` is the file's own zero, `clock` corrects what
+    lies on it (None: as it is), `origin_ns` is the timeline's zero."""
+
+    base_ns: int = 0
+    clock: Clock | None = None
+    origin_ns: int = 0
+
+    def place(self, t: Int) -> Int:
+        """Moments as the analysis has them (the file's zero added) to ns since the timeline's zero."""
+        moved: Int = (t if self.clock is None else self.clock.correct(t)) - self.origin_ns
+        return moved
+
+    def place_one(self, t: int) -> int:
+        """The same for one moment."""
+        return int(self.place(np.array([t], dtype=np.int64))[0])
+
+
+def parse_us(text: bytes) -> int | None:
+    """Decimal µs as a file has them to ns; None where it is no number, or none that can be a time."""
+    if text[-4:-3] == b".":  # three decimals, which is nearly all there are
+        digits = text[:-4] + text[-3:]
+        if digits.isdigit() and len(digits) < 19:
+            return int(digits)
+    ns = digits_to_ns(text)
+    return ns if ns is not None and abs(ns) < _LATEST_NS else None
+
+
+def format_us(ns: int) -> bytes:
+    """Nanoseconds as decimal µs with three digits behind the point."""
+    return b"%d.%03d" % divmod(ns, 1000) if ns >= 0 else b"-" + format_us(-ns)
+
 
 WholeEvent = dict[str, msgspec.Raw]
 
@@ -58,7 +113,7 @@ class WholeEvents:
     """A sink whose events are dicts from key to undecoded JSON, nothing left out, handed on in batches."""
 
     def __init__(self, use: Callable[[list[WholeEvent]], None]) -> None:
-        # numbers keep their digits; constants become text, for JSON has no such numbers
+        # Numbers keep their digits; constants become text, as JSON has no such numbers.
         self.decoder = json.JSONDecoder(parse_float=_verbatim, parse_int=_verbatim, parse_constant=str)
         self._use = use
         self._pending: list[WholeEvent] = []  # read one by one

@@ -26,8 +26,7 @@ from traceops.timeline.keep import StepFilter, Timed, overlaps
 from traceops.timeline.packets import RankPackets
 from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
 from traceops.timeline.processes import Ids, Processes, first_id, overview_pid, rank_title, title_events
-from traceops.timeline.reader import WholeEvent, read_whole_events
-from traceops.timeline.times import LONGEST_NS, Placement, format_us, parse_us
+from traceops.timeline.reader import LONGEST_NS, Placement, WholeEvent, format_us, parse_us, read_whole_events
 from traceops.traces.source import chunks, open_binary
 from traceops.words.catalogue import texts
 

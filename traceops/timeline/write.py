@@ -394,7 +394,7 @@ def _join_parts(
     """Join the parts of the ranks and what traceops adds, in a file that appears whole; how many events it adds."""
     own = [part.piece for part in parts if part.piece]
     if tasks[0].form == "perfetto":
-        # the first piece of the native format: which tracks there are, and those that traceops adds
+        # The first piece of the native format lists the tracks, with those that traceops adds.
         packets = AddedPackets()
         with PieceWriter(folder / "added", tasks[0].gzipped) as writer:
             for piece in packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown):

@@ -185,7 +185,7 @@ class EventColumns:
         }
         columns["ts"] += base_ns
         notes = np.array([is_annotation(name) for name in names], dtype=np.bool_)
-        noted = (notes[columns["name"]] & (columns["shape"] >= 0)).nonzero()[0]
+        noted = (notes.take(columns["name"]) & (columns["shape"] >= 0)).nonzero()[0]
         for row in noted.tolist():
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]

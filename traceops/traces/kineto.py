@@ -226,7 +226,7 @@ def why_foreign(trace: RankTrace) -> str:
         return _NPU
     if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
         return ""
-    # the first bytes of a file and the last
+    # Read the first and the last bytes of the file.
     begin, end = b"", b""
     try:
         with open_binary(trace.path) as file:

@@ -73,7 +73,7 @@ def at_end(rows: SnapshotRows, device: int) -> AtEnd:
     in_use = np.bincount(segment, held, len(own)) > 0
     free = np.where(held, 0, size)
     beside = free[in_use[segment]]
-    # of blocks with the same address, the last one
+    # Of blocks with the same address the last one counts.
     order = np.flatnonzero(held)
     order = order[np.argsort(address[order], kind="stable")]
     found = address[order]

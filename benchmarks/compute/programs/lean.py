@@ -8,7 +8,7 @@ from case import DEVICE, SMALL, Step, adamw, captured, images, inference, normal
 from parts import Layer, classify, decoder, deep_mlp, language, mean_square
 from torch import nn
 from tuned import compiled
-from zoo import BF16, hidden_square, timm_model, transformer
+from zoo import BF16, hf_roberta_compiled_dropout, timm_model, transformer
 
 
 @tuned
@@ -35,12 +35,7 @@ def lean_hf_stablelm() -> Step:
 
 @tuned
 def lean_hf_roberta() -> Step:
-    # With dropout and transformers' mask, the compiler takes SDPA apart.
-    still = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
-    model = transformer("XLMRoberta", "Model", 4, 1024, max_position_embeddings=1024, **still).to(BF16)
-    model.forward = compiled(model.forward)
-    ids = 3 + tokens(size(31000, 60), size(32, 1), size(512, 8))
-    return training(hidden_square(model, input_ids=ids), adamw(model), autocast=False)
+    return hf_roberta_compiled_dropout(False)
 
 
 @tuned

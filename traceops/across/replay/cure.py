@@ -186,7 +186,7 @@ def cure(graph: StepGraph, ranks: Sequence[int], typical: NDArray[np.bool_]) -> 
     set, each is as quick as they are where it is late, in a place of its own; None where it is late in none."""
     program_of, spared = {}, {}
     for rank in ranks:
-        # the peer of `rank` outside `ranks` with the median own time; of two the slower one
+        # Choose the peer of `rank` outside `ranks` with the median own time; of two the slower one.
         peers = [peer for peer in graph.peers(rank) if peer not in ranks]
         if (peer := (median_rank(graph, peers) if peers else None)) is not None:
             program_of[rank] = peer

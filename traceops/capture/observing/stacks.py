@@ -176,7 +176,7 @@ class Stacks:
             return []
         numbers = self._walk(frame)
         if frame.f_code.co_name == _ENGINE:
-            # the frames of a thread that autograd itself started
+            # Autograd's own thread runs the hooks: its frames are the innermost.
             numbers = next((self._walk(frames[ident]) for ident in frames if self._is_engines(ident)), []) + numbers
         # Before anything else: what a frame holds would live as long as we look.
         frame = None

@@ -154,7 +154,7 @@ class StepClock:
             number, (begin, end) = self._open[0]
             if end.query():
                 self._way.on_device(number, min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US))
-                # of a step that is known; its end may be the begin of the next one
+                # The step is known; its end may be the begin of the next one.
                 shared = end is self._since or (len(self._open) > 1 and self._open[1][1][0] is end)
                 if len(self._spare) < 2 * _MOST_PENDING:
                     self._spare += [begin] if shared else [begin, end]

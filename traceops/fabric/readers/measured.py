@@ -164,7 +164,7 @@ class _TestsReader:
             self._open.out_of_bounds = (self._open.out_of_bounds or 0) + int(bounds[1])
         elif (average := _AVERAGE.search(line)) is not None:
             self._end_broken()
-            # the rows of a table whose end came without its head
+            # These rows belong to a table whose head is missing.
             if not self._open.header:
                 self._open.has_root = all(_headless(line) for _, line in self._headless)
                 for number, line in self._headless:

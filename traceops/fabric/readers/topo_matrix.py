@@ -320,7 +320,7 @@ def _affinity(matrix: Matrix, row: Row | None) -> tuple[str | None, int | None]:
     words = row.words[len(matrix.labels) :]
     columns = matrix.columns or ["CPU Affinity", "NUMA Affinity"]
     if len(words) < len(columns) and "\t" in row.tail and words:
-        # the last `count` words of a line with the empty cells between them, as tabs tell
+        # Return the last `count` words of a line, with the empty cells that tabs show between them.
         count = len(words)
         cells = [cell.strip() for cell in row.tail.rstrip().split("\t")]
         first = len(cells)

@@ -56,16 +56,18 @@ class LiveFiles:
 
         Raises Refused, ValueError where it is no such request, and OSError."""
         head, _, body = body.partition(b"\n")
-        missing: dict[str, int] = {}
+        pieces, missing = json.loads(head), dict[str, int]()
+        if not all(_NAME.fullmatch(name) and offset >= 0 and length >= 0 for name, offset, length in pieces):
+            raise Refused(HTTPStatus.BAD_REQUEST, "not written for a monitor")
         with self._lock:
-            for name, offset, length in json.loads(head):
+            for name, offset, length in pieces:
                 piece, body = body[:length], body[length:]
                 target = self._place(node, name)
                 target.parent.mkdir(exist_ok=True)
                 with target.open("r+b" if target.exists() else "w+b", buffering=0) as file:
                     in_ring = name.endswith(PULSES_FILE)
                     size = SLOTS * SIZE if in_ring else file.seek(0, 2)
-                    if not 0 <= offset <= size:
+                    if offset > size:
                         missing[name] = size
                         continue
                     file.seek(offset)
@@ -75,8 +77,6 @@ class LiveFiles:
         return {"missing": missing, "closer": _asked(self._folder)}
 
     def _place(self, node: str, name: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"{name}: not written for a monitor")
         target = self._folder / name
         if self._nodes.get(name, node) != node or (target.exists() and name not in self._nodes):
             if "/" in name:
@@ -97,13 +97,13 @@ def _asked(folder: Path) -> int:
 class Relay:
     """On another node: a thread that sends what is new, and passes the monitor's wishes on. The run never waits for it.
 
-    send: pieces; the first node's answer. Raises Unreachable, HTTPException or OSError. shared: whether both use one
-    folder."""
+    send: a request with that method and body; returns the first node's answer. Raises Unreachable, HTTPException or
+    OSError."""
 
-    def __init__(self, folder: Path, send: Callable[[bytes], dict[str, Any]], shared: Callable[[Path], bool]) -> None:
-        self._folder, self._send, self._shared = folder, send, shared
+    def __init__(self, folder: Path, send: Callable[[str, bytes], dict[str, Any]]) -> None:
+        self._folder, self._send = folder, send
         self._sent: dict[str, int] = {}  # bytes; of rings, pulses
-        self._closer = 0
+        self._closer: object = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traceops-relay", daemon=True)
 
@@ -121,7 +121,8 @@ class Relay:
         while True:
             last = self._ended.wait(pause)
             try:
-                shared = self._shared(self._folder) if shared is None else shared
+                if shared is None:
+                    shared = (self._folder / str(self._send("GET", b"").get("marker"))).exists()
                 if shared:
                     return
                 self.look()
@@ -136,11 +137,13 @@ class Relay:
         sent = dict(self._sent)
         pieces = [piece for name in self._names() for piece in self._new(name, sent)]
         head = json.dumps([[name, offset, len(piece)] for name, offset, piece in pieces]).encode()
-        answer = self._send(head + b"\n" + b"".join(piece for *_, piece in pieces))
-        missing = {name: size for name, size in answer["missing"].items() if name in sent}
-        self._sent = sent | missing
-        if answer["closer"] != self._closer:
-            self._closer = answer["closer"]
+        answer = self._send("PATCH", head + b"\n" + b"".join(piece for *_, piece in pieces))
+        missing, closer = answer.get("missing"), answer.get("closer")
+        if not isinstance(missing, dict):
+            raise Unreachable("it takes nothing while the ranks run")
+        self._sent = sent | {name: size for name, size in missing.items() if name in sent and isinstance(size, int)}
+        if closer != self._closer:
+            self._closer = closer
             (self._folder / CLOSER).touch()
 
     def _names(self) -> list[str]:

@@ -93,7 +93,7 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 def _pack(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        # in the narrowest integers that hold it, or else its differences along the first axis: times only grow
+        # Store it, or its differences along the first axis (times only grow), in the narrowest integers that hold them.
         if value.dtype == _INT64 and value.size and value.ndim:
             if native is not None and (packed := native.narrow(value)) is not None:
                 size, differences, numbers = packed

@@ -15,12 +15,12 @@ from xml.etree import ElementTree as ET
 from msgspec.structs import asdict, replace
 
 from traceops.compare.model import Change, Comparison, MetricChange
+from traceops.core.documents import json_text
 from traceops.core.findings import CONFIDENCES, SEVERITIES, Finding, Severity
 from traceops.core.text import one_line
 from traceops.core.units import UNKNOWN
 from traceops.render.comparison import text
 from traceops.render.writers.csv import csv_text
-from traceops.report.write import json_text
 from traceops.rules.registry import BY_ID
 from traceops.rules.regression import REGRESSED
 from traceops.version import __version__
@@ -94,7 +94,7 @@ def render_junit(comparison: Comparison) -> str:
         "time": "0",
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
-    # when head was captured, as the schema of JUnit files has it: ISO 8601 without a zone, in UTC
+    # JUnit's schema wants the time of head's capture as ISO 8601 without a zone, in UTC.
     known = [c.started_ns for c in comparison.head.captures if c.started_ns is not None]
     if not known or text.started_text(max(known)) == UNKNOWN:
         timestamp = {}

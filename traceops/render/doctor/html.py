@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from traceops.core.documents import json_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
@@ -74,7 +75,6 @@ from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.render.writers.html import write_html
-from traceops.report.write import json_text
 
 # Plotly figure of a checkup: bus bandwidth over message size.
 
@@ -379,7 +379,7 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
-    # what was tried where something failed or was slow; None where nothing else was tried
+    # List what was tried where something failed or was slow; None where nothing else was tried.
     cells: dict[str, Callable[[Attempt], Cell]] = {
         "change": lambda row: _text(row.change),
         "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),

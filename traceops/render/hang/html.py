@@ -39,8 +39,7 @@ from traceops.render.finding_blocks import checks_block, findings_section, not_u
 from traceops.render.hang.tables import MOST_ROWS, WORDS, ranks_table, say, waits_table
 from traceops.render.writers.html import write_html
 from traceops.report import hang_text
-from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
-from traceops.report.hang_text import seen_lines, what_would_decide
+from traceops.report.hang_text import RankGroup, merged_ranks, seen_lines, shown_waits, what_would_decide
 
 MOST_NODES = 14
 _LIKED_NODES = 10  # with more, ranks that are nearly alike share a box

@@ -14,8 +14,15 @@ from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Table, name, table_of
 from traceops.render.writers.csv import csv_text
-from traceops.report.hang_rows import MergedWait, RankGroup, merged_waits, shown_waits
-from traceops.report.hang_text import bytes_text, operation_text, state_text
+from traceops.report.hang_text import (
+    MergedWait,
+    RankGroup,
+    bytes_text,
+    merged_waits,
+    operation_text,
+    shown_waits,
+    state_text,
+)
 from traceops.words.catalogue import texts
 
 WORDS = texts("views", "hang")

@@ -19,8 +19,7 @@ from traceops.render.finding_blocks import finding_block
 from traceops.render.hang.tables import say
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report import hang_text
-from traceops.report.hang_rows import RankGroup, merged_ranks
-from traceops.report.hang_text import seen_left_out, seen_lines, what_would_decide
+from traceops.report.hang_text import RankGroup, merged_ranks, seen_left_out, seen_lines, what_would_decide
 
 _WIDTHS = (40, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16

@@ -16,6 +16,7 @@ from traceops.baseline.entry import UNKNOWN
 from traceops.baseline.history import MOST_COMMITS, SHOWN, KeyHistory, LevelChange, Sample, Trend
 from traceops.baseline.json_types import CaptureJson, CommitJson, HistoryDocument, KeyJson, LevelChangeJson, TrendJson
 from traceops.baseline.store import Problem
+from traceops.core.documents import copied, json_text
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text
 from traceops.render.cells import Cell, Column, Table, table_of, word
@@ -51,7 +52,6 @@ from traceops.render.history.text import (
 from traceops.render.report.figures import Figure, dots, escaped, laid_out, line, upright_line
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
-from traceops.report.write import copied, json_text
 
 # The plotly figure of one metric over the commits of a key.
 
@@ -174,7 +174,7 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
             latest = next((v for v in reversed(trend.values) if v is not None), None) if trend else None
             row = {"key": history.key.text, "captures": len(history.samples), "commits": len(history.commits)}
             row["latest"] = minute_text(history.samples[-1].entry.time_ns)
-            # the latest lasting change of a key's step time, or why there is none
+            # Show the latest lasting change of a key's step time, or why there is none.
             if trend is not None and trend.changes:
                 last = trend.changes[-1]
                 last_change = say("changed", change=step_text(trend, last), commit=last.since.label)
@@ -277,7 +277,7 @@ def write_history(
 ) -> list[Path]:
     """Write the three files into `folder`, each whole or not at all; the page comes first. Raises InputError where the
     folder cannot be written to."""
-    # what history.json holds, see docs/formats.md
+    # docs/formats.md describes history.json.
     contents: dict[str, str | bytes] = {
         "history.html": render_history_html(histories, problems, store, plotlyjs=plotlyjs),
         "history.json": json_text(

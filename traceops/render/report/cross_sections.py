@@ -237,7 +237,7 @@ def pipeline_sentence(pipeline: PipelineRow, words: StepWords) -> str:
 
 def path_sentence(report: Report) -> str:
     """'90 % of the path runs through rank 2's computation, 7 % through transfer.'; empty without a path."""
-    # ms of the path by bucket ('transfer' among them) and rank, and all of it
+    # Sum the path by bucket ('transfer' among them) and rank, and as a whole, in ms.
     spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     total = 0.0
     for row in report.tables.critical_path:

@@ -70,7 +70,7 @@ def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
     if not (figures := _figures(fabric, device)):
         return []
     by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
-    # what the colours of a machine's figure say, and where its bandwidths are from; by: '' without any
+    # Explain the colours of a machine's figure and the source of its bandwidths; by: '' without any.
     blocks: list[Block] = [Heading("Machine"), soft(say("fabric", "colours", by=by))]
     blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
     more = len(alike_machines(fabric.machines)) - _MOST_FIGURES

@@ -40,7 +40,7 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
     if rows.steps:
         blocks.append(Chart("memory-steps", say("run", "steps_chart"), steps_figure(rows.steps)))
     if rows.over_time is not None:
-        # each line of the program upon those before it, so that the uppermost is all that was held
+        # Stack each line of the program upon those before it, so that the uppermost is all that was held.
         traces = []
         sums = [0.0] * len(rows.over_time.moments)
         for number, place in enumerate(rows.over_time.lines):

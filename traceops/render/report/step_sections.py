@@ -71,7 +71,7 @@ def steps(report: Report, shown: Sequence[int]) -> Section | None:
     if len({row.step for row in report.steps if row.step is not None}) < 2 or not report.ranks:
         return None
     chart = Chart("steps", say("steps", "chart"), figures.steps_figure(report, list(shown)))
-    # how long each step took over all ranks, and on which rank longest
+    # Show how long each step took over all ranks, and on which rank longest.
     by_step: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for row in report.steps:
         if row.step is not None:
@@ -144,7 +144,7 @@ def hta(report: Report, shown: Sequence[int]) -> Section:
 
 def _own_breakdown(report: Report) -> list[int]:
     """Ranks whose idle, compute and overlap are not HTA's."""
-    return [row.rank for row in report.ranks if row.breakdown_source == "traceops"]
+    return [row.rank for row in report.ranks if row.breakdown_note]
 
 
 # Tables about ranks and steps.

@@ -109,10 +109,11 @@ def _details(report: Report) -> list[Block]:
 
 def hta_sentence(found: HtaAgreement) -> str:
     """One line that says whether HTA's own code gives the same tables."""
+    by = f" ({found.by})" if found.by else ""
     return say_first(
-        "terminal", "hta", own=f"HTA's own code ({found.by})" if found.by else "HTA's own code",
-        none=not found.values, same=not found.differing, values=f"{found.values:,}", ranks=found.ranks,
-        differing=f"{found.differing:,}", tables=", ".join(found.tables),
+        "terminal", "hta", own=f"HTA's own code{by}", by=by, none=not found.values, same=not found.differing,
+        values=f"{found.values:,}", ranks=found.ranks, differing=f"{found.differing:,}",
+        tables=", ".join(found.tables), first=found.first,
     )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def _heading(report: Report) -> str:
     parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
-        # how long the recording is, where the window without marked steps is only a part of it
+        # Show how long the recording is where the window without marked steps is only a part of it.
         facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), None)
         parts.append(
             say_first("terminal", "window", ms=f"{step.typical:.2f}", recorded=facts.get("recorded") if facts else None)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from msgspec import structs
 
 from traceops.core.claims import phrases
+from traceops.core.documents import json_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import SEVERITIES, Severity
 from traceops.core.units import UNKNOWN, number_text
@@ -24,7 +25,6 @@ from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import prose
 from traceops.render.writers.markdown import table as lines_of
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.report.write import json_text
 from traceops.runs.row import RunRow, RunsDocument
 from traceops.words.catalogue import texts
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from traceops.core.claims import phrases
+from traceops.core.documents import json_text
 from traceops.core.units import fixed_text, number_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import ROLES
@@ -21,7 +22,6 @@ from traceops.render.writers.csv import struct_csv
 from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import prose
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.report.write import json_text
 from traceops.runs.scale import LostPart, PredictionRow, ScaleDocument, SizeRow
 from traceops.words.catalogue import texts
 

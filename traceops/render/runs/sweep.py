@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from msgspec import structs
 
 from traceops.core.claims import phrases
+from traceops.core.documents import json_text
 from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.render.cells import Cell, Column, Table
@@ -18,7 +19,6 @@ from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import prose
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.report.write import json_text
 from traceops.runs.row import RunRow
 from traceops.runs.sweep import PointRow, SweepDocument
 from traceops.words.catalogue import texts

@@ -267,7 +267,7 @@ class _Plan:
         return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
 
     def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
-        # a GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark
+        # Label a GPU with its model where they differ, its PCIe link, missing NVLinks and fault; each has its mark.
         fault = self._shape.faults.get(gpu.label, "")
         gpus = self._machine.gpus
         lines = [(gpu.label, "who")]
@@ -297,7 +297,7 @@ class _Plan:
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                # what hovering over a GPU shows
+                # Hovering over a GPU shows this.
                 about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
                 gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
                 about.append(say("gpu_links", links=gpu.nvlinks or None, gbs=gbs))

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket, BytecodeCache, bc_magic
 from msgspec.structs import replace
 
+from traceops.core.documents import json_bytes
 from traceops.core.errors import InputError
 from traceops.core.files import write_whole
 from traceops.core.installation import bundled
@@ -28,7 +29,6 @@ from traceops.render.cells import number
 from traceops.render.document import AlignedSteps, Checks, Document, FindingBlock, TableBlock
 from traceops.render.svg.figure import plot_of
 from traceops.render.svg.marks import lanes_plot
-from traceops.report.write import json_bytes
 from traceops.version import __version__
 
 CDN = "https://cdn.plot.ly"

@@ -134,7 +134,7 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
         return severity, Sockets(case="beside_faster", faster=tuple(map(nic_name, seen.fast[:4])))
     if seen.asked_for and not seen.nothing_faster:
         return severity, Sockets(case="between_hosts")
-    # information, however slow: nothing better is known of, and TO-C001 shows what it costs
+    # This is information, however slow: nothing better is known, and TO-C001 shows what it costs.
     if seen.nothing_faster:
         return "info", Sockets(case="nothing_faster", remark="by_topology")
     return "info", Sockets(case="between_hosts", remark="unknown")

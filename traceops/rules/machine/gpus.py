@@ -153,7 +153,7 @@ def judge_gpus(smi: Smi, host: str) -> tuple[Look, ...]:
     modes = _modes(smi.gpus, host)
     watched = all(look.rule != ECC_OFF.id for look in modes)
     memory = memory_looks(smi.gpus, host, watched=watched)
-    # what makes GPUs slower than they could be, or is about to; one Look where nothing lowers their clocks
+    # List what slows GPUs down or is about to; a single Look where nothing lowers their clocks.
     some = partial(some_gpus, smi.gpus, host=host, about="gpu_speed")
     clocks = _clocks([gpu for gpu in smi.gpus if _slowed(gpu)])
     lowered = [*some(_slowed, key="slowed", clocks=clocks), *some(_capped, key="capped")]

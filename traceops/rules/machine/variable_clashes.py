@@ -198,7 +198,7 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     if "CUDA_VISIBLE_DEVICES" in set_:
         looks += _visible(set_["CUDA_VISIBLE_DEVICES"], context, host)
     looks += _network(set_, context, host)
-    # a distance for P2P beside a switch that turns it off
+    # Find a distance for P2P beside a switch that turns P2P off.
     value = set_.get("NCCL_P2P_LEVEL", "").strip()
     if value not in ("", "LOC", "0") and as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1:
         looks.append(setting(host, "contradictions", "level_unread", "NCCL_P2P_LEVEL", value))

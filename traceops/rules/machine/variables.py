@@ -122,7 +122,7 @@ def _wrong_value(variable: Variable, value: str, context: HostContext, host: str
         on = variable.values == SWITCH and value.strip().casefold() in _MEANS_ON
         return look("no_number", allowed=allowed, right=1 if on else None)
     near = difflib.get_close_matches(value.upper(), variable.values or (), 1, 0.6)
-    # torch refuses to start at such a value, NCCL goes on as if nothing were set
+    # torch refuses to start with such a value, NCCL ignores it.
     level = "error" if name.startswith("TORCH_") else None
     return look("not_allowed", level=level, allowed=allowed, right=near[0] if near else None)
 

@@ -16,7 +16,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "simple_ddp_ga": ("traceops.train.strategies.simple_ddp", "SimpleDDPGradAccum"),
     "simple_ddp_hook": ("traceops.train.strategies.simple_ddp", "SimpleDDPHook"),
     "simple_ddp_async": ("traceops.train.strategies.simple_ddp", "SimpleDDPAsync"),
-    "bucket_ddp_async": ("traceops.train.strategies.bucket_ddp_async", "BucketDDPAsync"),
+    "bucket_ddp_async": ("traceops.train.strategies.simple_ddp", "BucketDDPAsync"),
     "pytorch_ddp": ("traceops.train.strategies.pytorch_ddp", "PytorchDDP"),
     "zero1": ("traceops.train.strategies.zero", "Zero1"),
     "zero2": ("traceops.train.strategies.zero", "Zero2"),

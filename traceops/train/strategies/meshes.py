@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from traceops.train.config import STAGES_PER_RANK, blocks_of_stages
 from traceops.train.model import GPT, loss_or_logits
 from traceops.train.strategies.base import Strategy, blocks_of
-from traceops.train.strategies.bucket_ddp_async import make_buckets
+from traceops.train.strategies.simple_ddp import make_buckets
 
 
 class MeshStrategy(Strategy):

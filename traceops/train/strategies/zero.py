@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from traceops.train.strategies.base import COMPUTE_DTYPE, Strategy, blocks_of, shared_between_blocks
-from traceops.train.strategies.bucket_ddp_async import LaunchInOrder, make_buckets
+from traceops.train.strategies.simple_ddp import LaunchInOrder, make_buckets
 
 # torch 2.13 renamed them and warns at every call of the old names.
 all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
