@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -106,7 +107,7 @@ _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only
 _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
 
 
-class Straggler(Struct, frozen=True):
+class Straggler(Struct, frozen=True, dict=True):
     """A rank that others wait for. Times in ns. `saved` is what each step gains if this rank runs as its peers do and
     the other stragglers are cured already. `alone` is what it gains if only this rank is cured. `chance` is the
     probability that ranks whose steps were dealt at random would show one as late; steps that are long for another
@@ -120,8 +121,14 @@ class Straggler(Struct, frozen=True):
     saved: Steps
     alone: Steps
     late_steps: tuple[int, ...]
-    chance: float
+    own: Steps
+    others: NDArray[np.float64]
     apart: bool
+
+    @cached_property
+    def chance(self) -> float:
+        """As `chance` has it of its own time and its peers', asked of few: it deals thousands of times."""
+        return chance(self.own, self.others)
 
 
 class Stragglers(Struct, frozen=True):
@@ -284,7 +291,8 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
         saved=paced,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
-        chance=chance(own[replays.typical], others[:, replays.typical] if len(others) else others),
+        own=own[replays.typical],
+        others=others[:, replays.typical] if len(others) else others,
         apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
     )
 

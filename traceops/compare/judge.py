@@ -159,10 +159,15 @@ def launch_noise_pct(sides: Sequence[tuple[Sequence[Float], float]], device: str
     return 100 * math.sqrt(float(np.mean(np.square(np.maximum(drifts, least))))) / steps[0]
 
 
+def steps_needed(device: str) -> int:
+    """How many timed steps each of two captures needs."""
+    return _MANY_STEPS if device == "cpu" else MIN_STEPS
+
+
 def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConfig) -> float | None:
     """The smallest change that this capture and one more would show; None where two do not suffice."""
     noise_pct = launch_noise_pct([([steps], waited)], device)
-    if noise_pct is None or len(steps) < MIN_STEPS:
+    if noise_pct is None or len(steps) < steps_needed(device):
         return None
     step = float(np.median(steps))
     alike = estimate([steps], [steps], np.median, noise_pct / 100 * step)

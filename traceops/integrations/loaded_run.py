@@ -261,6 +261,12 @@ class LoadedRun:
     def _repr_html_(self) -> str:
         return write_fragment(self._described())
 
+    def __getattr__(self, name: str) -> Any:
+        """What there is not, with what was meant: a method of HTA's is one of `hta`."""
+        if name.startswith("get_"):
+            raise AttributeError(f"a run has no {name}; HTA's methods are those of run.hta: did you mean hta.{name}?")
+        raise AttributeError(f"a run has no {name}{meant(name, dir(self))}")
+
     def __dir__(self) -> list[str]:
         return [name for name in vars(type(self)) if not name.startswith("_")]
 
@@ -274,6 +280,9 @@ class Findings(tuple[Finding, ...]):
     """Findings in order, worst first."""
 
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"findings have no {name}{meant(name, ('frame', 'count', 'index'))}")
 
     def frame(self) -> pd.DataFrame:
         """A row per finding."""
