@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from traceops.core.arrays import median, nanmedian
+from traceops.core.arrays import begins_far, median, nanmedian
 from traceops.core.rank_files import EVENT, RECORDED, SPAN
 from traceops.measure.host_places import CodePlace, FunctionTime, LoaderWork
 
@@ -93,6 +93,16 @@ class WholeRun(Struct, frozen=True):
     def mean_ms(self) -> float:
         """The mean of all timed steps but those at the start, ms, typical or not."""
         return float(self.step_ms[self.timed & ~np.isin(self.numbers, self.start)].mean())
+
+    @property
+    def steady_ms(self) -> float:
+        """The mean of these, ms, without the first fifth: a queue that filled before serves it. Of whole rounds, where
+        long steps come again."""
+        steps = self.step_ms[self.timed & ~np.isin(self.numbers, self.start)]
+        steps = steps[len(steps) // 5 :]
+        begins = begins_far(steps)
+        whole_rounds = len(begins) > 3 and 2 * (begins[-1] - begins[0]) > len(steps)
+        return float((steps[begins[0] : begins[-1]] if whole_rounds else steps).mean())
 
     @property
     def step_ms(self) -> Floats:

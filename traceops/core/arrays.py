@@ -392,3 +392,25 @@ def _together(bars: Bars, groups: Int) -> Bars:
         np.add.reduceat(bars.count, first),
         np.add.reduceat(bars.busy, first),
     )
+
+
+def far_from_median(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions of steps further than 5 robust standard deviations, and than a tenth, above the median."""
+    if len(series) < 4:
+        return np.empty(0, dtype=np.intp)
+    middle = median(series)
+    spread = 1.4826 * median(np.abs(series - middle))
+    return np.flatnonzero(series > middle + max(5.0 * spread, 0.1 * middle))
+
+
+def begins_far(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions where far steps begin, of several in a row the first; those only that cost about as much as the steps
+    in which half of the time of all far ones goes."""
+    if not len(far := far_from_median(series)):
+        return far
+    costs = series[far] - median(series)
+    most_first = np.sort(costs)[::-1]
+    usual = most_first[np.searchsorted(most_first.cumsum(), most_first.sum() / 2)]
+    far = far[costs >= usual / 2]
+    begins: NDArray[np.intp] = far[np.diff(far, prepend=-2) > 1]
+    return begins
