@@ -516,12 +516,10 @@ _NAMES = tuple(name for name in HtaTables.__struct_fields__ if name != "failed")
 
 
 class HtaAgreement(Struct, frozen=True):
-    """How many values of HTA's tables were compared, and how many differ by more than rounding.
-
-    `by` is HTA as installed ('HolisticTraceAnalysis 0.5.0'), `ranks` those with a table to compare, `tables` those of
-    HtaTables in which values differ. A table that HTA's code fails at is not compared. Where a table has other rows,
-    values are compared as they stand under each other.
-    """
+    """How many values of HTA's tables were compared, and how many differ by more than rounding. `by` is HTA as
+    installed ('HolisticTraceAnalysis 0.5.0'), `ranks` those with a table to compare, `tables` those of HtaTables in
+    which values differ. A table that HTA's code fails at is not compared. Where a table has other rows, values are
+    compared as they stand under each other."""
 
     by: str
     ranks: int = 0
