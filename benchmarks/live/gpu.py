@@ -22,8 +22,8 @@ from traceops.live.machines import Gpm, RasLook, ask
 
 # With the seconds that each trains: what shows by what is missing alone takes longer.
 JOBS = (
-    ("power", 21), ("none", 20), ("stranger", 20), ("recompile", 26), ("load", 31), ("loader", 18), ("longer", 26),
-    ("checkpoint", 18), ("leak", 21), ("none", 20), ("host", 18),
+    ("power", 21), ("none", 20), ("stranger", 20), ("load", 31), ("leak", 21), ("host", 18), ("loader", 18),
+    ("longer", 26), ("checkpoint", 18), ("recompile", 26), ("none", 20),
 )  # fmt: skip
 _FAULT_S = (8.0, 11.0)
 _START_S, _BETWEEN_S = 12.0, 9.0  # until the first job trains, and between two
@@ -102,13 +102,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=49)
     parser.add_argument("--only", default="", help="of the faults, with commas")
+    parser.add_argument("--times", type=int, default=1, help="how often each, if the budget allows it")
     parser.add_argument("--budget", type=float, default=320.0, help="seconds in all; what does not fit is left out")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     random, began, ranks = Random(args.seed), time.monotonic(), ranks_here()
     on_gpu = Path("/dev/nvidia0").exists()
     chosen = tuple(job for job in JOBS if not args.only or job[0] in args.only.split(","))
-    drawn = [(*job, random.randrange(ranks), random.uniform(*_FAULT_S)) for job in fitting(chosen, args.budget)]
+    drawn = [
+        (*job, random.randrange(ranks), random.uniform(*_FAULT_S)) for job in fitting(args.times * chosen, args.budget)
+    ]
     jobs, drawing = iter(enumerate(drawn)), threading.Lock()
     outcomes: list[Outcome] = []
     counters = _Counters()

@@ -67,15 +67,15 @@ def scene_of(seed: int, seconds: int) -> Scene:
     return Scene(parts, ranks, seconds, noise, resident=resident, seed=seed)
 
 
-def pages_of(seed: int, seconds: int) -> tuple[int, list[str], float]:
-    """What is found in one job: its ranks, pages, and MB that this process grew by since a tenth of it."""
+def pages_of(seed: int, seconds: int) -> tuple[int, list[str], float, float]:
+    """What is found in one job: its ranks, pages, and MB that this process grew by since a tenth of it, and a half."""
     scene = scene_of(seed, seconds)
     folder = Path(tempfile.mkdtemp(prefix="live"))
     sizes: list[int] = []
     resident = scene.resident
 
     def watched(rank: int, second: float) -> int:
-        if rank == 0 and second in (seconds // 10, seconds - 1):
+        if rank == 0 and second in (seconds // 10, seconds // 2, seconds - 1):
             gc.collect()
             sizes.append(_own_bytes())
         return resident(rank, second)
@@ -85,7 +85,7 @@ def pages_of(seed: int, seconds: int) -> tuple[int, list[str], float]:
     finally:
         shutil.rmtree(folder)
     pages = [f"{(one.seen_ns - START_NS) / 1e9:.0f} s: {one.claim.headline()}" for one in found if one.page]
-    return scene.ranks, pages, (sizes[-1] - sizes[0]) / 1e6
+    return scene.ranks, pages, (sizes[-1] - sizes[0]) / 1e6, (sizes[-1] - sizes[1]) / 1e6
 
 
 def _own_bytes() -> int:
@@ -152,10 +152,13 @@ def main() -> None:
     seeds = range(args.first, args.first + args.jobs)
     done, ranks, pages = 0, 0, 0
     with ProcessPoolExecutor(args.processes) as pool:
-        for seed, (of_job, found, grown) in zip(seeds, pool.map(pages_of, seeds, [seconds] * args.jobs), strict=True):
+        for seed, (of_job, found, grown, late) in zip(
+            seeds, pool.map(pages_of, seeds, [seconds] * args.jobs), strict=True
+        ):
             done, ranks, pages = done + 1, ranks + of_job, pages + len(found)
             if found or args.jobs == 1:
-                print(f"{seed} {HEALTHY[seed % len(HEALTHY)]}: grew {grown:.1f} MB; {found}", flush=True)
+                grew = f"grew {grown:.1f} MB, {late:.1f} in the later half"
+                print(f"{seed} {HEALTHY[seed % len(HEALTHY)]}: {grew}; {found}", flush=True)
             if done % 10 == 0 or done == args.jobs:
                 print(
                     f"{done * args.hours:.0f} job hours, {ranks * args.hours:.0f} rank hours: {pages} pages", flush=True

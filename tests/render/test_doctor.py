@@ -122,7 +122,7 @@ def test_the_schema_is_valid_shares_with_the_reports_and_refuses_what_is_wrong()
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     shared = json.loads(schema_path("report").read_text())
     both = SCHEMA["$defs"].keys() & shared["$defs"].keys()
-    assert {"Finding", "Check", "Tool", "Measured", "NcclJson", "ReferenceJson"} <= both
+    assert {"Finding", "Check", "Tool", "Measured", "NcclJson", "Reference"} <= both
     assert all(SCHEMA["$defs"][name] == shared["$defs"][name] for name in both)
     for key in ("findings", "checks", "tool"):
         assert SCHEMA["properties"][key] == shared["properties"][key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -106,15 +107,12 @@ _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only
 _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
 
 
-class Straggler(Struct, frozen=True):
-    """A rank that others wait for. Times in ns.
-
-    `saved` is what each step gains if this rank runs as its peers do and the other stragglers are cured already.
-    `alone` is what it gains if only this rank is cured. `chance` is the probability that ranks whose steps were
-    dealt at random would show one as late; steps that are long for another reason are no part of
-    that. `caused` is by CAUSES, a step. `apart` says whether its own time in its late steps lies beyond what
-    its peers differ by among themselves.
-    """
+class Straggler(Struct, frozen=True, dict=True):
+    """A rank that others wait for. Times in ns. `saved` is what each step gains if this rank runs as its peers do and
+    the other stragglers are cured already. `alone` is what it gains if only this rank is cured. `chance` is the
+    probability that ranks whose steps were dealt at random would show one as late; steps that are long for another
+    reason are no part of that. `caused` is by CAUSES, a step. `apart` says whether its own time in its late steps lies
+    beyond what its peers differ by among themselves."""
 
     rank: int
     share: float
@@ -123,18 +121,22 @@ class Straggler(Struct, frozen=True):
     saved: Steps
     alone: Steps
     late_steps: tuple[int, ...]
-    chance: float
+    own: Steps
+    others: NDArray[np.float64]
     apart: bool
+
+    @cached_property
+    def chance(self) -> float:
+        """As `chance` has it of its own time and its peers', asked of few: it deals thousands of times."""
+        return chance(self.own, self.others)
 
 
 class Stragglers(Struct, frozen=True):
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
-
     `joint_ns` are the step times with all of `found` cured, `fed_ns` those without loading too. `host_share` is the
-    part of `joint_ns`, in typical steps, that would go if no host were ever late: where hosts bound the job anyway,
-    one of them is always the slowest. `alone` is the rank that caused most of the waiting if no other runs its
-    program, so that nothing can be compared.
-    """
+    part of `joint_ns`, in typical steps, that would go if no host were ever late: where hosts bound the job anyway, one
+    of them is always the slowest. `alone` is the rank that caused most of the waiting if no other runs its program, so
+    that nothing can be compared."""
 
     found: tuple[Straggler, ...]
     leader: Straggler | None
@@ -289,7 +291,8 @@ def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[
         saved=paced,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
-        chance=chance(own[replays.typical], others[:, replays.typical] if len(others) else others),
+        own=own[replays.typical],
+        others=others[:, replays.typical] if len(others) else others,
         apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
     )
 
@@ -360,12 +363,10 @@ def _shares_of_work(
 
 def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float:
     """Time of all ranks' work at the best pace of any of them, over what it takes; 1 where the kernels do not tell.
-
     Kernels whose grid follows the work (elementwise ones) tell each rank's share of it. Those of matrices, whose grid
     is as large as the device, run more or less efficiently by their sizes: time over share is a rank's pace. Only where
     nearly all computation follows the work, as with batches of other sizes. `slowed_us` is what each rank's kernels
-    took a step only because communication beside them waited.
-    """
+    took a step only because communication beside them waited."""
     steps = [max(len(summary.step_numbers), 1) for summary in ranks]
     known = [{k.name: k for k in summary.kernels if k.kind == "compute" and k.count} for summary in ranks]
     if len(ranks) < 2 or not all(known):

@@ -12,19 +12,10 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from traceops.core import units
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who, who_first
 from traceops.core.text import short_name
-from traceops.core.units import (
-    count_text,
-    gib_text,
-    mean_count_text,
-    ms_text,
-    percent_text,
-    rate_text,
-    size_range_text,
-    size_text,
-)
 from traceops.core.words import ROLES, STEP, WINDOW
 from traceops.words.catalogue import sections
 
@@ -212,20 +203,20 @@ _JOINED = ("", ",", ";", ".", ":")  # how a part begins that follows without a b
 _SPECS: Mapping[str, Callable[[Any], str]] = {
     "": str,
     "if": lambda value: "",
-    "ms": lambda value: f"{ms_text(value)} ms",
-    "pct": percent_text,
+    "ms": lambda value: f"{units.ms_text(value)} ms",
+    "pct": units.percent_text,
     "times": lambda value: f"{value:.2f}",
     "0": lambda value: f"{value:.0f}",
     "1": lambda value: f"{value:.1f}",
     "cap": lambda value: f"{value[:1].upper()}{value[1:]}",
     "digits": lambda value: f"{value:.3g}",
     "g": lambda value: f"{value:g}",
-    "gbs": lambda value: f"{rate_text(value)} GB/s",
-    "size": size_text,
-    "sizes": lambda value: size_range_text(*value),
-    "gib": gib_text,
-    "count": count_text,
-    "mean": mean_count_text,
+    "gbs": lambda value: f"{units.rate_text(value)} GB/s",
+    "size": units.size_text,
+    "sizes": lambda value: units.size_range_text(*value),
+    "gib": units.gib_text,
+    "count": units.count_text,
+    "mean": units.mean_count_text,
     "whole": lambda value: f"{value:,.0f}",
     "ranks": lambda value: who(value, 4),
     "Ranks": lambda value: who_first(value, 4),
@@ -238,7 +229,7 @@ _SPECS: Mapping[str, Callable[[Any], str]] = {
     "list": lambda value: ", ".join(map(str, value)),
     "semicolons": lambda value: "; ".join(map(str, value)),
     "and": lambda value: " and ".join(filter(None, (", ".join(map(str, value[:-1])), str(value[-1])))),
-    "roles": lambda value: ", ".join(f"{ROLES[role]} {ms_text(ms)} ms" for role, ms in value.items()),
+    "roles": lambda value: ", ".join(f"{ROLES[role]} {units.ms_text(ms)} ms" for role, ms in value.items()),
 }
 _STEP: Mapping[str, Callable[[bool], str]] = {
     "per": lambda window: "in the window" if window else "per step",

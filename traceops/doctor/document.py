@@ -17,7 +17,7 @@ from traceops.core.files import NotRegularError, TooLargeError, read_regular
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import Verdict
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
-from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson, ReferenceJson
+from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson
 from traceops.fabric.measured import InspectorSpeed
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import MOST_ROWS, benchmark_json, machine_json, nccl_json, reference_json
@@ -54,7 +54,7 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     fallback: Annotated[int, Meta(ge=1)] | None
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
-    references: tuple[ReferenceJson, ...] = ()
+    references: tuple[Reference, ...] = ()
     nccl: NcclJson | None = None
     benchmarks: tuple[BenchmarkJson, ...] = ()
     inspector: tuple[InspectorSpeed, ...] = ()
@@ -153,7 +153,7 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
         remedies=tuple(map(_remedy, found.remedies)),
         settings=None if found.settings is None else _remedy(found.settings),
         fallback=found.fallback,
-        references=tuple(Reference(**msgspec.structs.asdict(one)) for one in found.references),
+        references=found.references,
         problems=tuple((one.file, one.problem) for one in found.problems),
     )
 

@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from traceops.core.documents import FileProblem
 from traceops.fabric.measured import BenchmarkSize, InspectorSpeed
-from traceops.fabric.model import Measured, Nic, PathKind, Pcie, Quote
-from traceops.fabric.nccl import GraphBandwidth, TunerChoice
+from traceops.fabric.model import Nic, PathKind, Pcie, Quote, Reference
+from traceops.fabric.nccl import GraphBandwidth, NcclSetting, TunerChoice
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -53,18 +53,6 @@ class MachineOfRunJson(MachineJson, frozen=True, kw_only=True):
     """One make of machine of a run: the first host of it, and the others."""
 
     alike: tuple[str, ...] = ()
-
-
-class ReferenceJson(msgspec.Struct, frozen=True, kw_only=True):
-    """Bandwidths that a machine gave at its best."""
-
-    host: str
-    gpu: str | None
-    topology: str
-    measured_at: float
-    measured: tuple[Measured, ...]
-    settings: dict[str, str]
-    source: str | None = None
 
 
 class ChannelsJson(msgspec.Struct, frozen=True):
@@ -119,14 +107,6 @@ class NetworkJson(msgspec.Struct, frozen=True, kw_only=True):
     quote: Quote
 
 
-class NcclSettingJson(msgspec.Struct, frozen=True):
-    """A variable that NCCL says was set."""
-
-    name: str
-    value: str
-    quote: Quote
-
-
 class NcclJson(msgspec.Struct, frozen=True, kw_only=True):
     """What NCCL's log says."""
 
@@ -137,7 +117,7 @@ class NcclJson(msgspec.Struct, frozen=True, kw_only=True):
     communicators_left_out: Count
     connections: tuple[ConnectionJson, ...]
     networks: tuple[NetworkJson, ...]
-    settings: tuple[NcclSettingJson, ...]
+    settings: tuple[NcclSetting, ...]
     plugin_failures: tuple[Quote, ...]
     tuners: tuple[str, ...] = ()
     choices: tuple[TunerChoice, ...]
@@ -163,7 +143,7 @@ class FabricJson(msgspec.Struct, frozen=True, kw_only=True):
     machines_left_out: Count
     nccl: NcclJson | None
     graphs: tuple[GraphBandwidth, ...] = ()
-    references: tuple[ReferenceJson, ...]
+    references: tuple[Reference, ...]
     benchmarks: tuple[BenchmarkJson, ...] = ()
     inspector: tuple[InspectorSpeed, ...] = ()
     problems: tuple[FileProblem, ...]

@@ -142,7 +142,7 @@ class Measured(Struct, frozen=True):
 
 class Reference(Struct, frozen=True):
     """Bandwidths that a machine gave when it was measured at its best, for the runs made on it later. gpu: name of its
-    GPUs, None for the CPU. topology: fingerprint of GPUs and paths, so that a changed machine is not held to it.
+    GPUs, null for the CPU. topology: fingerprint of GPUs and paths, so that a changed machine is not held to it.
     measured_at: seconds since the Unix epoch. settings: variables that were set."""
 
     host: str

@@ -127,10 +127,9 @@ def machine_json(machine: Machine) -> json_types.MachineJson:
     )
 
 
-def reference_json(reference: Reference) -> json_types.ReferenceJson:
-    """Bandwidths that a machine gave at its best."""
-    kept = replace(reference, measured=reference.measured[:_MOST_MEASURED])
-    return convert(kept, json_types.ReferenceJson, from_attributes=True)
+def reference_json(reference: Reference) -> Reference:
+    """Bandwidths that a machine gave at its best, as many as the document takes."""
+    return replace(reference, measured=reference.measured[:_MOST_MEASURED])
 
 
 def nccl_json(log: NcclLog) -> json_types.NcclJson:
@@ -143,10 +142,7 @@ def nccl_json(log: NcclLog) -> json_types.NcclJson:
         communicators_left_out=max(len(log.communicators) - MOST_ROWS, 0),
         connections=tuple(alike_connections(log.communicators)),
         networks=_networks(log.networks)[:MOST_ROWS],
-        settings=tuple(
-            json_types.NcclSettingJson(one.name, one.value, one.quote)
-            for one in _once(log.settings, lambda one: (one.name, one.value))
-        ),
+        settings=_once(log.settings, lambda one: (one.name, one.value)),
         plugin_failures=_quotes(log.plugin_failures),
         tuners=log.tuners,
         choices=log.choices[:MOST_ROWS],

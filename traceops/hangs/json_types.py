@@ -22,8 +22,9 @@ class RootEvidence(msgspec.Struct, frozen=True):
     value: str
 
 
-class CarriedJson(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operation carries, as the ranks told, or as its size suggests."""
+class Carried(msgspec.Struct, frozen=True):
+    """What an operation carries: gradients or parameters, as the ranks recorded, or what its size makes likely. shape:
+    rows of a vocabulary of `model`."""
 
     what: Literal["gradients", "parameters", "likely"]
     elements: int
@@ -51,7 +52,7 @@ class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None
     doing: str | None
     evidence: tuple[RootEvidence, ...]
-    carries: CarriedJson | None = None
+    carries: Carried | None = None
 
 
 class SeenLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from traceops.core.claims import phrases
 from traceops.core.findings import Confidence, Finding
 from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence
-from traceops.hangs.json_types import RankStatus
+from traceops.hangs.json_types import Carried, RankStatus
 
 # not_called: the other has not called what the rank is in; not_recorded: it has not, as far as its record tells;
 # earlier: it has, and is still in an earlier operation; batch: it has, in one batch with others that do not end;
@@ -31,20 +31,6 @@ class Wait(Struct, frozen=True):
     group: str | None = None
     op: str | None = None
     sequence: int | None = None
-
-
-class Carried(Struct, frozen=True):
-    """What a collective carries: `what` 'gradients' or 'parameters' of `count` parameters, the first of them `names`.
-    elements: of one rank's input. alike: other buckets of the same size, which it may be as well. what 'likely': no
-    rank says; shape is what the size suggests, rows of a vocabulary of `model`."""
-
-    what: Literal["gradients", "parameters", "likely"]
-    elements: int
-    names: tuple[str, ...] = ()
-    count: int = 0
-    alike: int = 0
-    shape: tuple[int, int] | None = None
-    model: str | None = None
 
 
 _OF_ROOT = ("ranks", "waiting", "group", "op", "sequence", "where", "doing")  # its fields that words show

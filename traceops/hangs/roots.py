@@ -15,7 +15,8 @@ from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs import words
 from traceops.hangs.evidence import HangEvidence, Operation, Shards, Trained
-from traceops.hangs.model import Carried, Root, RootFacts, RootKind
+from traceops.hangs.json_types import Carried
+from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import (
     Call,
     ProcessGroup,

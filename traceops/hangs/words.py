@@ -16,7 +16,8 @@ from traceops.core.units import gib_text
 from traceops.hangs.crash_kinds import DID
 from traceops.hangs.crashes import QUOTED, Crash, MemoryMessage, find_crashes, ib_status_text, what_is_not_finite
 from traceops.hangs.evidence import LogEvent, LoggedProgress, Since
-from traceops.hangs.model import Carried, Wait
+from traceops.hangs.json_types import Carried
+from traceops.hangs.model import Wait
 from traceops.hangs.positions import Call, code_place, describe, shape_text
 from traceops.hangs.stack_activity import CodeLine, StackActivity
 from traceops.words.catalogue import texts

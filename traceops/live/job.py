@@ -34,6 +34,7 @@ from traceops.live.measures import (
     Change,
     Goodput,
     RankState,
+    at_peaks,
     held_at_peaks,
     seen_ms,
     steady_growth,
@@ -427,7 +428,8 @@ class Job:
         state.weighed = pulse.number
         pulses = [one for one in state.latest(KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * FIRST]
         for where, limit in (("gpu", pulse.total), ("host", float(getattr(self._sources, "host_bytes", 64 << 30)))):
-            sizes = [(one.time_ns / 1e9, one.held if where == "gpu" else one.resident) for one in pulses]
+            held = at_peaks([one.held for one in pulses]) if where == "gpu" else [one.resident for one in pulses]
+            sizes = [(one.time_ns / 1e9, size) for one, size in zip(pulses, held, strict=True)]
             if (grows := steady_growth(sizes)) is None:
                 continue
             per_minute, horizon = grows

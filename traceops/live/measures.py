@@ -36,6 +36,7 @@ _GROWS_AFTER_S, _SETTLES = 40.0, 0.85
 _GROWS_S = {24.0: 60.0, 90.0: 120.0, 300.0: 480.0}
 # Growth that began so many seconds ago: by so much in each of them; before it, for so long, by such a part of that.
 _SUDDEN_S, _SUDDEN_BYTES, _FLAT_S, _FLAT_PART = 7, 12 << 20, (4.0, 15.0), 0.25
+_UNTIL_PEAK = 3  # pulses before one, in which some are likely to be near the peak of a step
 _SEGMENTS, _GROWS_PART, _GROWS_BYTES = 8, 0.04, 64 << 20
 
 
@@ -315,6 +316,11 @@ def _steps_in(a: Pulse, b: Pulse) -> range:
 def held_at_peaks(pulses: Sequence[Pulse]) -> float:
     """What tensors held near the peak of steps: pulses come at any moment of a step."""
     return sorted(pulse.held for pulse in pulses)[int(0.9 * len(pulses))] if pulses else 0.0
+
+
+def at_peaks(sizes: Sequence[int]) -> list[int]:
+    """The most of the latest sizes until each one: a pulse comes at any moment of a step, which holds less at most."""
+    return [max(sizes[max(at - _UNTIL_PEAK, 0) : at + 1]) for at in range(len(sizes))]
 
 
 def steady_growth(sizes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:

@@ -19,7 +19,7 @@ from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STE
 _MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long before us wrote comes in pieces
 _MOST_PULSES = 64
 _MOST_BEHIND = 2_000  # steps that a look takes in one by one, where there are many more
-_MOST_SAMPLES = 50_000  # of a rank's host that are kept: hours
+_MOST_SAMPLES = 20_000  # of a rank's host that are kept: hours
 _PIECE = 1 << 18  # bytes of what was seen of a host that are read at once
 _CLOSE_US, _ENOUGH = 60_000, 40  # what a close look stands for at most; so many count without the others
 

@@ -12,15 +12,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.core.words import KINDS_OF_MEMORY
-from traceops.measure.host_rows import (
-    ANNOTATION_CATS,
-    BACKWARD_NAME,
-    OPERATOR_CATS,
-    OPTIMIZER_NAME,
-    HostRows,
-    find_nesting,
-    rows_named,
-)
+from traceops.measure import host_rows
 from traceops.traces.memory_events import MemoryEvents
 from traceops.traces.model import Events
 
@@ -143,15 +135,15 @@ def _inside(spans: Int, when: Int) -> tuple[NDArray[np.bool_], Int]:
 def _spans(events: Events) -> tuple[Int, Int]:
     """When backward ran and when the optimizer's step did: begin and end, ns, rows in order. Backward begins anew where
     the thread that runs the program's operators began another between two of its functions."""
-    rows = rows_named(events, BACKWARD_NAME)
-    rows = rows[events.in_cats(*OPERATOR_CATS)[rows]]
+    rows = host_rows.rows_named(events, host_rows.BACKWARD_NAME)
+    rows = rows[events.in_cats(*host_rows.OPERATOR_CATS)[rows]]
     functions = _merged(events.ts[rows], events.end[rows])
-    own = rows_named(events, OPTIMIZER_NAME)
-    own = own[events.in_cats(*ANNOTATION_CATS)[own]]
+    own = host_rows.rows_named(events, host_rows.OPTIMIZER_NAME)
+    own = own[events.in_cats(*host_rows.ANNOTATION_CATS)[own]]
     optimizer = _merged(events.ts[own], events.end[own])
     if not len(functions):
         return functions, optimizer
-    others = np.flatnonzero(events.in_cats(*OPERATOR_CATS))
+    others = np.flatnonzero(events.in_cats(*host_rows.OPERATOR_CATS))
     at = np.searchsorted(functions[:, 0], events.ts[others], side="right") - 1
     others = others[(at < 0) | (events.ts[others] > functions[at, 1])]
     if len(others):
@@ -176,7 +168,7 @@ def _merged(start: Int, end: Int) -> Int:
 
 
 def _steps(memory: MemoryEvents, events: Events, recorded: Sequence[int] | None) -> list[tuple[int | None, int, int]]:
-    rows, numbers = HostRows(events).steps
+    rows, numbers = host_rows.HostRows(events).steps
     if not len(rows):
         return [(None, int(memory.ts[0]), int(memory.ts[-1]) + 1)]
     return [
@@ -199,7 +191,7 @@ class _Operators:
     """Which operator ran around an event: the innermost of its thread that does more than to allocate."""
 
     def __init__(self, events: Events) -> None:
-        nesting = find_nesting(events, np.flatnonzero(events.in_cats(*OPERATOR_CATS)))
+        nesting = host_rows.find_nesting(events, np.flatnonzero(events.in_cats(*host_rows.OPERATOR_CATS)))
         self._names = events.names
         self._name = events.name[nesting.rows]
         self._begin, self._end = events.ts[nesting.rows], events.end[nesting.rows]

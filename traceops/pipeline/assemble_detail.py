@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
@@ -28,6 +28,7 @@ _LEAST_BARS = 40  # a rank and step
 _MOST_TRANSFERS = 8_000  # likewise together
 _MOST_DRAWN = 9_000  # bars of the steps that a page has room for: 45 to 60 kB
 _MOST_STAGES = 6
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class _Recorded(Struct, frozen=True):
@@ -196,26 +197,26 @@ def _told(collective: Collective) -> _CollectiveFacts:
 def _step(
     run: CrossRank, number: int, ranks: Mapping[int, _Recorded], thinned: _Thinned, moved: _Moved, most_transfers: int
 ) -> DetailStep:
-    placed = []
+    placed: list[tuple[int, Int, Int, Int, list[slice]]] = []  # its edges, its bars, and which are of which lane
     for rank, lanes in thinned.items():
-        fit = run.clocks.fits[rank]
-        corrected = [
-            (row, replace(bars, start=fit.correct(bars.start), end=fit.correct(bars.end))) for row, bars in lanes
-        ]
-        placed.append((rank, ranks[rank].edges(run), corrected))
-    drawn = [(row, bars) for _, _, lanes in placed for row, bars in lanes if len(bars)]
-    zero = min([int(edges[0]) for _, edges, _ in placed] + [int(bars.start[0]) for _, bars in drawn])
-    last = max(
-        [int(edges[1]) for _, edges, _ in placed] + [int(bars.end.max()) for row, bars in drawn if row.of == "stream"]
-    )
+        correct, counts = run.clocks.fits[rank].correct, [len(bars) for _, bars in lanes]
+        start = correct(np.concatenate([_NONE, *(bars.start for _, bars in lanes)]))
+        end = correct(np.concatenate([_NONE, *(bars.end for _, bars in lanes)]))
+        cuts = [slice(over - count, over) for count, over in zip(counts, accumulate(counts), strict=True)]
+        placed.append((rank, ranks[rank].edges(run), start, end, cuts))
+    zero = min(int(times.min()) for _, edges, start, *_ in placed for times in (edges[:1], start) if len(times))
+    lasts = [int(edges[1]) for _, edges, *_ in placed]
     made = []
-    for rank, edges, lanes in placed:
-        own = ranks[rank]
-        share = most_transfers // len(ranks)
-        transfers, unseen = _of_rank(run, own.times, own.place, number, moved[rank], zero, share)
-        shown = tuple(DetailLane(row.of, row.lane, row.level, _since(bars, zero)) for row, bars in lanes)
-        made.append(DetailRank(rank, int(edges[0]) - zero, int(edges[1]) - zero, shown, tuple(transfers), unseen))
-    return DetailStep(None if number < 0 else int(number), last - zero, tuple(made))
+    for rank, edges, start, end, cuts in placed:
+        own, lanes, shown = ranks[rank], thinned[rank], []
+        transfers, unseen = _of_rank(run, own.times, own.place, number, moved[rank], zero, most_transfers // len(ranks))
+        for (row, bars), cut in zip(lanes, cuts, strict=True):
+            lasts += [int(end[cut].max())] if row.of == "stream" and len(bars) else []
+            bars = Bars(start[cut] - zero, end[cut] - zero, bars.name, bars.count, bars.busy)
+            shown.append(DetailLane(row.of, row.lane, row.level, bars))
+        begin, over = edges.tolist()
+        made.append(DetailRank(rank, begin - zero, over - zero, tuple(shown), tuple(transfers), unseen))
+    return DetailStep(None if number < 0 else int(number), max(lasts) - zero, tuple(made))
 
 
 def _of_rank(
@@ -278,7 +279,3 @@ def _unmatched(start: int, end: int, name: str, args: CommArgs | None, role: Rol
         last_rank=None,
         stage=stage,
     )
-
-
-def _since(bars: Bars, zero: int) -> Bars:
-    return replace(bars, start=bars.start - zero, end=bars.end - zero)

@@ -73,8 +73,7 @@ def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:
 
 def _root(root: Root) -> json_types.RootJson:
     evidence = tuple(json_types.RootEvidence(what, value) for what, value in root.evidence)
-    carries = None if root.carried is None else copied(json_types.CarriedJson, root.carried)
-    return copied(json_types.RootJson, root, carries=carries, evidence=evidence)
+    return copied(json_types.RootJson, root, carries=root.carried, evidence=evidence)
 
 
 def _wait(wait: MergedWait) -> json_types.WaitJson:

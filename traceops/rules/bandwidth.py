@@ -8,16 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import UNSET, Struct
 
+from traceops.across import links
 from traceops.across.communication import SLOWER, SlowSibling, slow_siblings
 from traceops.across.cross_rank import CrossRank
-from traceops.across.links import (
-    LARGE_BYTES,
-    LinkReference,
-    busbw_gbs,
-    collective_bytes,
-    overall_busbw,
-    reference_transfer_ns,
-)
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.core.arrays import median
@@ -138,7 +131,7 @@ class _Low(Struct, frozen=True):
     share: float
     achieved: float
     group: tuple[int, ...]
-    reference: LinkReference
+    reference: links.LinkReference
     same: list[Collective]
 
 
@@ -149,7 +142,7 @@ def judge_low(run: CrossRank) -> Verdict:
     if run.through_host:
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "through_host"))
     if not (large := _large(run.matching)):
-        return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "none_large", mb=LARGE_BYTES / 1e6))
+        return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "none_large", mb=links.LARGE_BYTES / 1e6))
     seen = [one for group, same in large.items() if (one := _against_link(run, group, same)) is not None]
     if not seen:
         count = len({run.hosts.get(rank) for group in large for rank in group})
@@ -165,8 +158,8 @@ def _against_link(run: CrossRank, group: tuple[int, ...], same: list[Collective]
     """None where no link is known. By time, so that latency is allowed for: 8 MB never reach what 256 MB do."""
     if (reference := run.reference(group)) is None:
         return None
-    achieved = median([busbw_gbs(c) or 0.0 for c in same])
-    share = 100.0 * median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
+    achieved = median([links.busbw_gbs(c) or 0.0 for c in same])
+    share = 100.0 * median([links.reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
     return _Low(share, achieved, group, reference, same)
 
 
@@ -287,7 +280,7 @@ def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
     )
 
 
-def _source(reference: LinkReference, device: str | None) -> str:
+def _source(reference: links.LinkReference, device: str | None) -> str:
     """Who says what the link should give."""
     if reference.source == "doctor":
         return "gpus" if device else "ranks"
@@ -297,7 +290,7 @@ def _source(reference: LinkReference, device: str | None) -> str:
 def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collective]]:
     by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
     for collective in matching.collectives:
-        is_large = (collective_bytes(collective) or 0) >= LARGE_BYTES
+        is_large = (links.collective_bytes(collective) or 0) >= links.LARGE_BYTES
         if is_large and collective.last_rank is not None and collective.transfer_ns > 0:
             by_group[collective.group].append(collective)
     return {group: same for group, same in by_group.items() if len(same) >= _LEAST_COUNT}
@@ -323,7 +316,7 @@ def judge_through_host(run: CrossRank) -> Verdict:
         return THROUGH_HOST.clear(little)
     link = _link(run)
     saved = None if link is None else _saved_ms(run)[0]
-    gbs = overall_busbw(run.matching.collectives)
+    gbs = links.overall_busbw(run.matching.collectives)
     evidence = [
         Evidence(Fact.EXPOSED_TRANSFER, stored(exposed), words.unit("ms")),
         Evidence(Fact.EXPOSED_TRANSFER_PCT, round(pct, 1), "%", BOUNDS.host_pct[0]),
@@ -372,10 +365,10 @@ def _ranks(run: CrossRank) -> Sequence[int]:
     return [times.summary.rank for times in run.ranks if times.summary.through_host]
 
 
-def _link(run: CrossRank) -> LinkReference | None:
+def _link(run: CrossRank) -> links.LinkReference | None:
     """The link that the most bytes would go over, where NCCL can use it."""
     moved: dict[tuple[int, ...], int] = {}
     for one in run.matching.collectives:
-        moved[one.group] = moved.get(one.group, 0) + (collective_bytes(one) or 0)
+        moved[one.group] = moved.get(one.group, 0) + (links.collective_bytes(one) or 0)
     most = max(moved, key=lambda group: moved[group], default=())
     return run.link(most) if moved.get(most) else None

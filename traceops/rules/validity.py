@@ -19,21 +19,8 @@ from traceops.core.rule import Verdict, described
 from traceops.core.units import clock_text, size_text, stored
 from traceops.core.words import STEPS_FOUND, StepWords, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
+from traceops.rules import validity_claims
 from traceops.rules.inputs import Inputs, OtherSteps
-from traceops.rules.validity_claims import (
-    BOUNDS,
-    Contradiction,
-    CutOff,
-    DamagedTrace,
-    KernelsMissing,
-    MissingRanks,
-    NoCommunication,
-    NoStepsMarked,
-    NoSync,
-    NotUsed,
-    OtherCapture,
-    UnevenSteps,
-)
 from traceops.rules.validity_claims import OtherSteps as RecordedOthers
 from traceops.rules.validity_time import PROFILER_COST, UNALIGNED_CLOCKS, judge_clocks, judge_profiler
 from traceops.traces.run_manifest import capture_failures
@@ -48,16 +35,16 @@ def judge_contradictions(doubts: Sequence[tuple[str, str]], run: CrossRank) -> V
     """TO-V007: one finding a file, so that each is named."""
     doubted = {path for path, _ in doubts}
     apart = apart_in_time([times.summary for times in run.ranks], run.matching)
-    claims: list[tuple[str, Contradiction | OtherCapture]] = [
-        *((path, Contradiction(file=_name(path), path=path, what=what)) for path, what in doubts),
+    claims: list[tuple[str, validity_claims.Contradiction | validity_claims.OtherCapture]] = [
+        *((path, validity_claims.Contradiction(file=_name(path), path=path, what=what)) for path, what in doubts),
         *((one.path, _other_capture(one)) for one in apart if one.path not in doubted),
     ]
     found = [CONTRADICTIONS.finding("warning", "high", claim, [Evidence(Fact.FILE, path)]) for path, claim in claims]
     return CONTRADICTIONS.verdict(*found, clear=reason("validity", "fit_together"))
 
 
-def _other_capture(one: ApartInTime) -> OtherCapture:
-    return OtherCapture(
+def _other_capture(one: ApartInTime) -> validity_claims.OtherCapture:
+    return validity_claims.OtherCapture(
         file=_name(one.path),
         path=one.path,
         apart=clock_text(abs(one.after_ns) / 1e9),
@@ -93,7 +80,7 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) ->
         UNEVEN_STEPS.finding(
             "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
             "high",
-            UnevenSteps(ranks=tuple(odd), every=_span(every), common=len(common) or None),
+            validity_claims.UnevenSteps(ranks=tuple(odd), every=_span(every), common=len(common) or None),
             [Evidence(Fact.COMMON_STEPS, len(common), "steps", len(every))]
             + [Evidence(Fact.STEPS, _span(steps[rank]), rank=rank) for rank in odd[:16]],
             ranks=odd,
@@ -144,10 +131,10 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
     without = [summary.rank for summary in ranks if summary.steps_by == "window"]
     if len(without) < len(ranks):
         return NO_WHOLE_STEP.clear(_found(ranks))
-    claim, longest = NoStepsMarked(), max(ranks, key=lambda one: one.recorded_ns)
+    claim, longest = validity_claims.NoStepsMarked(), max(ranks, key=lambda one: one.recorded_ns)
     window = int(longest.step_edges[-1] - longest.step_edges[0])
     if longest.recorded_ns >= _MUCH_LONGER * window:
-        claim = NoStepsMarked(covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
+        claim = validity_claims.NoStepsMarked(covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
     return NO_WHOLE_STEP.verdict(
         NO_WHOLE_STEP.finding("info", "high", claim, [Evidence(Fact.STEPS, 0, "steps", 1)], ranks=without)
     )
@@ -165,7 +152,7 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     shorter = None if steps is None else shorter_schedule(manifest.get("schedule"), steps)
     given_way = any(entry.get("status") == "given_way" for entry in entries)
     evidence = [Evidence(Fact.WHOLE_STEPS, 0, "steps", 1)]
-    claim, cause = CutOff(ranks=tuple(ranks) if len(ranks) < count else (), given_way=given_way), None
+    claim, cause = validity_claims.CutOff(ranks=tuple(ranks) if len(ranks) < count else (), given_way=given_way), None
     if given_way:
         cause = "given_way"
     elif shorter is not None and steps is not None:
@@ -202,7 +189,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
     for summary in inputs.ranks:
         if summary.damage:
             what = "; ".join(summary.damage)
-            claim = DamagedTrace(
+            claim = validity_claims.DamagedTrace(
                 file=_name(summary.path),
                 path=summary.path,
                 what=what,
@@ -212,7 +199,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
             evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
             found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
     for path, what in inputs.found.problems:
-        unused = NotUsed(file=_name(path), path=path, what=what)
+        unused = validity_claims.NotUsed(file=_name(path), path=path, what=what)
         found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))
     return [
         judge_missing(
@@ -258,7 +245,7 @@ def judge_missing(
     )
     short = {rank: own for rank in missing[:_MOST_LISTED] if (own := ended_before(manifest or {}, rank)) is not None}
     steps, needed = zip(*short.values(), strict=True) if short else ((), ())
-    claim = MissingRanks(
+    claim = validity_claims.MissingRanks(
         count=len(missing),
         world=world,
         missing=ranks_text(missing),
@@ -304,7 +291,7 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         NO_SYNC_IN_BACKWARD.finding(
             "warning",
             "high",
-            NoSync(promised=by, steps=steps),
+            validity_claims.NoSync(promised=by, steps=steps),
             [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, by)],
             ranks=sorted(with_backward),
         )
@@ -330,7 +317,7 @@ def _no_promise(ranks: Sequence[RankSummary], manifest: Mapping[str, Any], *, pr
 def _averaged(after: Sequence[int | None]) -> Verdict:
     """Something is reduced after the optimizer's step, of these sizes (None: unknown): parameters, where it is much."""
     most = max((size for size in after if size is not None), default=0)
-    if most >= BOUNDS.model_bytes:
+    if most >= validity_claims.BOUNDS.model_bytes:
         return NO_SYNC_IN_BACKWARD.clear(reason("validity", "averaged"))
     size = "something is" if None in after else f"{size_text(most)} are"
     return NO_SYNC_IN_BACKWARD.not_evaluated(reason("validity", "maybe_averaged", size=size))
@@ -347,7 +334,7 @@ def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
     if not (lost := [summary.rank for summary in ranks if summary.kernels_lost]):
         return KERNELS_MISSING.clear(reason("validity", "kernels_present"))
     evidence = [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)]
-    claim = KernelsMissing(ranks=tuple(lost))
+    claim = validity_claims.KernelsMissing(ranks=tuple(lost))
     return KERNELS_MISSING.verdict(KERNELS_MISSING.finding("warning", "high", claim, evidence, ranks=lost))
 
 
@@ -371,7 +358,7 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
         NO_COMMUNICATION_SEEN.finding(
             "info",
             "medium",
-            NoCommunication(world=world),
+            validity_claims.NoCommunication(world=world),
             kernels or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)],
             ranks=[summary.rank for summary in on_gpu],
         )

@@ -24,17 +24,8 @@ from traceops.capture.guard import contained, raised_by_a_handler, text
 from traceops.capture.manifest import LaterLightRecord, LightRecord
 from traceops.capture.schedule import NEVER
 from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.core import rank_files
 from traceops.core.files import write_whole
-from traceops.core.rank_files import (
-    KERNEL,
-    LATER_LIGHT_FILES,
-    LIGHT_FILE,
-    LIGHT_LOG_MAGIC,
-    MEMCPY,
-    MEMSET,
-    NO_NAME,
-    ROW,
-)
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,7 @@ def loaded_library(maps: Iterable[str] | None = None) -> str | None:
     return paths.pop() if len(paths) == 1 else None
 
 
-_COPIES = (("memcpy", MEMCPY), ("memset", MEMSET))
+_COPIES = (("memcpy", rank_files.MEMCPY), ("memset", rank_files.MEMSET))
 _MOST_NAMES = 1 << 16
 
 
@@ -204,14 +195,14 @@ def activities_of(events: Any) -> Activities | str:
         if "CUDA" not in str(event.device_type()) or event.is_user_annotation():
             continue
         name = event.name()
-        kind = next((kind for word, kind in _COPIES if name.lower().startswith(word)), KERNEL)
-        number = NO_NAME
-        if kind == KERNEL and (name in numbers or len(numbers) < _MOST_NAMES):
+        kind = next((kind for word, kind in _COPIES if name.lower().startswith(word)), rank_files.KERNEL)
+        number = rank_files.NO_NAME
+        if kind == rank_files.KERNEL and (name in numbers or len(numbers) < _MOST_NAMES):
             number = numbers.setdefault(name, len(numbers))
         begin = event.start_ns()
         rows.append(
-            ROW.pack(
-                begin, begin + event.duration_ns(), event.nbytes() if kind != KERNEL else 0, number,
+            rank_files.ROW.pack(
+                begin, begin + event.duration_ns(), event.nbytes() if kind != rank_files.KERNEL else 0, number,
                 event.device_resource_id() & 0xFFFFFFFF, event.correlation_id() & 0xFFFFFFFF,
                 kind, 0, event.device_index() & 0xFF, 0,
             )
@@ -399,23 +390,23 @@ class LightWindow:
             "rank": self._rank, "source": source.name, "steps": steps, "step_ms": durations, "mark_bytes": marks,
             "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
         }  # fmt: skip
-        if (file := self._file()) == LIGHT_FILE:
-            for later in LATER_LIGHT_FILES:  # of an earlier beginning
+        if (file := self._file()) == rank_files.LIGHT_FILE:
+            for later in rank_files.LATER_LIGHT_FILES:  # of an earlier beginning
                 (self._folder / later).unlink(missing_ok=True)
         try:
             from isal import igzip as packer
         except ImportError:
             import gzip as packer
         text = json.dumps(header, separators=(",", ":")).encode()
-        packed: bytes = packer.compress(LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
+        packed: bytes = packer.compress(rank_files.LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
         write_whole(self._folder / file, packed)
         self._ended(source, file=file, steps=steps, step_ms=durations)
 
     def _file(self) -> str:
         """Where the window that is open now is to be written."""
         if self._first == self._begun or self.record is None:
-            return LIGHT_FILE
-        return LATER_LIGHT_FILES[len(self.record["later"])]
+            return rank_files.LIGHT_FILE
+        return rank_files.LATER_LIGHT_FILES[len(self.record["later"])]
 
     def _other_profiler(self) -> None:
         if self._source is None:
@@ -444,7 +435,7 @@ class LightWindow:
         if not whole and self.record is not None and self.record["file"] is not None:
             return  # that of an earlier one is there still
         told = None if file is None else f"{self._folder.name}/{file}"
-        if whole and self.record is not None and file in LATER_LIGHT_FILES and told is not None:
+        if whole and self.record is not None and file in rank_files.LATER_LIGHT_FILES and told is not None:
             later = LaterLightRecord(file=told, steps=list(steps), step_ms=list(step_ms))
             self.record = {**self.record, "calls": calls, "later": [*self.record["later"], later]}
         else:
@@ -460,7 +451,7 @@ class LightWindow:
         ended = self._detaching is not None and self._detaching.done
         if self.record is None or self.record["source"] != Cupti.name or not ended:
             return
-        if len(self.record["later"]) < len(LATER_LIGHT_FILES):
+        if len(self.record["later"]) < len(rank_files.LATER_LIGHT_FILES):
             self._free_from = self._first + STEPS + 1
             self._first *= SPREAD
             self._prepare()

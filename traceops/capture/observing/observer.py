@@ -28,20 +28,7 @@ from traceops.capture.observing.step_clock import (
 from traceops.capture.short_way.ways import LongWay, short_way
 from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
-from traceops.core.live_pulses import (
-    CLOSER,
-    CLOSER_S,
-    ENDED,
-    EVERY_S,
-    HEAD,
-    KINDS,
-    PULSES_FILE,
-    SIZE,
-    Pulse,
-    StackKinds,
-    new_file,
-    place_of,
-)
+from traceops.core import live_pulses
 from traceops.core.live_pulses import MAGIC as PULSES_MAGIC
 from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
 
@@ -348,14 +335,14 @@ class Pulses:
     """One rank's. folder: of the rank, in the run folder."""
 
     def __init__(self, folder: Path, rank: int, way: LongWay, first: int = 0) -> None:
-        self._path, self._closer = folder / PULSES_FILE, folder.parent / CLOSER
-        self._path.write_bytes(new_file(rank))
+        self._path, self._closer = folder / live_pulses.PULSES_FILE, folder.parent / live_pulses.CLOSER
+        self._path.write_bytes(live_pulses.new_file(rank))
         self._rank, self._way, self._first = rank, way, first
         self._count = 0
         self._total = 0  # bytes of the GPU
-        self._kinds = StackKinds()
+        self._kinds = live_pulses.StackKinds()
         self._stacks: list[int] = []
-        self._seen = [0] * len(KINDS)
+        self._seen = [0] * len(live_pulses.KINDS)
         self.looks = 0
         self._asked: float | None = None
         self._closer_until_ns = 0
@@ -369,7 +356,7 @@ class Pulses:
         """Count what the observer has seen, in the form of its file (`core/rank_files.py`)."""
         for line in lines:
             if line[0] == "s" and len(self._stacks) < _MOST_STACKS:
-                self._stacks.append(KINDS.index(self._kinds.of(line[1])))
+                self._stacks.append(live_pulses.KINDS.index(self._kinds.of(line[1])))
             elif line[0] == "t":
                 for at in range(0, len(line[1]), 3):
                     _, stack, us = line[1][at : at + 3]
@@ -382,24 +369,26 @@ class Pulses:
         """Write one. True where more looks are wanted from now on."""
         begun, steps = self._way.begun_ns, self._first + self._way.count
         now = time.perf_counter_ns()
-        self.due_ns = now + int(EVERY_S * 1e9)
+        self.due_ns = now + int(live_pulses.EVERY_S * 1e9)
         unix = time.time_ns()
         held = reserved = retries = 0
         if device is not None:
             held, reserved, retries = self._memory(device)
         used = resource.getrusage(resource.RUSAGE_SELF)
-        pulse = Pulse(
+        pulse = live_pulses.Pulse(
             self._count, unix, steps, unix - (now - begun), self._way.samples, held, reserved, self._total,
-            _resident(), retries, used.ru_majflt & 0xFFFFFFFF, used.ru_nivcsw & 0xFFFFFFFF, ENDED if ended else 0,
-            self.looks, tuple(self._seen),
+            _resident(), retries, used.ru_majflt & 0xFFFFFFFF, used.ru_nivcsw & 0xFFFFFFFF,
+            live_pulses.ENDED if ended else 0, self.looks, tuple(self._seen),
         )  # fmt: skip
         # Opened anew: a script may close every file that it has not opened itself, and open others under their numbers.
         with self._path.open("r+b", buffering=0) as file:
-            file.seek(place_of(self._count))
+            file.seek(live_pulses.place_of(self._count))
             file.write(pulse.pack())
             self._count += 1
             file.seek(0)
-            file.write(HEAD.pack(PULSES_MAGIC, self._rank, os.getpid(), self._count).ljust(SIZE, b"\0"))
+            file.write(
+                live_pulses.HEAD.pack(PULSES_MAGIC, self._rank, os.getpid(), self._count).ljust(live_pulses.SIZE, b"\0")
+            )
         return self._is_asked()
 
     def _is_asked(self) -> bool:
@@ -408,9 +397,9 @@ class Pulses:
         except OSError:
             return False
         before, self._asked = self._asked, asked
-        if asked == before or time.time() - asked > CLOSER_S:
+        if asked == before or time.time() - asked > live_pulses.CLOSER_S:
             return False
-        self._closer_until_ns = time.perf_counter_ns() + int(CLOSER_S * 1e9)
+        self._closer_until_ns = time.perf_counter_ns() + int(live_pulses.CLOSER_S * 1e9)
         return True
 
     def _memory(self, device: int) -> tuple[int, int, int]:

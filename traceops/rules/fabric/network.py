@@ -12,19 +12,9 @@ from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
+from traceops.fabric import nccl
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, is_rdma
-from traceops.fabric.nccl import (
-    NcclLog,
-    NcclSetting,
-    Network,
-    all_ranks_told,
-    asked_for_sockets,
-    failed_are_informed,
-    has_no_network,
-    names_all_nics,
-    why_not_told,
-)
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, receiver, sender
 from traceops.rules.fabric.claims import FarNic, Sockets
 from traceops.rules.fabric.graph import set_to
@@ -43,12 +33,12 @@ class _Seen(Struct, frozen=True):
     devices of faster networks. asked_for: settings that ask for sockets. nothing_faster: a topology names all networks
     of a host, and none is faster."""
 
-    log: NcclLog
+    log: nccl.NcclLog
     talked: Sequence[Talk]
     over_sockets: Sequence[Talk]
     between: Sequence[Talk]
     fast: Sequence[Nic]
-    asked_for: Sequence[NcclSetting]
+    asked_for: Sequence[nccl.NcclSetting]
     nothing_faster: bool
 
     @property
@@ -63,19 +53,19 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     seen = _seen(fabric, log, talked)
     over_sockets = seen.over_sockets
     if not over_sockets and not log.plugin_failures:
-        unknown = why_not_told(log)
+        unknown = nccl.why_not_told(log)
         return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
-    if not (over_sockets or seen.connected or log.networks or failed_are_informed(log)) and _only_devices(log):
+    if not (over_sockets or seen.connected or log.networks or nccl.failed_are_informed(log)) and _only_devices(log):
         return SOCKETS.not_evaluated(reason("fabric", "one_device"))
     return SOCKETS.verdict(_finding(fabric, seen, known))
 
 
-def _seen(fabric: Fabric, log: NcclLog, talked: Sequence[Talk]) -> _Seen:
+def _seen(fabric: Fabric, log: nccl.NcclLog, talked: Sequence[Talk]) -> _Seen:
     over_sockets = [talk for talk in talked if is_socket(talk)]
     between = [talk for talk in over_sockets if not talk.inside]
     fast = [nic for machine in fabric.machines for nic in machine.nics if (is_rdma(nic) and nic.up is not False)]
-    nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
-    return _Seen(log, talked, over_sockets, between, fast, asked_for_sockets(log), nothing_faster)
+    nothing_faster = not fast and any(nccl.names_all_nics(machine, log) for machine in fabric.machines)
+    return _Seen(log, talked, over_sockets, between, fast, nccl.asked_for_sockets(log), nothing_faster)
 
 
 def _finding(fabric: Fabric, seen: _Seen, known: Circumstances) -> Finding:
@@ -107,17 +97,17 @@ def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
     log = seen.log
     if not seen.connected and log.networks:
         return "warning", Sockets(case="in_its_place", ways=tuple(sorted({network.plugin for network in log.networks})))
-    if not seen.connected and has_no_network(log):
+    if not seen.connected and nccl.has_no_network(log):
         return "error", Sockets(case="not_started", settings=_by_settings(log))
     if not seen.connected:
-        if failed_are_informed(log):
+        if nccl.failed_are_informed(log):
             return "warning", Sockets(case="log_ends", remark="goes_on")
         return "info", Sockets(case="not_informed", remark="not_informed")
     if seen.over_sockets:
         return "error" if seen.between else "warning", Sockets(case="fell_back")
     if others := tuple(sorted({talk.way for talk in seen.talked if talk.connection.transport == "NET"})):
         return "info", Sockets(case="in_its_place", ways=others)
-    if all_ranks_told(log):
+    if nccl.all_ranks_told(log):
         return "info", Sockets(case="not_needed")
     return "info", Sockets(case="not_logged", remark="part_of_ranks")
 
@@ -150,12 +140,12 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     return "info", Sockets(case="between_hosts", remark="unknown")
 
 
-def _only_devices(log: NcclLog) -> bool:
+def _only_devices(log: nccl.NcclLog) -> bool:
     """Whether all that failed are single devices of a network, beside which others may work."""
     return {event.kind for event in log.network_events if event.failed} == {"device_failed"}
 
 
-def _by_settings(log: NcclLog) -> tuple[str, ...]:
+def _by_settings(log: nccl.NcclLog) -> tuple[str, ...]:
     """The settings that choose a network, where one was to be chosen and is not there."""
     chosen = {one.name: one for one in log.settings if one.name in _CHOOSING}
     if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
@@ -167,7 +157,7 @@ def is_socket(talk: Talk) -> bool:
     return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
 
 
-def _clear(log: NcclLog, talked: Sequence[Talk]) -> str:
+def _clear(log: nccl.NcclLog, talked: Sequence[Talk]) -> str:
     if used := sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE}):
         return reason("fabric", "networks_used", ways=used)
     if log.communicators:
@@ -212,10 +202,10 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     return FAR_NIC.verdict(*findings, clear=reason("fabric", "nics_near", count=count["seen"]))
 
 
-def _far_ends(log: NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
+def _far_ends(log: nccl.NcclLog, talked: Sequence[Talk], names: set[str], count: Counter[str]) -> Iterator[_Far]:
     """Ends of talks whose NIC is farther from the GPU than another one. names: of settings in the log. count: how many
     NICs are `seen`, `unplaced`, and `contradicted` by how NCCL uses them."""
-    networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
+    networks: dict[tuple[str | None, int | None], list[nccl.Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)
     for talk in talked:
@@ -267,7 +257,7 @@ def _far_finding(claim: FarNic, found: Sequence[_Far], job: Mapping[Hashable, in
     )
 
 
-def _ends(networks: Sequence[Network], talk: Talk) -> list[tuple[Machine, Gpu, Nic]]:
+def _ends(networks: Sequence[nccl.Network], talk: Talk) -> list[tuple[Machine, Gpu, Nic]]:
     """The GPU whose process sends or receives and the NIC it uses, where both are known. networks: of that process."""
     gpu, machine = talk.nic_gpu, talk.nic_machine
     if gpu is None or machine is None or talk.connection.device is None:
