@@ -234,9 +234,9 @@ def find_processor() -> str:
     try:
         return str(PlatformDelegate().get_shell_path(None))
     except Exception as error:  # it downloads: no network, no such platform, another checksum
-        why = str(error)
-        if isinstance(error, subprocess.CalledProcessError):
-            why = f"{error.cmd[0]} ended with exit code {error.returncode}"
+        why = (
+            f"exit code {error.returncode} of curl" if isinstance(error, subprocess.CalledProcessError) else str(error)
+        )
         raise UsageError(f"the package perfetto could not download its trace processor ({why}); {_HOW}") from error
 
 
