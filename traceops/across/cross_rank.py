@@ -146,6 +146,8 @@ class CrossRank(Struct, frozen=True, dict=True):
         took = np.concatenate([times.duration for times in self.ranks])
         order = numbers.argsort(kind="stable")
         known, begins = np.unique(numbers[order], return_index=True)
+        if len(known) == len(order):  # of one rank
+            return dict(zip(known.tolist(), (took[order] / 1e6).tolist(), strict=True))
         parts = np.split(took[order], begins[1:])
         return {number: median(part) / 1e6 for number, part in zip(known.tolist(), parts, strict=True)}
 

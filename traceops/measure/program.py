@@ -82,7 +82,9 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
             steps.edges[0], steps.edges[-1]
         )
     )
-    own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
+    own = np.empty((len(times), len(OWN_BUCKETS)), dtype=np.int64)
+    for place, bucket in enumerate(OWN_BUCKETS):
+        own[:, place] = lane.own[bucket].covered_before(times)
     # For each step the code of what most of each of its cells went to
     painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
     sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)

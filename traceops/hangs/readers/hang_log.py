@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -238,8 +239,11 @@ class Attempts:
         first = latest[0].line
         begun = [*self._boundaries, *self._again, *self._lines_begun()]
         ends = sorted(end for end in begun if end < first)
-        parts = (tuple(event for event in events if after < event.line <= end) for after, end in pairwise([0, *ends]))
-        return tuple(part for part in parts if part)
+        parts: defaultdict[int, list[LogEvent]] = defaultdict(list)
+        for event in events:
+            if (part := bisect_left(ends, event.line)) < len(ends):
+                parts[part].append(event)
+        return tuple(tuple(parts[part]) for part in sorted(parts))
 
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
