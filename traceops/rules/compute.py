@@ -115,7 +115,7 @@ def why_unrated(compute: RankCompute) -> str:
         return reason("compute", "no_name", example=_EXAMPLES[compute.maker])
     if compute.rates == "assumed":
         return reason("compute", "no_rates", gpu=compute.gpu)
-    return "" if compute.has_shapes else reason("compute", "no_shapes")
+    return "" if compute.has_shapes else reason("compute", "replayed" if compute.replayed else "no_shapes")
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
