@@ -45,8 +45,8 @@ _TRAINS = ("run", "sweep")  # their plan is checked with --dry-run
 _SERVED_S = 10
 # A command in a message ends with its sentence.
 _WORD = r"'[^']*'|\"[^\"]*\"|[^\s;()'\"]*[^\s;,()'\"]"
-_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,()'\"]|$)")
-_MEANT = re.compile(r"did you mean '?([^?,']+)'?[?,]")
+_COMMAND = re.compile(rf"\btraceops ((?:{'|'.join(COMMANDS)})(?: (?:{_WORD}))*)(?=[\s;,?()'\"]|$)")
+_MEANT = re.compile(r"[Dd]id you mean:? '?([^?,']+)'?[?,]")
 _DROP = re.compile(r"\b[Dd]rop (--[a-z-]+)")
 
 
@@ -107,8 +107,9 @@ def trials(folder: Path, torch: Path | None) -> int:
 def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
     """Print what is missing in the message for each mistake, and the score of each half.
 
-    The 20 "new-aside" and "third-aside" are those of 40 with the lowest SHA-256 of what is typed. right: words that the
-    advised command has to contain; empty where several would do. A message without a command gives no wrong advice.
+    The 20 "new-aside" and "third-aside" are those of 40 with the lowest SHA-256 of what is typed, the 30 "fourth-aside"
+    of 60; "fifth" was written after the messages. right: words that the advised command has to contain; empty where
+    several would do. A message without a command gives no wrong advice. What follows >>> is typed in Python.
     """
     scores: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name, (Path(__file__).with_name("mistakes.tsv")).open() as file:
@@ -149,11 +150,15 @@ def mistakes(halves: list[str] | None, *, verbose: bool) -> int:
 
 def advised(words: list[str], wrong: str, said: str) -> list[str] | None:
     """The command that a message advises: what was typed with a word corrected or dropped, or one it spells out."""
+    if words[:1] == [">>>"]:
+        said = said.rstrip().rpartition("\n")[2]  # of a traceback
     text = " ".join((said.rpartition("error:")[2] if "usage:" in said and "error:" in said else said).split())
     if (meant := _MEANT.search(text)) is not None and not meant[1].startswith("traceops "):
         at = next((at for at, word in enumerate(words) if wrong and wrong in word), None)
         if at is not None:
-            return [*words[:at], *shlex.split(words[at].replace(wrong, meant[1])), *words[at + 1 :]]
+            whole = "/" in words[at] and words[at] in text  # a path is corrected as a whole
+            fixed = meant[1] if whole else words[at].replace(wrong, meant[1])
+            return [*words[:at], *([fixed] if words[0] == ">>>" else shlex.split(fixed)), *words[at + 1 :]]
     if (drop := _DROP.search(text)) is not None and drop[1] in words:
         at = words.index(drop[1])
         return words[:at] + words[at + 2 :]
@@ -178,6 +183,8 @@ def typed(words: list[str], folder: Path, programs: Path | None = None) -> tuple
         env.pop("PYTHONPATH", None)
     env["PATH"] = os.pathsep.join([str(programs), env["PATH"]])
     command = [str(programs / "python"), "-m", "traceops", *words]
+    if words[:1] == [">>>"]:
+        command[1:] = ["-c", f"import traceops; {words[1]}"]
     limit = _SERVED_S if words[:1] and words[0] in _SERVES else 600
     try:
         done = subprocess.run(

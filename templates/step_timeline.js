@@ -40,6 +40,7 @@
     async function open(place, rank) {
       choice.value = place;
       step = { place, ...(await unpack(place)) };
+      if (typeof data.names === "string") data.names = parsed(await inflated(data.names));
       from = 0; to = step.length; chosen = range = null; marked = rank ?? null;
       if (fold.checked && rank !== undefined && !data.folded.some(one => one.rank === rank)) fold.checked = false;
       layOut();
@@ -450,10 +451,16 @@
   // Bars of one name have one shade.
   const shade = name => .78 + (name * 7 % 5) * .055;
 
-  async function decode(text) {
+  const parsed = bytes => JSON.parse(new TextDecoder().decode(bytes));
+
+  async function inflated(text) {
     const zipped = Uint8Array.from(atob(text.replaceAll("-", "/")), char => char.charCodeAt(0));
-    const bytes = new Uint8Array(await new Response(new Blob([zipped]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer());
-    const length = new DataView(bytes.buffer).getUint32(0, true), head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+    return new Uint8Array(await new Response(new Blob([zipped]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer());
+  }
+
+  async function decode(text) {
+    const bytes = await inflated(text);
+    const length = new DataView(bytes.buffer).getUint32(0, true), head = parsed(bytes.subarray(4, 4 + length));
     const planes = bytes.subarray(4 + length), count = planes.length / 4;
     const lanes = head.ranks.flatMap(rank => rank.lanes = rank.lanes.map(([of, number, level, n]) => ({ of, number, level, n })));
     let at = 0;
@@ -476,7 +483,14 @@
       }
       Object.assign(lane, { start, end, busy, name: names[place], counts: more[place].map(one => one + 1) });
     });
-    for (const rank of head.ranks) rank.moved.sort((a, b) => a[0] - b[0]);
+    for (const rank of head.ranks) {
+      let before = 0;
+      for (const one of rank.moved) {
+        const start = before += one[0];
+        one.splice(0, 3, start, one[1] === null ? -1 : start + one[1], start + one[2]);
+      }
+      rank.moved.sort((a, b) => a[0] - b[0]);
+    }
     return head;
   }
 

@@ -38,7 +38,9 @@ def __getattr__(name: str) -> Any:
     if name in ("compare", "memory"):  # packages that can be called, see there
         return import_module(f"traceops.{name}")
     if name not in _HOME:
-        raise AttributeError(f"module 'traceops' has no attribute {name!r}")
+        from traceops.core.text import meant
+
+        raise AttributeError(f"module 'traceops' has no attribute {name!r}{meant(name, __all__)}")
     return getattr(import_module(_HOME[name]), name)
 
 

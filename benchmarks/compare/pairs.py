@@ -26,9 +26,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import ROOT
-from traceops.compare import ComparedCapture, compare
+from traceops.compare import CompareConfig, ComparedCapture, compare
 from traceops.compare.capture import capture_of, read_capture
+from traceops.compare.judge import shows_from_pct, waited_pct
+from traceops.compare.metrics import enough_unprofiled, metrics_for
 from traceops.compare.model import metric_of
 from traceops.pipeline.analyze import analyze
 from traceops.report.document import render_json
@@ -62,12 +66,14 @@ def main() -> int:
 
 
 def recorded(args: argparse.Namespace) -> int:
-    """A row for each pair: the true change, what was measured and decided, and the change that could be found.
+    """A row for each pair: the true change, what was measured and decided, the change that could be found, and the one
+    that `traceops run` had said after base: empty where base's steps are too few, which it says too.
 
-    Exit code 1 after a false alarm: a change that is not there, or one of the wrong sign.
+    Exit code 1 after a false alarm (a change that is not there, or one of the wrong sign), and after one of 10 % and
+    more that is neither decided nor below what `run` said.
     """
-    print("kind\ttrue %\tmeasured %\toutcome\tfound from %")
-    wrong = 0
+    print("kind\ttrue %\tmeasured %\toutcome\tfound from %\tsaid after base %")
+    wrong = unsaid = 0
     for line in args.list.read_text().splitlines():
         kind, true, *paths = line.split("\t")
         base, head = ([_capture(Path(path))] for path in paths)
@@ -76,9 +82,19 @@ def recorded(args: argparse.Namespace) -> int:
         moved = {"regression": 1, "improvement": -1}.get(step.outcome, 0)
         wrong += moved * float(true) < 0 or (moved != 0 and abs(float(true)) < 1)
         found, least = (f"{x:.1f}" if x is not None else "" for x in (step.change_pct, step.mde_pct))
-        print(f"{kind}\t{true}\t{found}\t{step.outcome}\t{least}", flush=True)
-    print(f"{wrong} false", file=sys.stderr)
-    return int(wrong > 0)
+        said = _said_after(base[0])
+        unsaid += abs(float(true)) >= 10 and not moved and said is not None and abs(float(true)) >= said
+        print(f"{kind}\t{true}\t{found}\t{step.outcome}\t{least}\t{'' if said is None else f'{said:.1f}'}", flush=True)
+    print(f"{wrong} false; {unsaid} of 10 % and more neither decided nor said beforehand", file=sys.stderr)
+    return int(wrong + unsaid > 0)
+
+
+def _said_after(capture: ComparedCapture) -> float | None:
+    """From which change on two captures decide, as `traceops run` says it after this one."""
+    step = next(metric for metric in metrics_for([[capture]]) if metric.name == "step_time")
+    timed = enough_unprofiled([[capture]])
+    steps = step.series(capture) if timed else np.empty(0)
+    return shows_from_pct(steps, capture.run.device_type or "cpu", waited_pct([capture]), CompareConfig())
 
 
 def _capture(path: Path) -> ComparedCapture:

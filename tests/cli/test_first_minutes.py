@@ -25,6 +25,7 @@ from traceops.answers.opening import Recent
 from traceops.cli import COMMANDS, build_parser, main
 from traceops.cli.open import page_of, serve
 from traceops.cli.parser import Parser
+from traceops.cli.run import report_reach
 from traceops.core.errors import InputError
 from traceops.rules.registry import RULES
 from traceops.schemas import schema_path
@@ -154,7 +155,7 @@ def test_files_of_traceops_lead_to_the_run(capsys: pytest.CaptureFixture[str]) -
     assert "reports/x is a report; its run is analysed" in capsys.readouterr().err
     assert main(["show", "reports/x/summary.html", "-q"]) == 0
     assert main(["analyze", "profile/xx"]) == 3
-    assert "did you mean profile/x?" in capsys.readouterr().err
+    assert "the newest run there is profile/x" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_a_folder")
@@ -265,3 +266,11 @@ def test_traces_are_analysed_once_and_nothing_beside_them_is_written(tmp_path: P
         with pytest.raises(InputError, match="nowhere does not exist"):
             recent.open("nowhere")
     assert folder is not None and not folder.exists()
+
+
+def test_run_says_that_too_few_steps_were_timed_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for nodes, said in ((1, "0 steps were timed without the profiler"), (2, "")):  # rank 0 may be on the other node
+        (tmp_path / "run.json").write_text(f'{{"nnodes": {nodes}}}')
+        report_reach(tmp_path, on_gpus=False)
+        shown = capsys.readouterr().err
+        assert said in shown and bool(shown) == bool(said)

@@ -62,7 +62,7 @@ def test_long_lists_of_choices_are_in_the_help_and_not_in_the_usage(
         (["analyze", "x", "--otput", "y"], "unrecognized arguments: --otput y; did you mean --output?"),
         (["baseline", "save", "x", "--comit=1"], "did you mean --commit?"),
         (["run", "--stratgy", "pytorch_ddp"], "did you mean --strategy?"),
-        (["run", "--strategy", "pytorch_dp"], "did you mean pytorch_"),
+        (["run", "--strategy", "pytroch_ddp"], "did you mean pytorch_ddp?"),
         (["analyze", "x", "--fail-on", "warn"], "did you mean warning?"),
         *(([command, "x", "--quite"], "did you mean --qui") for command in ("compare", "diagnose", "view", "show")),
     ],

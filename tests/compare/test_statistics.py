@@ -17,7 +17,6 @@ from traceops.compare.statistics import (
     detectable_pct,
     drift,
     estimate,
-    far_from_median,
     harmonic_mean,
     holm,
     quantile,
@@ -25,6 +24,7 @@ from traceops.compare.statistics import (
     taken_in_turn,
     two_sided_p,
 )
+from traceops.core.arrays import far_from_median
 
 
 @pytest.mark.parametrize(

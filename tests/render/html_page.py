@@ -12,6 +12,12 @@ TABLES = template_text("tables.js")  # in every page that has a table
 TABLES_HASH = base64.b64encode(hashlib.sha256(TABLES.encode()).digest()).decode()
 
 _VOID = {"meta", "link", "br", "img", "input", "hr"}
+_CELLS = {"td", "th"}
+# Elements of a table that need no end tag, and what ends them.
+_ENDED_BY = {
+    **{cell: {*_CELLS, "tr", "tbody", "tfoot"} for cell in _CELLS}, "tr": {"tr", "tbody", "tfoot"},
+    "thead": {"tbody", "tfoot"}, "tbody": {"tbody", "tfoot"}, "tfoot": {"tbody"},
+}  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -28,10 +34,14 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        while self.open and tag in _ENDED_BY.get(self.open[-1], ()):
+            self.open.pop()
         if tag not in _VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open[-1] != tag and self.open[-1] in _ENDED_BY and tag in (*_ENDED_BY, "table"):
+            self.open.pop()
         if not self.open or self.open.pop() != tag:
             self.mismatched.append(tag)
 

@@ -29,6 +29,7 @@ _TORCHRUN = "torch.distributed.run"
 _AS_ENVIRONMENT = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
 _TAKES_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _CHECK_S = 30.0
+_MOST_SCRIPTS = 5  # that are listed
 _FINDS_US = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('traceops', 'msgspec', 'numpy'))))"
 
 
@@ -256,9 +257,13 @@ def _not_there(words: Sequence[str]) -> str:
     apart = first.split()
     if len(apart) > 1 and (Path(apart[0]).exists() or shutil.which(apart[0])):
         return _text("one_word", word=first, words=shlex.join([*apart, *words[1:]]))
+    script = next((at for at, word in enumerate(words) if Path(word).suffix == ".py" and Path(word).exists()), None)
+    if first.startswith("-") and script is not None:
+        return _text("before", words=shlex.join([*words[:script], "--", *words[script:]]))
     close = near_path(first, run=False) or meant(first, ("python", "python3", "torchrun", "accelerate", "deepspeed"))
     if close:
         return f"{first} does not exist{close}"
-    here = next(iter(sorted(Path().glob("*.py"))), "train.py")
     is_path = bool(Path(first).suffix) or Path(first).name != first
-    return _text("no_such_file" if is_path else "no_such_word", word=first, example=here)
+    here = [file.name for file in sorted(Path().glob("*.py"))][:_MOST_SCRIPTS]
+    example = f"traceops run -- {here[0]}" if len(here) == 1 else None
+    return _text("no_such_file" if is_path else "no_such_word", word=first, here=", ".join(here), example=example)

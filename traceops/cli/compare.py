@@ -58,20 +58,31 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
     if len(args.paths) == 1 and (pairs := pair_folder(args.paths[0])) is not None:
         return *pairs, args.paths[0]
     if len(args.paths) != 2:
+        two = _two(args.paths)
         raise UsageError(
-            f"{_missing(args.paths)}give two things to compare: traceops compare {_two(args.paths)} (several captures "
-            "per side: --base A B --head C D)"
+            f"{_missing(args.paths)}give two things to compare{f': traceops compare {two}' if two else ''} (several "
+            "captures per side: --base A B --head C D)"
         )
     return [args.paths[0]], [args.paths[1]], args.paths[1]
 
 
 def _two(paths: Sequence[str]) -> str:
-    """What could be compared: what was given with the newest other run, else the two newest of profile/."""
-    alone = Path(paths[0]) if len(paths) == 1 and Path(paths[0]).exists() else None
-    there = [] if alone is None else traced_runs(alone.parent)
-    runs = [run for run in there or traced_runs() if run != alone]
-    base, head = ["BASE", "HEAD", *map(str, runs)][-2:] if len(runs) != 1 else ("BASE", str(runs[0]))
-    return f"{alone} {head}" if alone is not None else f"{base} {head}"
+    """What could be compared: both sides of A..B, or runs of as many ranks: the newest other one with what was given,
+    else the two newest of profile/; empty where there are none."""
+    if len(paths) == 1 and all(side and Path(side).exists() for side in paths[0].split("..")):
+        sides = paths[0].split("..")
+        if len(sides) == 2:
+            return " ".join(sides)
+        alone = Path(paths[0])
+        runs = [run for run in traced_runs(alone.parent) if run != alone and _ranks(run) == _ranks(alone)]
+        return f"{alone} {runs[-1]}" if runs else ""
+    runs = traced_runs()
+    runs = [run for run in runs if _ranks(run) == _ranks(runs[-1])]
+    return " ".join(map(str, runs[-2:])) if len(runs) > 1 else "BASE HEAD"
+
+
+def _ranks(run: Path) -> int:
+    return len(list(run.glob("rank_*")))
 
 
 def _missing(paths: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 
@@ -30,9 +31,12 @@ def main(args: argparse.Namespace) -> int:
     found = [rule for rule in RULES if rule.id.startswith(asked)]
     found = found or [rule for rule in RULES if args.rule.lower() in rule.title.lower()]
     if not found:
+        ids = [rule.id for rule in RULES]
+        begin = asked if re.search(r"\d", asked) else "TO"
+        while not any(one.startswith(begin) for one in ids):
+            begin = begin[:-1]
         raise UsageError(
-            f"no rule begins with {args.rule!r}{meant(asked, [rule.id for rule in RULES])}; "
-            "all of them: traceops explain TO"
+            f"no rule begins with {args.rule!r}{meant(asked, ids)}; those that begin like it: traceops explain {begin}"
         )
     if len(found) > 1:
         print("\n".join(f"{rule.id}  {rule.title}" for rule in found))

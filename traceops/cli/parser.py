@@ -8,11 +8,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from shutil import get_terminal_size
 from stat import S_ISFIFO, S_ISSOCK
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from traceops.cli.declared import Command
 from traceops.core.text import USUAL_WIDTH, as_shown, broken_at_words, closest, meant, newest_run, width_of
@@ -24,6 +25,7 @@ _USAGE_LINES = 3  # before an error; more would hide it
 _NARROW = 60  # columns below which the usage names no single option
 _CHOICE = re.compile(r"argument (?P<what>[^:]+): invalid choice: '(?P<given>.*?)' \(")
 _UNKNOWN = "unrecognized arguments:"
+_OPTION = re.compile(r"--?[^\W\d]")
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -145,8 +147,50 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
             asked = asked_parser(self, words)
-            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_corrected(asked, words, unknown)}")
+            asked.error(
+                f"{_UNKNOWN} {' '.join(_foreign(asked, words, unknown))}{self._corrected(asked, words, unknown)}"
+            )
         return known
+
+    def _corrected(
+        self, asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str], *, whole: bool = False
+    ) -> str:
+        """'; did you mean --nproc?', or a whole command: options as they certainly were meant, without the others. The
+        options that there are where no such command can be made out."""
+        rewritten = _rewritten(asked, words, unknown)
+        if rewritten is None or not self._takes(rewritten.words):
+            return _options_of(asked)
+        command = f"traceops {shlex.join(rewritten.words)}"
+        if rewritten.dropped:
+            return f"; without {shlex.join(rewritten.dropped)}: {command}"
+        whole = whole or len(rewritten.ours) != 1 or not rewritten.ours[0]
+        return f"; did you mean {command if whole else rewritten.ours[0]}?"
+
+    def _chosen(self, given: str, what: str) -> str:
+        """'; did you mean VALUE?'. Where it is a command that does not take the rest, that is corrected too; where no
+        command is meant, what reads what was given."""
+        words, choices = list(Parser.typed), _choices(self, what)
+        close = closest(given, choices)
+        if what != "COMMAND" or (close is not None and self._takes(fixed := [close, *words[words.index(given) + 1 :]])):
+            return meant(given, choices)
+        if close is None:
+            return _reads(words)
+        try:
+            with redirect_stderr(io.StringIO()):
+                unknown = self.parse_known_args(fixed)[1]
+        except SystemExit:
+            unknown = []
+        asked = asked_parser(self, fixed)
+        rest = self._corrected(asked, fixed, unknown, whole=True) if unknown else _options_of(asked)
+        return f"; here that is {close}{rest}"
+
+    def _takes(self, words: Sequence[str]) -> bool:
+        """Whether these words can be parsed, and are more than a command without anything to run."""
+        try:
+            with redirect_stderr(io.StringIO()):
+                return words != ["run"] and not self.parse_known_args(words)[1]
+        except SystemExit:
+            return False
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2: usage in short, and what is wrong."""
@@ -154,7 +198,7 @@ class Parser(argparse.ArgumentParser):
         from traceops.core.text import printable
 
         if (wrong := _CHOICE.match(message)) is not None:
-            message += meant(wrong["given"], _choices(self, wrong["what"]))
+            message += self._chosen(wrong["given"], wrong["what"])
         message += instead(self, message)
         sentence = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
@@ -164,32 +208,62 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, "\n".join(broken_at_words(sentence, width, 2)) + "\n")
 
 
-def _corrected(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> str:
-    """'; did you mean --nproc?', the command with all options as they were likely meant, or without the word."""
-    given = {word.partition("=")[0] for word in unknown if word.startswith("-")}
-    ours = _as_meant(asked, words, given)
-    if not given or ours.keys() != given:
-        return f"; without: traceops {shlex.join(rest)}" if (rest := _without(words, unknown)) else ""
-    fixed = shlex.join([part for word in words for part in _renamed(word, ours)])
-    return f"; did you mean {''.join(ours.values()) if len(ours) == 1 and all(ours.values()) else f'traceops {fixed}'}?"
+class _Rewritten(NamedTuple):
+    """A command with options as they were meant: `ours` of those that were, `dropped` those that there are not."""
+
+    words: list[str]
+    ours: list[str]
+    dropped: list[str]
 
 
-def _as_meant(asked: argparse.ArgumentParser, words: Sequence[str], given: Container[str]) -> dict[str, str]:
-    """The options that those given likely mean; '' of one that names an argument, which needs no option."""
-    actions = asked._option_string_actions
-    arguments = {action.dest.casefold() for action in asked._actions if not action.option_strings}
-    ours: dict[str, str] = {}
-    for at, word in enumerate(words[: words.index("--") if "--" in words else None]):
-        name, joined, _ = word.partition("=")
-        if name not in given:
+def _rewritten(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> _Rewritten | None:
+    """None where it is not clear which words belong to an option that there is not."""
+    end = words.index("--") if "--" in words else len(words)
+    foreign = _foreign(asked, words, unknown)
+    if not any(word.startswith("-") for word in foreign) and any(one.dest == "sql" for one in asked._actions):
+        at = words.index(foreign[0]) - 1
+        return _Rewritten([*words[:at], " ".join(words[at:])], [], [])
+    rest = list(words[:end])
+    fixed, ours, dropped = made = _Rewritten([], [], [])
+    while rest:
+        word = rest.pop(0)
+        name, joined, value = word.partition("=")
+        if word not in foreign or not word.startswith("-"):
+            (dropped if word in unknown else fixed).append(word)
             continue
-        valued = joined != "" or _has_value(words[at + 1 : at + 2])
-        fitting = [own for own, action in actions.items() if valued is None or (action.nargs != 0) is valued]
-        if valued is False:  # --json may stand for --format json
-            fitting += [own for own in ("--format", "--color") if own in actions]
-        if (close := closest(name, fitting)) is not None or name.lstrip("-") in arguments:
-            ours[name] = close or ""
-    return ours
+        valued = True if joined else _has_value(rest)
+        if (own := _option_meant(asked, name, valued, end < len(words))) is not None:
+            ours.append(own)
+            fixed += [*own.split(), *([value] if joined else [])]
+            if rest and rest[0] in unknown and not rest[0].startswith("-"):
+                fixed.append(rest.pop(0))
+            continue
+        dropped.append(word)
+        if valued and not joined:
+            if end == len(words) and rest[0] not in unknown:
+                return None  # what would stay may be its value
+            dropped.append(rest.pop(0))
+    fixed += words[end:]
+    return made
+
+
+def _foreign(asked: argparse.ArgumentParser, words: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """What a command does not know: in front of -- also options that argparse took for the training's."""
+    options = [word for word in words[: words.index("--") if "--" in words else 0] if _OPTION.match(word)]
+    others = [word for word in options if word.partition("=")[0] not in asked._option_string_actions]
+    return list(dict.fromkeys([*others, *unknown]))
+
+
+def _option_meant(asked: argparse.ArgumentParser, name: str, valued: bool | None, scripted: bool) -> str | None:
+    """The option that one certainly means; '' for one that names an argument, which needs none. scripted: for a script,
+    which takes no options of the built-in training."""
+    groups = [group for group in asked._action_groups if not (scripted and group.title == "training")]
+    actions = {own: action for group in groups for action in group._group_actions for own in action.option_strings}
+    fitting = [own for own, action in actions.items() if valued is None or (action.nargs != 0) is valued]
+    if valued is False:  # --json may stand for --format json
+        fitting += [own for own in ("--format", "--color") if own in actions]
+    arguments = {action.dest.casefold() for action in asked._actions if not action.option_strings}
+    return closest(name, fitting) or ("" if name.lstrip("-") in arguments else None)
 
 
 def _has_value(follows: Sequence[str]) -> bool | None:
@@ -199,23 +273,33 @@ def _has_value(follows: Sequence[str]) -> bool | None:
     return None if Path(follows[0]).exists() else True
 
 
-def _renamed(word: str, ours: Mapping[str, str]) -> list[str]:
-    name, joined, value = word.partition("=")
-    return [*ours[name].split(), *([value] if joined else [])] if name in ours else [word]
+def _options_of(asked: argparse.ArgumentParser) -> str:
+    """The options of a command that most people need."""
+    command = getattr(asked, "_command", None)
+    if command is None:
+        return ""
+    shown = command.shown or [own for own in asked._option_string_actions if own.startswith("--") and own != "--color"]
+    return f"; options of {asked.prog}: {', '.join(shown)}{'; all: --help-all' if command.shown else ''}"
 
 
-def _without(words: Sequence[str], unknown: Sequence[str]) -> list[str]:
-    """The words but the unknown ones; none where one of them had a value that would stay."""
-    rest: list[str] = []
-    for at, word in enumerate(words):
-        if word == "--":
-            return [*rest, *words[at:]]
-        before = words[at - 1] if at else ""
-        if before in unknown and before.startswith("-") and word not in unknown and not Path(word).exists():
-            return []
-        if word not in unknown:
-            rest.append(word)
-    return rest
+# The command for what an unknown one was given.
+_RECORDED = "; a training is recorded by: traceops run {}"
+_OF_A_FILE = {
+    ".py": "; a script is recorded by: traceops run -- {}",
+    **dict.fromkeys((".log", ".out", ".err"), "; a log is read by: traceops diagnose {}"),
+}
+_OF_A_FOLDER = "; this folder is read by: traceops analyze {}"
+
+
+def _reads(words: Sequence[str]) -> str:
+    if "--" in words[1:]:
+        return _RECORDED.format(shlex.join(words[words.index("--") :]))
+    for path in map(Path, words[1:]):
+        if path.suffix in _OF_A_FILE and path.is_file():
+            return _OF_A_FILE[path.suffix].format(shlex.quote(str(path)))
+        if path.is_dir() and any(next(path.glob(one), None) for one in ("*trace*.json*", "run.json", "report.json")):
+            return _OF_A_FOLDER.format(shlex.quote(str(path)))
+    return ""
 
 
 _WRONG_CHOICE = re.compile(r"argument (\w+): invalid choice: '([^']*)'")

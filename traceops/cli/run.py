@@ -121,18 +121,22 @@ def report_reach(out: Path, on_gpus: bool) -> None:
 
     from traceops.across.run_use import machine_use  # NumPy and what reads reports: after the training alone
     from traceops.compare.config import CompareConfig
-    from traceops.compare.judge import launch_noise_pct, shows_from_pct
+    from traceops.compare.judge import launch_noise_pct, shows_from_pct, steps_needed
     from traceops.traces.observed import read_machines, read_observed
 
+    device, steps, waited = "cuda" if on_gpus else "cpu", np.empty(0), 0.0
     observed, _ = read_observed(str(out), 0)
-    if observed is None:
-        return
-    steps = observed.steps[1:][observed.steps["flags"][1:] & RECORDED == 0]["host_us"] / 1e3
     manifest = json.loads(read_regular(out / "run.json"))
-    uses = machine_use(read_machines(str(out)), [observed], manifest)
-    device, waited = "cuda" if on_gpus else "cpu", max((use.waited_pct or 0.0 for use in uses), default=0.0)
-    percent = shows_from_pct(np.asarray(steps, dtype=float), device, waited, CompareConfig())
-    if percent is not None and percent > _FINE_PCT:
+    if observed is not None:
+        kept = observed.steps["flags"][1:] & RECORDED == 0
+        steps = np.asarray(observed.steps["host_us"][1:][kept] / 1e3, dtype=float)
+        uses = machine_use(read_machines(str(out)), [observed], manifest)
+        waited = max((use.waited_pct or 0.0 for use in uses), default=0.0)
+    elif manifest.get("nnodes", 1) > 1:
+        return  # rank 0 is on another machine
+    if (percent := shows_from_pct(steps, device, waited, CompareConfig())) is None:
+        Screen().say(_text("few", steps=len(steps), needed=steps_needed(device)))
+    elif percent > _FINE_PCT:
         noise = launch_noise_pct([([steps], waited)], device)
         Screen().say(_text("reach", percent=percent, noise=noise))
 

@@ -125,12 +125,8 @@ def _unprofiled(report: ReportDocument) -> Float:
             by_index[row.index].append(row.duration_ms)
     timed, whole = _over_ranks(by_index), _over_ranks(steps_of_whole_run(report))
     found = whole if len(whole) > len(timed) else timed
-    return rounds_of(found) if by_turns(report) else found
-
-
-def by_turns(*reports: ReportDocument) -> bool:
-    """Whether input comes late in every few steps of one: a step then takes what a round takes on average."""
-    return any(isinstance(one.whole_run, WholeRunRows) and one.whole_run.input_by_turns for one in reports)
+    even = not isinstance(report.whole_run, WholeRunRows) or report.whole_run.rounds is not None or not len(found)
+    return found if even else rounds_of(found)
 
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:

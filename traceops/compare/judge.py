@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, by_turns, step_numbers, step_series, timed_series
+from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
 from traceops.compare.changes import say
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
@@ -25,7 +25,8 @@ from traceops.compare.model import (
     Samples,
     metric_of,
 )
-from traceops.compare.statistics import Estimate, Float, drift, estimate, far_from_median, holm
+from traceops.compare.statistics import Estimate, Float, drift, estimate, holm
+from traceops.core.arrays import far_from_median
 from traceops.core.units import digits_text
 
 # What recorded steps tell of a change whatever the profiler costs.
@@ -159,10 +160,15 @@ def launch_noise_pct(sides: Sequence[tuple[Sequence[Float], float]], device: str
     return 100 * math.sqrt(float(np.mean(np.square(np.maximum(drifts, least))))) / steps[0]
 
 
+def steps_needed(device: str) -> int:
+    """How many timed steps each of two captures needs."""
+    return _MANY_STEPS if device == "cpu" else MIN_STEPS
+
+
 def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConfig) -> float | None:
     """The smallest change that this capture and one more would show; None where two do not suffice."""
     noise_pct = launch_noise_pct([([steps], waited)], device)
-    if noise_pct is None or len(steps) < MIN_STEPS:
+    if noise_pct is None or len(steps) < steps_needed(device):
         return None
     step = float(np.median(steps))
     alike = estimate([steps], [steps], np.median, noise_pct / 100 * step)
@@ -198,7 +204,7 @@ def measure(
     two sides say nothing, and why. bound: what they say of the step time even so, and where noise leaves it open."""
     step_ms = _step_ms(metrics, base)
     rows: list[tuple[MetricChange, Estimate | None, float]] = []
-    for metric in _with_late_steps(metrics, (*base, *head)):
+    for metric in metrics:
         threshold = config.threshold(metric.name)
         if metric.exact:
             rows.append((_exact(metric, base, head, threshold), None, 0.0))
@@ -223,12 +229,6 @@ def measure(
             row = replace(_bounded(row, bound), change=row.change, change_pct=row.change_pct)
         judged.append(row)
     return tuple(_waive(row, config, today) for row in _deciding(judged, config, unlike))
-
-
-def _with_late_steps(metrics: Sequence[Metric], captures: Sequence[ComparedCapture]) -> Sequence[Metric]:
-    """The median step is none of those for which input comes late every few steps: then the mean of all is compared."""
-    late = by_turns(*(capture.report for capture in captures))
-    return [replace(one, location=np.mean) if late and one.name == "step_time" else one for one in metrics]
 
 
 def _left_open(row: MetricChange, why: str) -> MetricChange:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare import judge
-from traceops.compare.capture import ComparedCapture, by_turns, findings_of_most, on_ranks, ranks_of, timed_series
+from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes, ledger_of, memory_explanation, say
 from traceops.compare.comparable import Unlike, damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
@@ -182,7 +182,6 @@ def _notes(
     timed = "without_profiler" if enough_unprofiled((base, head)) else "with_profiler"
     return (
         say(timed, needed=MIN_STEPS),
-        *([say("by_turns")] if by_turns(*(capture.report for capture in (*base, *head))) else ()),
         *([say("common_ranks", ranks=who(sorted(common)))] if common else ()),
         *(say("expired", metric=w.metric, until=w.until, reason=w.reason) for w in config.expired(today)),
     )

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int
+from traceops.core.arrays import Int, begins_far, far_from_median
 
 # Student's t distribution, as far as an interval needs it.
 
@@ -272,18 +272,17 @@ def drift(series: Float) -> float:
     return float(np.std([np.mean(part) for part in np.array_split(level, _STRETCHES)], ddof=1))
 
 
+_UNEVEN = 0.1  # of the median step
+_ROUND = 12  # steps: of two, three, four or six workers that deliver in turn
+
+
 def rounds_of(series: Float) -> Float:
-    """Of each step the mean of the round that it begins: of as many steps as lie from one far step to the next."""
-    far = far_from_median(series)
-    begins = far[np.diff(far, prepend=-2) > 1]
-    size = int(np.median(np.diff(begins))) if len(begins) > 2 else 1
-    return np.convolve(series, np.full(size, 1.0 / size), "valid") if 2 * size <= len(series) else series
-
-
-def far_from_median(series: Float) -> NDArray[np.intp]:
-    """Positions of steps further than 5 robust standard deviations, and than a tenth, above the median."""
-    if len(series) < 4:
-        return np.empty(0, dtype=np.intp)
-    median = float(np.median(series))
-    spread = 1.4826 * float(np.median(np.abs(series - median)))
-    return np.flatnonzero(series > median + max(5.0 * spread, 0.1 * median))
+    """Of each step what a step of its round takes on average, where steps differ by turns: then no single step, nor the
+    median, tells the pace. A round is as long as far steps are apart; where other steps are unlike, a few of them."""
+    gaps = np.diff(begins_far(series))
+    regular = len(gaps) > 2 and float(gaps.std()) < float(gaps.mean()) / 2
+    level = series if regular else np.delete(series, far_from_median(series))
+    size = int(np.median(gaps)) if regular else _ROUND
+    if 4 * size > len(series) or abs(float(level.mean()) / float(np.median(series)) - 1) < _UNEVEN:
+        return series
+    return np.convolve(series, np.full(size, 1.0 / size), "valid")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -117,15 +118,24 @@ def nanmedian(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 def percentiles(values: NDArray[Any], percents: Sequence[float]) -> list[float]:
     """As np.percentile has them to the last digit, which takes ten times as long for few, and imports numpy.ma."""
-    at = [percent / 100 * (len(values) - 1) for percent in percents]
-    places = [(int(each), min(int(each) + 1, len(values) - 1)) for each in at]
-    few = len(values) <= _FEW
-    partly = np.sort(values) if few else np.partition(values, sorted({place for pair in places for place in pair}))
+    places = _places(len(values), tuple(percents))
+    partly: Any
+    if len(values) <= _FEW:
+        partly = np.sort(values).tolist()
+    else:
+        partly = np.partition(values, sorted({place for low, high, _ in places for place in (low, high)}))
     found = []
-    for each, (low, high) in zip(at, places, strict=True):
-        below, above, part = float(partly[low]), float(partly[high]), each - low
+    for low, high, part in places:
+        below, above = float(partly[low]), float(partly[high])
         found.append(below + (above - below) * part if part < 0.5 else above - (above - below) * (1 - part))
     return found
+
+
+@lru_cache(maxsize=1 << 8)
+def _places(count: int, percents: tuple[float, ...]) -> list[tuple[int, int, float]]:
+    """Of each percentile of so many sorted values: the two places that it lies between, and how far on."""
+    at = [percent / 100 * (count - 1) for percent in percents]
+    return [(int(each), min(int(each) + 1, count - 1), each - int(each)) for each in at]
 
 
 # Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact.
@@ -392,3 +402,25 @@ def _together(bars: Bars, groups: Int) -> Bars:
         np.add.reduceat(bars.count, first),
         np.add.reduceat(bars.busy, first),
     )
+
+
+def far_from_median(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions of steps further than 5 robust standard deviations, and than a tenth, above the median."""
+    if len(series) < 4:
+        return np.empty(0, dtype=np.intp)
+    middle = median(series)
+    spread = 1.4826 * median(np.abs(series - middle))
+    return np.flatnonzero(series > middle + max(5.0 * spread, 0.1 * middle))
+
+
+def begins_far(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions where far steps begin, of several in a row the first; those only that cost about as much as the steps
+    in which half of the time of all far ones goes."""
+    if not len(far := far_from_median(series)):
+        return far
+    costs = series[far] - median(series)
+    most_first = np.sort(costs)[::-1]
+    usual = most_first[np.searchsorted(most_first.cumsum(), most_first.sum() / 2)]
+    far = far[costs >= usual / 2]
+    begins: NDArray[np.intp] = far[np.diff(far, prepend=-2) > 1]
+    return begins

@@ -42,10 +42,10 @@ def only(table: dict[str, Any], allowed: Sequence[str], where: str) -> None:
 
 def nearest(word: str, allowed: Sequence[str]) -> str:
     """'did you mean X?', or what there is."""
-    from difflib import get_close_matches
+    from traceops.core.text import closest
 
-    close = get_close_matches(word, allowed, 1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(allowed)}"
+    close = closest(word, allowed)
+    return f"did you mean {close}?" if close else f"there are {', '.join(allowed)}"
 
 
 def _known(table: dict[str, Any], source: str) -> tuple[dict[str, Any], str]:

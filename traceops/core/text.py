@@ -240,26 +240,47 @@ LIBRARIES = frozenset(
 )  # fmt: skip
 
 _MOST_ENTRIES = 10_000
-_TYPO = 0.75  # of difflib: one slip in four letters
-_LIKE = 0.6  # the same for files: names that are there are few, and long
+_SLIPS = 4  # letters for each slip of the fingers that a word may have, and a shorter word may have one
+_SHORT = 3  # letters: shorter words are too much alike
 
 
 def closest(word: str, there: Iterable[str]) -> str | None:
-    """The name that a word most likely means, or None: what other tools call it, a slip, or one that it is a part of.
-    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has."""
+    """The one name that a word certainly means, or None: what other tools call it, a slip, or how one name begins.
+
+    Other tools' words are in words/also.ini; a name there may have a value, as `--format json` has. A slip is a letter
+    too many, too few, another one or two in turn: one in four letters, and fewer than to any other name.
+    """
     names, wanted = list(there), _plain(word)
     if (name := _called_otherwise(word, names)) is not None:
         return name
     plain = {_plain(name): name for name in names}
-    close = _get_close_matches(wanted, list(plain), n=1, cutoff=_TYPO)
-    if close:
-        return plain[close[0]]
-    holding = [name for own, name in plain.items() if set(wanted.split("-")) <= set(own.split("-"))]
-    if word.startswith("-"):
-        return holding[0] if len(holding) == 1 else None
-    return min(
-        holding or [name for own, name in plain.items() if len(wanted) > 2 and wanted in own], key=len, default=None
-    )
+    if (slip := _slip(wanted, plain)) is not None:
+        return plain[slip]
+    begun = [name for own, name in plain.items() if len(wanted) >= _SHORT and own.startswith(wanted)]
+    return begun[0] if len(begun) == 1 else None
+
+
+def _slip(wanted: str, there: Iterable[str]) -> str | None:
+    """The name that a word differs from by few slips, and by more from any other."""
+    near = sorted((_slips(wanted, own), own) for own in there)[:2]
+    if not near or (near[0][0] == near[-1][0] and len(near) > 1):
+        return None
+    slips, own = near[0]
+    shorter = min(len(wanted), len(own))
+    return own if slips == 0 or (shorter >= _SHORT and slips <= max(1, shorter // _SLIPS)) else None
+
+
+def _slips(word: str, other: str) -> int:
+    """Letters to add, drop, change or swap with their neighbour to make one word of the other."""
+    before, last = [0] * (len(other) + 1), list(range(len(other) + 1))
+    for at, letter in enumerate(word):
+        row = [at + 1]
+        for to, own in enumerate(other):
+            row.append(min(last[to + 1] + 1, row[to] + 1, last[to] + (letter != own)))
+            if at and to and letter == other[to - 1] and own == word[at - 1]:
+                row[-1] = min(row[-1], before[to - 1] + 1)
+        before, last = last, row
+    return last[-1]
 
 
 def _called_otherwise(word: str, names: Collection[str]) -> str | None:
@@ -278,12 +299,6 @@ def meant(word: str, there: Iterable[str]) -> str:
     """'; did you mean analyze?', or nothing where nothing is like it."""
     close = closest(word, there)
     return f"; did you mean {close}?" if close else ""
-
-
-def _get_close_matches(word: str, there: list[str], n: int, cutoff: float) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(word, there, n, cutoff)
 
 
 def traced_runs(folder: Path = Path("profile")) -> list[Path]:
@@ -317,12 +332,24 @@ def near_path(path: str, *, run: bool = True) -> str:
         names = [entry.name for _, entry in zip(range(_MOST_ENTRIES), parent.iterdir(), strict=False)]
     except OSError:
         return ""
-    by_case = {name.casefold(): name for name in names}
-    if not (close := _get_close_matches(wrong.casefold(), list(by_case), n=1, cutoff=_LIKE)):
+    if (close := _slip(wrong, names) or _of_its_stem(wrong, names)) is None:
         newest = (newest_run(parent) or newest_run()) if run and not given.suffix else None
-        return "" if newest is None else f"; did you mean {newest}, the newest run there?"
-    found = parent / by_case[close[0]]
+        return "" if newest is None else f"; the newest run there is {newest}"
+    found = parent / close
     rest = Path(*given.parts[len(found.parts) :]) if len(given.parts) > len(found.parts) else None
     if rest is not None and not (found / rest).exists():
         rest = None
     return f"; did you mean {found if rest is None else found / rest}?"
+
+
+def _of_its_stem(wrong: str, names: Iterable[str]) -> str | None:
+    """The only name with these letters and digits before the first dot: rank1.json is rank_1.pt.trace.json.gz."""
+    stems: dict[str, list[str]] = {}
+    for name in names:
+        stems.setdefault(_stem(name), []).append(name)
+    own = _stem(wrong) if _stem(wrong) in stems else _slip(_stem(wrong), stems) if "." not in wrong else None
+    return stems[own][0] if own and len(stems[own]) == 1 else None
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.partition(".")[0].casefold())

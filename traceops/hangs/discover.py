@@ -134,6 +134,10 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     return evidence
 
 
+_TRACES = "; traces are read by: traceops analyze {}"
+_LOG_BESIDE = "; a log beside it: traceops diagnose {}"
+
+
 def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     unread = {path for path, _ in found.problems}
     ends = (how_it_ends(text) for text in found.logs if str(text) not in unread)
@@ -141,8 +145,10 @@ def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     listed = "".join(f"\n  {file}: {what}" for file, what in found.problems[:20])
     why = reason("hangs", "nothing_read", path=root)
     logs = [log for kind in ("*.log", "*.out", "*.err") for log in root.parent.glob(kind) if log != root]
-    if logs and not listed:
-        why += f"; did you mean {max(logs, key=lambda log: log.stat().st_mtime)}?"
+    if any(root.glob("*trace*.json*")):
+        why += _TRACES.format(root)
+    elif logs and not listed:
+        why += _LOG_BESIDE.format(max(logs, key=lambda log: log.stat().st_mtime))
     return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
 
 

@@ -312,8 +312,7 @@ def request_window(out: Path, request: Request) -> None:
     """Ask the launcher of the run in `out`. Raises UsageError where no run goes on there, or it cannot be asked."""
     if not in_use(out):
         raise UsageError(
-            f"no run is active in {out}; give the folder of a run that traceops run started, on a machine that sees "
-            "that folder"
+            f"no run is active in {out}; give the folder of a run that is active, on a machine that sees that folder"
         )
     try:
         write_whole(out / REQUEST, json.dumps(msgspec.to_builtins(request)).encode())

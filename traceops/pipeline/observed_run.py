@@ -122,7 +122,7 @@ def mean_step_ms(folder: Path, manifest: dict[str, Any]) -> float | None:
     whole = whole_run([one for one in read if one is not None], ends_by_calls(manifest))
     plain = plain_step(whole, manifest, on_gpu=manifest.get("device") == "cuda")
     evenly = whole is not None and (plain is None or plain.all_count)
-    return whole.mean_ms if whole is not None and evenly else without_profiler_ms(manifest, (), whole, plain)
+    return whole.steady_ms if whole is not None and evenly else without_profiler_ms(manifest, (), whole, plain)
 
 
 def _early(whole: WholeRun | None, ranks: Sequence[RankSummary], observed: Sequence[Observed]) -> EarlyWindowRow | None:

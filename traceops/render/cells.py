@@ -88,7 +88,7 @@ def build_table(
     many others `file` has, or else `rest_in`. total: how many there are, where `rows` are not all."""
     total, rows = total or len(rows), rows[:most]
     if total > len(rows):
-        note = f"{total - len(rows)} more in {file or rest_in}."
+        note = f"{total - len(rows)} more in {file or rest_in or 'report.json'}."
     made = [_column_cells(column, rows) for column in columns]
     footer: tuple[tuple[Cell, ...], ...] = ()
     if summarize:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from isal import isal_zlib
 
 from traceops.core.arrays import Bars, Int
 from traceops.core.findings import Finding
@@ -19,7 +19,7 @@ from traceops.render.report.terms import say
 from traceops.report.detail import Detail, DetailRank, DetailStep
 from traceops.report.model import Report
 
-_FINEST = 1 << 21  # of the step: the unit that moments are counted in, from 1 ns
+_FINEST = 1 << 20  # of the step: the unit that moments are counted in, from 1 ns
 
 
 def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | None:
@@ -32,11 +32,11 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
 
 
 def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
-    """What the script takes: names, roles, and of each step its number and all else in base64. first: the place of the
-    step that is shown at first. ranks: of the run, of which these may be a few."""
+    """What the script takes: names and, of each step, all but its number, zipped; roles. first: the place of the step
+    that is shown at first. ranks: of the run, of which these may be a few."""
     steps = [{"step": step.step, "data": _blob(step)} for step in detail.steps]
     return {
-        "names": list(detail.names),
+        "names": _zipped(msgspec.json.encode(detail.names)),
         "roles": list(ROLES.values()),
         "first": first,
         "ranks": ranks,
@@ -99,7 +99,11 @@ def _blob(step: DetailStep) -> str:
     text += b" " * (-len(text) % 4)
     whole = np.concatenate(_columns([lane.bars for rank in step.ranks for lane in rank.lanes], unit))
     planes = whole.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes()
-    return base64.b64encode(isal_zlib.compress(len(text).to_bytes(4, "little") + text + planes, 3), b"+-").decode()
+    return _zipped(len(text).to_bytes(4, "little") + text + planes)
+
+
+def _zipped(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9), b"+-").decode()
 
 
 def _columns(lanes: Sequence[Bars], unit: int) -> tuple[Int, ...]:
@@ -121,16 +125,18 @@ def _columns(lanes: Sequence[Bars], unit: int) -> tuple[Int, ...]:
 
 
 def _moved(rank: DetailRank, words: dict[str, int]) -> list[list[int | float | None]]:
-    """Transfers as [start, turn, end, operation, group, role, bytes, GB/s, who came last, stage].
+    """Transfers as [start, turn, end, operation, group, role, bytes, GB/s, who came last, stage]: the start since the
+    one before, turn and end since the start.
 
     -1 and None are not known.
     """
     roles = list(ROLES)
+    starts = [one.start for one in rank.transfers]
     return [
         [
-            one.start,
-            -1 if one.turn is None else one.turn,
-            one.end,
+            one.start - before,
+            None if one.turn is None else one.turn - one.start,
+            one.end - one.start,
             words.setdefault(one.op, len(words)),
             words.setdefault(one.group, len(words)),
             roles.index(one.role),
@@ -139,5 +145,5 @@ def _moved(rank: DetailRank, words: dict[str, int]) -> list[list[int | float | N
             -1 if one.last_rank is None else one.last_rank,
             one.stage,
         ]
-        for one in rank.transfers
+        for one, before in zip(rank.transfers, [0, *starts], strict=False)
     ]
