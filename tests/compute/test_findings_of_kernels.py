@@ -190,6 +190,15 @@ def test_kernels_alone_are_rated_where_their_names_tell_enough(tmp_path):
     assert "attainable speed" in kernels_sentence(report)
 
 
+def test_kernels_of_a_graph_have_no_shapes_to_record(tmp_path):
+    path = write(tmp_path / "trace.json", [op("none", us=14, kernel="cudnn_flash_fprop", grid=768)] * 3)
+    text = path.read_text().replace("cudaLaunchKernel", "cudaGraphLaunch")
+    document = json.loads(text)
+    document["traceEvents"] = [event for event in document["traceEvents"] if event["cat"] != "cpu_op"]
+    path.write_text(json.dumps(document))
+    assert "a CUDA graph replays the kernels" in kernels_sentence(analyze(path, jobs=1))
+
+
 def test_rows_that_may_be_unused_make_no_speed_impossible(tmp_path):
     """A buffer of experts is sized for the worst case: its shape says at most what is computed."""
     fast = op("aten::_grouped_mm", tensor((65536, 8192)), tensor((8, 8192, 8192)), us=4000, kernel="cutlass_grouped")

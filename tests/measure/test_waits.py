@@ -154,6 +154,25 @@ def test_an_allocation_that_succeeds_waits_for_nothing_once_the_device_is_done()
     assert waits(*rows, call("cudaMalloc", 3 * MS, 2 * MS), launched, call("cudaFree", 60 * MS, MS)) == ([], 0)
 
 
+def test_a_host_in_the_allocator_beside_communication_is_not_late_by_itself():
+    """Of 45 ms in which the next kernel was not launched while ranks waited, 30 went to cudaMalloc."""
+    rows = [
+        step(3, 0, 100 * MS),
+        *kernel(2 * MS, 6 * MS, launched=MS),
+        *kernel(10 * MS, 85 * MS, launched=9 * MS, name="ncclDevKernel_SendRecv", stream=20),
+        note("aten::cat", 12 * MS, 34 * MS, cat="cpu_op"),
+        call("cudaMalloc", 15 * MS, 30 * MS),
+        *kernel(55 * MS, 10 * MS, launched=54 * MS),
+    ]
+    events = build(rows)
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    comm = np.flatnonzero(activity.kind == COMM)
+    program = measure_program(events, activity, steps, find_lane(events, activity, steps), comm)
+    assert program.unheld.within(np.array([10 * MS]), np.array([55 * MS])) == [45 * MS]
+    assert (program.allocating.start.tolist(), program.allocating.end.tolist()) == ([15 * MS], [45 * MS])
+
+
 def test_calls_for_memory_of_the_first_steps_are_none_of_a_usual_one():
     """34, 3 and 3 calls were 13.3 a step."""
     rows = []

@@ -23,7 +23,7 @@ from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.memory import describe_ran_out
 from traceops.render.report.html import describe
 from traceops.render.report.memory import _peak_text
-from traceops.report.memory import MemoryOverTime, MemoryRecorded, MemoryRows
+from traceops.report.rows import MemoryOverTime, MemoryRecorded, MemoryRows
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
 from traceops.traces import memory_events

@@ -330,6 +330,14 @@ def test_a_communicator_that_starts_is_named_and_comes_once(tmp_path):
     assert other.cause != "first_use" and claim_of(other, LongSteps).share is None
 
 
+def test_a_step_that_takes_most_of_the_time_is_more_than_a_remark(tmp_path):
+    """Two of nine passes took 83 % of the time, and the typical one got a clean bill."""
+    found = long_steps(analyze(program(tmp_path, WORKS)))
+    assert (found.severity, found.steps) == ("warning", (9,)) and found.impact_ms is None
+    longest = next(e.value for e in found.evidence if e.fact is Fact.LONGEST_STEP)
+    assert max(e.value for e in found.evidence if e.fact is Fact.HOST_LONGER_IN) > longest / 2
+
+
 def test_a_start_is_no_second_time_of_another_slow_step(tmp_path):
     """An fp16 program: its fifth step and NCCL's start were one trouble, 12 % of the time, and a warning."""
     program(tmp_path, STARTS)

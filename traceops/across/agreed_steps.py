@@ -30,12 +30,10 @@ _CLEAR = 0.9  # of the collectives that two ranks share: they must say the same
 
 
 def with_agreed_steps(ranks: Sequence[RankSummary], world: int) -> list[RankSummary]:
-    """The ranks with steps that mean the same on all of them; as they are where the profiler marked the steps.
-
-    Steps that marks do not number are counted on each rank from where it began to record: what is matched across
-    ranks tells how far that is apart. Ranks that found other marks, none, or hardly any steps in common are left
-    with one window each.
-    """
+    """The ranks with steps that mean the same on all of them; as they are where the profiler marked the steps. Steps
+    that marks do not number are counted on each rank from where it began to record: what is matched across ranks tells
+    how far that is apart. Ranks that found other marks, none, or hardly any steps in common are left with one window
+    each."""
     found = [summary for summary in ranks if summary.steps_by not in ("profiler", "window", "cut_off")]
     if not found:
         return list(ranks)

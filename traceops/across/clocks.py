@@ -254,12 +254,10 @@ def _until_last_came(collective: Collective, begin: dict[int, list[int]]) -> Col
 
 
 def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> list[RankSummary]:
-    """The ranks, with each open spell of a thread decided that the other ranks decide.
-
-    A backend's own thread records a collective's end, and where it gets no core it does so long after the end. A thread
-    that went on once the last member was there, and before that record, had waited for the collective. One that
-    went on while a member was still missing had not: it did something of its own.
-    """
+    """The ranks, with each open spell of a thread decided that the other ranks decide. A backend's own thread records a
+    collective's end, and where it gets no core it does so long after the end. A thread that went on once the last
+    member was there, and before that record, had waited for the collective. One that went on while a member was still
+    missing had not: it did something of its own."""
     asked = {summary.rank: summary for summary in ranks if len(summary.program.spell_comm)}
     came: dict[int, dict[int, int]] = {rank: {} for rank in asked}  # by position: when the last member had begun
     for collective in matching.collectives if asked else ():
@@ -429,13 +427,13 @@ def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
     """The root's place, _ALL where all wait for the last, None where times tell neither. Arrays have the shape
     (operations, members)."""
     together = _until_came(op, _ALL, begins)
-    if not (whole := _explained(waits, together)):
+    if not (whole := float(np.minimum(waits, together).sum())):
         return None
     explained = np.zeros(begins.shape[1])
     for root in range(begins.shape[1]):
         until = _until_came(op, root, begins)
         if _possible(until, begins, ends):
-            explained[root] = _explained(waits, until)
+            explained[root] = float(np.minimum(waits, until).sum())
     order = explained.argsort(kind="stable")
     best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
     if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
@@ -454,11 +452,6 @@ def _until_came(op: str, root: int, begins: Int) -> Int:
         until = np.zeros_like(begins)
         until[:, [root]] = last - begins[:, [root]]
     return until
-
-
-def _explained(waits: Int, until: Int) -> float:
-    """Waiting that ends with the coming of one that is needed, ns."""
-    return float(np.minimum(waits, until).sum())
 
 
 def _possible(until: Int, begins: Int, ends: Int) -> bool:

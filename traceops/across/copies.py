@@ -31,11 +31,9 @@ _LEAST_PCT = 4.0  # of the step: less is not replayed
 
 class ExposedCopies(Struct, frozen=True):
     """One rank's copies of one purpose, ms per step, means over the typical ones; kinds: of these, most exposed first.
-
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
-    kernels where that is possible. blocked_ms: the host's time in them. host_ms: what
-    the host does of its own a step, None where that is not known. sync_ms: idle behind copies for which it waits.
-    """
+    kernels where that is possible. blocked_ms: the host's time in them. host_ms: what the host does of its own a step,
+    None where that is not known. sync_ms: idle behind copies for which it waits."""
 
     rank: int
     purpose: Purpose

@@ -146,6 +146,8 @@ class CrossRank(Struct, frozen=True, dict=True):
         took = np.concatenate([times.duration for times in self.ranks])
         order = numbers.argsort(kind="stable")
         known, begins = np.unique(numbers[order], return_index=True)
+        if len(known) == len(order):  # of one rank
+            return dict(zip(known.tolist(), (took[order] / 1e6).tolist(), strict=True))
         parts = np.split(took[order], begins[1:])
         return {number: median(part) / 1e6 for number, part in zip(known.tolist(), parts, strict=True)}
 
@@ -245,12 +247,10 @@ def measure_across(
     own_gpus: bool | None = None,
     usual_ms: Sequence[float] = (),
 ) -> CrossRank:
-    """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
-
-    `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines. `loading_ms` is
-    what workers of each rank's loader take for the batches of a step, where they were looked at. `own_gpus`: as in
-    `CrossRank`. `usual_ms`: as in `unlike_steps`.
-    """
+    """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md]. `hosts` names the
+    host of each rank where that is known; `fabric` is what was saved of the machines. `loading_ms` is what workers of
+    each rank's loader take for the batches of a step, where they were looked at. `own_gpus`: as in `CrossRank`.
+    `usual_ms`: as in `unlike_steps`."""
     hosts = hosts or {}
     matching, clocks, ranks = _matched(ranks, world, hosts)
     waits = waits_by_rank(matching, ranks)

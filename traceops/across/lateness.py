@@ -79,13 +79,11 @@ def _positions(graph: StepGraph, matching: MatchedCollectives) -> dict[int, list
 
 
 def measure_lateness(ranks: Sequence[RankSummary], matching: MatchedCollectives, graph: StepGraph) -> Lateness:
-    """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
-
-    For each collective that holds a rank up, the member that came last is compared with the waiting rank. What
-    counts is their own time since both left the last collective of the step before. The work in which the late one
-    spent more is the cause. What either of them had waited for others since then is carried along. So a rank that
-    was late because it had waited passes the charge on.
-    """
+    """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait]. For each collective that
+    holds a rank up, the member that came last is compared with the waiting rank. What counts is their own time since
+    both left the last collective of the step before. The work in which the late one spent more is the cause. What
+    either of them had waited for others since then is carried along. So a rank that was late because it had waited
+    passes the charge on."""
     waits = waits_by_rank(matching, ranks)
     positions = _positions(graph, matching)
     state = {s.rank: _rank(s, graph, np.array(positions[s.rank], dtype=np.int64), waits[s.rank]) for s in ranks}
@@ -247,12 +245,10 @@ class PathSegment(Struct, frozen=True):
 
 
 def critical_path(graph: StepGraph, step: int) -> list[PathSegment]:
-    """Walk back from the end of a step (index into graph.steps) on the rank that left it last, in time order.
-
-    At each beginning the walk goes on with what was over last. That is the rank's own work since the collective that
-    last held it up, or the collective before it on the stream. From a collective the walk goes on to the member that
-    came last.
-    """
+    """Walk back from the end of a step (index into graph.steps) on the rank that left it last, in time order. At each
+    beginning the walk goes on with what was over last. That is the rank's own work since the collective that last held
+    it up, or the collective before it on the stream. From a collective the walk goes on to the member that came
+    last."""
     begins = {rank: int(nodes.begin[graph.edges[rank][step]]) for rank, nodes in graph.ranks.items()}
     ends = {rank: int(nodes.begin[graph.edges[rank][step + 1]]) for rank, nodes in graph.ranks.items()}
     number_of = {(rank, node): number for number, members in enumerate(graph.members) for rank, node in members}

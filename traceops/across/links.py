@@ -157,12 +157,10 @@ def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -
 def _expected(
     fabric: Fabric, size: int, one_host: bool, listed: LinkReference | None, whole: bool
 ) -> LinkReference | None:
-    """The ring that NCCL found for a communicator of this size, GB/s one way, which is its bus bandwidth.
-
-    Rings over host memory between GPUs that have NVLink are what is wrong, not what to expect. Between hosts, groups
-    that leave by one network device share what each of them expects of it. whole: the group is the job, of which a
-    dump of the graph tells where the log does not.
-    """
+    """The ring that NCCL found for a communicator of this size, GB/s one way, which is its bus bandwidth. Rings over
+    host memory between GPUs that have NVLink are what is wrong, not what to expect. Between hosts, groups that leave by
+    one network device share what each of them expects of it. whole: the group is the job, of which a dump of the graph
+    tells where the log does not."""
     found = _graphs(fabric, size, one_host)
     if not found and whole:
         found = [(graph, 1) for graph in fabric.graphs]

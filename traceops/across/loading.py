@@ -93,12 +93,10 @@ def loading_need(
     step_ms: float | None = None,
     recording_ms: float = 0.0,
 ) -> LoadingNeed | None:
-    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it.
-
-    saved_ms: what the replay says that a step gains with input in time, None without one. workers: as the run told.
-    step_ms: the step that it is a part of, None for the recorded one. recording_ms: what of the rest may be recording.
-    The loaders of a rank without workers take what is recorded; workers that are behind are busy all the time.
-    """
+    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it. saved_ms: what the
+    replay says that a step gains with input in time, None without one. workers: as the run told. step_ms: the step that
+    it is a part of, None for the recorded one. recording_ms: what of the rest may be recording. The loaders of a rank
+    without workers take what is recorded; workers that are behind are busy all the time."""
     recorded = step_ms is None or step_ms == times.step_ms
     names, step_ms = " ".join(times.summary.host.input_names), times.step_ms if step_ms is None else step_ms
     rest_ms = step_ms - (times.mean_ms("idle_input") if saved_ms is None else saved_ms)

@@ -89,12 +89,10 @@ def _sizes_differ(args: Sequence[CommArgs | None]) -> bool:
 
 
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
-    """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
-
-    Sends and receives go by their two ends, in order (send_receive.py). Windows start at different moments but ranks
-    leave a step together, so counting from the end pairs them [docs/metrics.md]. A pair whose sizes differ
-    is left out rather than believed.
-    """
+    """Match by (global ranks of the group, description, operation), and in it by sequence or from the end. Sends and
+    receives go by their two ends, in order (send_receive.py). Windows start at different moments but ranks leave a step
+    together, so counting from the end pairs them [docs/metrics.md]. A pair whose sizes differ is left out rather than
+    believed."""
     summaries = {summary.rank: summary for summary in ranks}
     groups, unmatched = _Groups(summaries), Counter[str]()
     whole_world = summaries.keys() >= set(world)

@@ -43,12 +43,10 @@ _SELDOM = 0.8  # of a line's samples in one step of the round: it runs once a ro
 
 
 class Phase(Struct, frozen=True):
-    """A part of the loop. ms: a round; pct: of the round. does: as in `Purpose`.
-
-    most: the innermost function that takes most of it, where that is another one. trains: backward runs in it, or a
-    model that the loop calls with gradients. waits: lines of the loop that wait for the device or other ranks.
-    off_pct: how far pct may be off, in points.
-    """
+    """A part of the loop. ms: a round; pct: of the round. does: as in `Purpose`. most: the innermost function that
+    takes most of it, where that is another one. trains: backward runs in it, or a model that the loop calls with
+    gradients. waits: lines of the loop that wait for the device or other ranks. off_pct: how far pct may be off, in
+    points."""
 
     place: CodePlace
     ms: float
@@ -250,13 +248,11 @@ def _off_ms(step: NDArray[np.int64], part: NDArray[np.int64], weight: Floats, in
 def _weights(
     one: Observed, chosen: Mask, places: NDArray[np.int64], profile: Floats
 ) -> tuple[NDArray[np.int64], Floats]:
-    """For how much of a round each sample stands, ms, and which samples stand for the same part of it.
-
-    Long steps are sampled more often from some point on, and samples are rare after a run's first seconds. How long
-    each part of a round takes is known from the steps' own clock. So a sample stands for its part, whatever the time
-    since the sample before: a part is a step's place in the round, and how far that step has got. In logs that do not
-    have the latter, it is the whole step.
-    """
+    """For how much of a round each sample stands, ms, and which samples stand for the same part of it. Long steps are
+    sampled more often from some point on, and samples are rare after a run's first seconds. How long each part of a
+    round takes is known from the steps' own clock. So a sample stands for its part, whatever the time since the sample
+    before: a part is a step's place in the round, and how far that step has got. In logs that do not have the latter,
+    it is the whole step."""
     step, _, us = one.samples[chosen].T
     each, position = us.astype(np.float64), np.zeros(len(step))
     if len(one.since_begin):

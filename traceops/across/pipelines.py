@@ -24,13 +24,11 @@ _AHEAD = 2  # activations that a stage may ask for before it sends the first gra
 
 
 class Pipeline(Struct, frozen=True):
-    """Ranks in the order of the stages that a batch passes first.
-
-    `schedule` is the order of sends and receives: zero-bubble only where the trace notes weight gradients apart.
-    `chunks` is how many stages each rank holds and `micro_batches` how many a step has, None where that is not known.
-    `collectives` are indices into MatchedCollectives.collectives; `gradients` are those of their events, as rank and
-    position, in which the rank waits for a gradient, or for somebody to take its own.
-    """
+    """Ranks in the order of the stages that a batch passes first. `schedule` is the order of sends and receives:
+    zero-bubble only where the trace notes weight gradients apart. `chunks` is how many stages each rank holds and
+    `micro_batches` how many a step has, None where that is not known. `collectives` are indices into
+    MatchedCollectives.collectives; `gradients` are those of their events, as rank and position, in which the rank waits
+    for a gradient, or for somebody to take its own."""
 
     ranks: tuple[int, ...]
     schedule: Schedule

@@ -60,12 +60,10 @@ class SlowerBehind(Struct, frozen=True):
 
 
 class PlainStep(Struct, frozen=True):
-    """ms: without recording, before any window where that is shorter. whole_ms: of all such steps.
-
-    near_ms: of those that a light window lies among. behind_ms: the same, None where it is hardly longer than ms, or
-    where the profiler is not what made it so. before: the steps that `ms` is the mean of; None where all such steps of
-    the run count. longer: behind the windows, whatever the reason.
-    """
+    """ms: without recording, before any window where that is shorter. whole_ms: of all such steps. near_ms: of those
+    that a light window lies among. behind_ms: the same, None where it is hardly longer than ms, or where the profiler
+    is not what made it so. before: the steps that `ms` is the mean of; None where all such steps of the run count.
+    longer: behind the windows, whatever the reason."""
 
     ms: float
     whole_ms: float
@@ -104,12 +102,10 @@ def plain_step(run: WholeRun | None, manifest: Mapping[str, Any], *, on_gpu: boo
 
 
 def _of_run(run: WholeRun, alone_from: int | None, last: int | None) -> PlainStep | None:
-    """As if the profiler stayed behind its windows; None where too few steps are like the others.
-
-    Between the windows of a schedule CUPTI stays, also where it is ended behind the last. alone_from: the step from
-    which on it was ended behind each; None: behind none that other windows follow. last: the last step that torch's
-    profiler recorded, where light windows may follow each other behind it; None where none do, or nothing tells.
-    """
+    """As if the profiler stayed behind its windows; None where too few steps are like the others. Between the windows
+    of a schedule CUPTI stays, also where it is ended behind the last. alone_from: the step from which on it was ended
+    behind each; None: behind none that other windows follow. last: the last step that torch's profiler recorded, where
+    light windows may follow each other behind it; None where none do, or nothing tells."""
     if run.typical_steps < _ENOUGH:
         return None
     step = run.step_ms
@@ -258,13 +254,10 @@ _MANY = 0.2  # of the steps without the profiler
 
 
 class ProfilerCost(Struct, frozen=True):
-    """Profiled ÷ unprofiled step.
-
-    ratio: as the median steps have it; None where one of them is not known, or is no measure. core_pct: the most that a
-    rank waits for a core in the recorded steps, but for the step in which it waited longest. as_long_pct: of the run's
-    steps without the profiler, those that take as long as the recorded ones; None of a run that was not observed, and
-    where CUPTI stays in the process and slows later steps.
-    """
+    """Profiled ÷ unprofiled step. ratio: as the median steps have it; None where one of them is not known, or is no
+    measure. core_pct: the most that a rank waits for a core in the recorded steps, but for the step in which it waited
+    longest. as_long_pct: of the run's steps without the profiler, those that take as long as the recorded ones; None of
+    a run that was not observed, and where CUPTI stays in the process and slows later steps."""
 
     ratio: float | None
     core_pct: float = 0.0

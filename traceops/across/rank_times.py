@@ -22,12 +22,9 @@ from traceops.measure.summary import RankSummary
 
 class RankTimes(Struct, frozen=True, dict=True):
     """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
-
-    `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
-    waiting and transfer cannot be told apart; the last also where much of the waiting is charged to nobody.
-    `typical` says which steps are like the others: means are
-    taken over these.
-    """
+    `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where waiting and
+    transfer cannot be told apart; the last also where much of the waiting is charged to nobody. `typical` says which
+    steps are like the others: means are taken over these."""
 
     summary: RankSummary
     duration: Int
@@ -176,12 +173,10 @@ KINDS: tuple[PassKind, ...] = ("prefill", "mixed", "decode")
 
 
 class Passes(Struct, frozen=True):
-    """Passes of one kind on all ranks, a value each; ns.
-
-    `between`: the device runs nothing from the end of the pass before to the first kernel. `scheduling`: the host is
-    in neither pass meanwhile. `waiting` and `transfer`: of matched collectives inside the pass, waiting for late
-    members (skew) and moving data. `unmatched`: communication of which that cannot be told.
-    """
+    """Passes of one kind on all ranks, a value each; ns. `between`: the device runs nothing from the end of the pass
+    before to the first kernel. `scheduling`: the host is in neither pass meanwhile. `waiting` and `transfer`: of
+    matched collectives inside the pass, waiting for late members (skew) and moving data. `unmatched`: communication of
+    which that cannot be told."""
 
     kind: PassKind
     of_rank: tuple[int, ...]

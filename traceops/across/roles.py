@@ -44,11 +44,9 @@ _TABLES = re.compile(r"embedding_?bag|split_embedding|table_batched|fbgemm.*embe
 
 class Computed(Struct, frozen=True):
     """What the ranks compute, as far as it tells what they communicate for, by the names of kernels and operators.
-
     infers: GPUs that compute nothing of a backward pass or an optimizer. experts: kernels of a mixture of experts.
     tables: tables of embeddings, which recommenders split over ranks. fused: products that gather or scatter what they
-    multiply themselves, as asynchronous tensor parallel does.
-    """
+    multiply themselves, as asynchronous tensor parallel does."""
 
     infers: bool = False
     experts: bool = False
@@ -177,12 +175,10 @@ _OF_LAYERS: tuple[Role, ...] = ("tensor", "context", "expert", "pipeline")
 
 
 def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np.bool_]:
-    """Those that reduce more than the losses, norms, counts and flags that programs reduce as well.
-
-    Parameters that are averaged behind the optimizer's step (local SGD) are no gradients, and neither is what layers
-    exchange. DDP reduces gradients inside of backward: with it, what goes round elsewhere is none. roles: of each of
-    them, where they differ: of a single one nothing shows that it is told rightly.
-    """
+    """Those that reduce more than the losses, norms, counts and flags that programs reduce as well. Parameters that are
+    averaged behind the optimizer's step (local SGD) are no gradients, and neither is what layers exchange. DDP reduces
+    gradients inside of backward: with it, what goes round elsewhere is none. roles: of each of them, where they differ:
+    of a single one nothing shows that it is told rightly."""
     comm = summary.comm
     sums = np.array([_sums(comm, position) for position in range(len(comm.start))], dtype=bool)
     gradients: NDArray[np.bool_] = sums & (comm.phase != UPDATED)

@@ -22,12 +22,10 @@ _TOGETHER = 1.2  # times the least mean step of a rank: the longest of ranks tha
 
 
 class Occasion(Struct, frozen=True):
-    """Steps that are unlike the others for one reason.
-
-    cause: as in TO-W001; "unknown" where nothing shows one. place: the function of the program that is seen most, and
-    its line; placed: how much is seen in that function, of what is seen in any. times: how often such steps came,
-    neighbours being one time. more_ms: what they take beyond the typical step, all together. ranks: that do it.
-    """
+    """Steps that are unlike the others for one reason. cause: as in TO-W001; "unknown" where nothing shows one. place:
+    the function of the program that is seen most, and its line; placed: how much is seen in that function, of what is
+    seen in any. times: how often such steps came, neighbours being one time. more_ms: what they take beyond the typical
+    step, all together. ranks: that do it."""
 
     cause: str
     place: CodePlace | None
@@ -215,12 +213,10 @@ def single(steps: NDArray[np.void]) -> Marks:
 
 
 def tells_pace(devices: FloatsOrNone, hosts: FloatsOrNone) -> bool:
-    """Whether steps are as long as the device takes. Both of the same steps, rank by step, ms.
-
-    Not where the host is even and the device is not: that is behind now and then, and catches up while it waits for
-    the host. A host that runs ahead is the less even one, for it waits in one step for the work of many, or in the end
-    it has taken less time than the device.
-    """
+    """Whether steps are as long as the device takes. Both of the same steps, rank by step, ms. Not where the host is
+    even and the device is not: that is behind now and then, and catches up while it waits for the host. A host that
+    runs ahead is the less even one, for it waits in one step for the work of many, or in the end it has taken less time
+    than the device."""
     both = ~np.isnan(devices) & ~np.isnan(hosts)
     if float(devices[both].sum()) >= _MORE_IN_ALL * float(hosts[both].sum()):
         return True

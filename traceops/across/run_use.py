@@ -259,12 +259,10 @@ _AS_IN_THE_RUN = 1.5  # times as far apart as in the whole run: the recorded ste
 
 
 class CoreWaits(Struct, frozen=True):
-    """What ranks waited for a core in their recorded steps.
-
-    of_rank: ns by rank and number of the step; ranks that do not tell are left out, as may be those that waited
-    nowhere. unfair: by rank the part of that, at most, that the machine does to it more than to its peers; 1 where
-    it is left out. fair_ns: by rank what it waits more than its peers, a step, because it computes more than they do.
-    """
+    """What ranks waited for a core in their recorded steps. of_rank: ns by rank and number of the step; ranks that do
+    not tell are left out, as may be those that waited nowhere. unfair: by rank the part of that, at most, that the
+    machine does to it more than to its peers; 1 where it is left out. fair_ns: by rank what it waits more than its
+    peers, a step, because it computes more than they do."""
 
     of_rank: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     unfair: Mapping[int, float] = field(default_factory=dict)
@@ -294,11 +292,9 @@ def core_waits(observed: Sequence[Observed]) -> CoreWaits:
 
 def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> CoreWaits:
     """`core_waits`, with the part that no rank waits because it works more than its peers, on cores as full as theirs.
-
     A rank that computes while the others sleep in a collective wants a core more often, and so waits more often for
     one. Only a rank that is refused one more often than its peers is held up by the machine more than they are. Where
-    ranks are farther apart in the recorded steps than in the run, or nobody saw the peers, all of the waiting stays.
-    """
+    ranks are farther apart in the recorded steps than in the run, or nobody saw the peers, all of the waiting stays."""
     refused = {one.rank: one.crowded_pct for one in uses if one.crowded_pct is not None}
     of_run = {one.rank: one.waited_pct for one in uses if one.waited_pct is not None}
     of_window = recorded_waits(observed)

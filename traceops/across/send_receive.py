@@ -29,12 +29,10 @@ _THINNED = 16  # of so many events one, to see which shifts are worth a look at 
 def pair(
     group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Members (rank, position) of each collective of one group and operation.
-
-    They are paired by kineto's sequence number where every event has one. Else they are counted from the end of the
-    window, and moved where the rhythm of the ends says that a window was cut off before. If ranks recorded different
-    last steps and no rhythm is found, they are counted from the end of each common step.
-    """
+    """Members (rank, position) of each collective of one group and operation. They are paired by kineto's sequence
+    number where every event has one. Else they are counted from the end of the window, and moved where the rhythm of
+    the ends says that a window was cut off before. If ranks recorded different last steps and no rhythm is found, they
+    are counted from the end of each common step."""
     sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
     if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):
         keys: dict[int, list[int | None]] = sequences
@@ -326,12 +324,10 @@ def _other_end(rank: int, args: CommArgs, group: Ranks | None, sends: bool) -> i
 
 
 def _named(halves: list[Half], summaries: Mapping[int, RankSummary]) -> list[Half]:
-    """The same with the other ends that follow from the order of a pipeline's stages where no event names them.
-
-    gloo's events name none. Stages that torch's schedules note tell it, or else the group's order, in which forward
-    goes to the next rank and backward to the one before. Such ends are believed in steps where each rank's sends are as
-    many as the next one's receives, and only if nothing is received before it was sent.
-    """
+    """The same with the other ends that follow from the order of a pipeline's stages where no event names them. gloo's
+    events name none. Stages that torch's schedules note tell it, or else the group's order, in which forward goes to
+    the next rank and backward to the one before. Such ends are believed in steps where each rank's sends are as many as
+    the next one's receives, and only if nothing is received before it was sent."""
     unnamed = [half for half in halves if half.other is None and half.group is not None]
     if not unnamed:
         return halves

@@ -25,14 +25,11 @@ _COVERS = 0.80  # of what they take longer: what a cause must explain to be name
 
 
 class SlowGroup(Struct, frozen=True):
-    """Ranks of one program whose own time lies apart from that of all others, `peers`. Times in ns.
-
-    `middle` is the one with the median own time. `longer` is what it takes longer than the peers' median in each step,
-    `each` the same of every rank of the group,
-    `saved` what each step gains if all of the group are cured: as their median peer, or, where they have more to
-    do (`compared`), with the work shared evenly. `beside` are the other late ranks, cured already. `late` are the
-    steps in which the group is slower. See Straggler for `chance`.
-    """
+    """Ranks of one program whose own time lies apart from that of all others, `peers`. Times in ns. `middle` is the one
+    with the median own time. `longer` is what it takes longer than the peers' median in each step, `each` the same of
+    every rank of the group, `saved` what each step gains if all of the group are cured: as their median peer, or, where
+    they have more to do (`compared`), with the work shared evenly. `beside` are the other late ranks, cured already.
+    `late` are the steps in which the group is slower. See Straggler for `chance`."""
 
     ranks: tuple[int, ...]
     peers: tuple[int, ...]
@@ -48,12 +45,10 @@ class SlowGroup(Struct, frozen=True):
 
 
 class SlowGroups(Struct, frozen=True):
-    """The ranks of one program that are slower than the rest of it, by what they are slower for.
-
-    `groups` have four ranks or more, most saved first. `single` are fewer, late for another reason than any group.
-    `saved` is what each step gains, ns, with all of them cured. `waited` is what a peer waits, ns a step; `share` the
-    part of all waiting that is for one of them.
-    """
+    """The ranks of one program that are slower than the rest of it, by what they are slower for. `groups` have four
+    ranks or more, most saved first. `single` are fewer, late for another reason than any group. `saved` is what each
+    step gains, ns, with all of them cured. `waited` is what a peer waits, ns a step; `share` the part of all waiting
+    that is for one of them."""
 
     groups: tuple[SlowGroup, ...]
     single: tuple[Straggler, ...]

@@ -108,14 +108,11 @@ _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each 
 
 
 class Straggler(Struct, frozen=True, dict=True):
-    """A rank that others wait for. Times in ns.
-
-    `saved` is what each step gains if this rank runs as its peers do and the other stragglers are cured already.
-    `alone` is what it gains if only this rank is cured. `chance` is the probability that ranks whose steps were
-    dealt at random would show one as late; steps that are long for another reason are no part of
-    that. `caused` is by CAUSES, a step. `apart` says whether its own time in its late steps lies beyond what
-    its peers differ by among themselves.
-    """
+    """A rank that others wait for. Times in ns. `saved` is what each step gains if this rank runs as its peers do and
+    the other stragglers are cured already. `alone` is what it gains if only this rank is cured. `chance` is the
+    probability that ranks whose steps were dealt at random would show one as late; steps that are long for another
+    reason are no part of that. `caused` is by CAUSES, a step. `apart` says whether its own time in its late steps lies
+    beyond what its peers differ by among themselves."""
 
     rank: int
     share: float
@@ -136,12 +133,10 @@ class Straggler(Struct, frozen=True, dict=True):
 
 class Stragglers(Struct, frozen=True):
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
-
     `joint_ns` are the step times with all of `found` cured, `fed_ns` those without loading too. `host_share` is the
-    part of `joint_ns`, in typical steps, that would go if no host were ever late: where hosts bound the job anyway,
-    one of them is always the slowest. `alone` is the rank that caused most of the waiting if no other runs its
-    program, so that nothing can be compared.
-    """
+    part of `joint_ns`, in typical steps, that would go if no host were ever late: where hosts bound the job anyway, one
+    of them is always the slowest. `alone` is the rank that caused most of the waiting if no other runs its program, so
+    that nothing can be compared."""
 
     found: tuple[Straggler, ...]
     leader: Straggler | None
@@ -368,12 +363,10 @@ def _shares_of_work(
 
 def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float:
     """Time of all ranks' work at the best pace of any of them, over what it takes; 1 where the kernels do not tell.
-
     Kernels whose grid follows the work (elementwise ones) tell each rank's share of it. Those of matrices, whose grid
     is as large as the device, run more or less efficiently by their sizes: time over share is a rank's pace. Only where
     nearly all computation follows the work, as with batches of other sizes. `slowed_us` is what each rank's kernels
-    took a step only because communication beside them waited.
-    """
+    took a step only because communication beside them waited."""
     steps = [max(len(summary.step_numbers), 1) for summary in ranks]
     known = [{k.name: k for k in summary.kernels if k.kind == "compute" and k.count} for summary in ranks]
     if len(ranks) < 2 or not all(known):

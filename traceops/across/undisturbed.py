@@ -74,11 +74,9 @@ def _by_place(light: LightActivity, known: Sequence[tuple[int, int, Ranks | None
 
 class LightRank(Struct, frozen=True):
     """One rank's light or undisturbed step, ms by bucket; they add up to it, unless the device is busy for longer.
-
     wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer. least_wait: of
     waiting, what is left where all that the light window cost was waiting. unseen: where the light window's own steps
-    are shorter, what the step takes beyond them.
-    """
+    are shorter, what the step takes beyond them."""
 
     rank: int
     light_ms: float
@@ -229,13 +227,10 @@ _FAR = {"cupti": 1.25, "torch": 1.5}
 
 
 class Undisturbed(Struct, frozen=True):
-    """The undisturbed step of a run.
-
-    step_ms: without any recording. light_ms: in the light windows, the median over ranks. steps: of the light windows
-    that were taken. source: 'cupti' or 'torch'. behind_ms: a step behind the windows, where it is longer than before.
-    before: the steps that step_ms is the mean of, None where all that were not recorded count. looks: the light
-    windows that all of this is the mean of.
-    """
+    """The undisturbed step of a run. step_ms: without any recording. light_ms: in the light windows, the median over
+    ranks. steps: of the light windows that were taken. source: 'cupti' or 'torch'. behind_ms: a step behind the
+    windows, where it is longer than before. before: the steps that step_ms is the mean of, None where all that were not
+    recorded count. looks: the light windows that all of this is the mean of."""
 
     step_ms: float
     light_ms: float

@@ -26,13 +26,10 @@ _FEW = 0.25  # of the peers' time: what is launched more often is a part of the 
 
 
 class WorkCompared(Struct, frozen=True):
-    """A rank's computation beside its median peer's, a step.
-
-    `kind` is why it computes longer, UNSET where the traces do not tell. `alone_ms` is what it
-    computes longer in kernels that no peer runs. `work` is how much more it has to do: the largest of the ratios of
-    blocks, launches and elements that speak for it; 1 where none does. `speed` is its time for launches that are the
-    same on its peers over theirs, None where there are none.
-    """
+    """A rank's computation beside its median peer's, a step. `kind` is why it computes longer, UNSET where the traces
+    do not tell. `alone_ms` is what it computes longer in kernels that no peer runs. `work` is how much more it has to
+    do: the largest of the ratios of blocks, launches and elements that speak for it; 1 where none does. `speed` is its
+    time for launches that are the same on its peers over theirs, None where there are none."""
 
     kind: ComputesLonger | UnsetType
     alone_ms: float

@@ -9,32 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from traceops.answers import model
 from traceops.answers.asked import BY_NAME, QUESTIONS, SUMMARY, Asked
-from traceops.answers.model import (
-    AnswerLine,
-    AnyAnswer,
-    AskedRun,
-    CheckLine,
-    ChecksAnswer,
-    CollectiveLine,
-    CollectivesAnswer,
-    EventLine,
-    EventsAnswer,
-    FindingAnswer,
-    FindingsAnswer,
-    HangAnswer,
-    HeadlineLine,
-    KernelsAnswer,
-    LedgerAnswer,
-    RanksAnswer,
-    RolesAnswer,
-    RunFacts,
-    StepCost,
-    StepFacts,
-    StepsAnswer,
-    SummaryAnswer,
-    WhatIfAnswer,
-)
 from traceops.answers.opening import Opened, card, diagnosis, opening_answer
 from traceops.answers.rows import (
     check_line,
@@ -62,7 +38,7 @@ _MOST_LISTED = 20
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 
-def of_group(rows: Sequence[CollectiveLine], group: str) -> Sequence[CollectiveLine]:
+def of_group(rows: Sequence[model.CollectiveLine], group: str) -> Sequence[model.CollectiveLine]:
     """Those of a group that is called so, or else whose role it is, or else with it in their name."""
     if not group:
         return rows
@@ -125,7 +101,7 @@ def listed(names: Iterable[str]) -> str:
 _HELPS = 3  # changes in a summary
 
 
-def answer(found: Opened, asked: Asked) -> AnyAnswer:
+def answer(found: Opened, asked: Asked) -> model.AnyAnswer:
     """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
     if asked.question not in _ANSWERS:
         raise UsageError(f"there is no question {asked.question!r}; ask for {listed(BY_NAME)}")
@@ -137,26 +113,26 @@ def answer(found: Opened, asked: Asked) -> AnyAnswer:
     return _ANSWERS[asked.question](found, asked)
 
 
-def asked_run(found: Opened) -> AskedRun:
+def asked_run(found: Opened) -> model.AskedRun:
     """Which run an answer is of."""
     report = found.report
     window = report.summary.steps_found_by == "window"
-    return AskedRun(
+    return model.AskedRun(
         name=report.run.name, path=found.path, read_from=found.read_from, unit="window" if window else "step"
     )
 
 
-def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
+def _summary(found: Opened, asked: Asked) -> model.SummaryAnswer:
     report, shown = found.report, card(found)
     run, step = report.run, report.summary.step_time_ms
     opening = opening_answer(found)
-    return SummaryAnswer(
+    return model.SummaryAnswer(
         run=asked_run(found),
-        headline=HeadlineLine(level=shown.level, sentence=f"{shown.headline}."),
+        headline=model.HeadlineLine(level=shown.level, sentence=f"{shown.headline}."),
         card=shown,
         first_screen=tuple(_answer_lines(opening)) if opening is not None else (),
         costs=tuple(map(_cost, opening.costs)) if opening is not None else (),
-        facts=RunFacts(
+        facts=model.RunFacts(
             world_size=run.world_size,
             ranks_present=len(run.ranks_present),
             hosts=len(run.hosts),
@@ -166,7 +142,7 @@ def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
             torch_version=run.torch_version,
             nccl_version=run.nccl_version,
         ),
-        step=StepFacts(
+        step=model.StepFacts(
             typical_ms=step.typical,
             p5_ms=step.p5,
             p95_ms=step.p95,
@@ -182,19 +158,21 @@ def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
     )
 
 
-def _answer_lines(opening: Answer) -> Iterator[AnswerLine]:
+def _answer_lines(opening: Answer) -> Iterator[model.AnswerLine]:
     """The lines that are words; that of the proof only links to it."""
     for label, blocks in opening.lines:
         said = " ".join(block.plain for block in blocks if isinstance(block, Text))
         if said and label != "Proof":
-            yield AnswerLine(label=label, text=said)
+            yield model.AnswerLine(label=label, text=said)
 
 
-def _cost(cost: Cost) -> StepCost:
-    return StepCost(when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms)
+def _cost(cost: Cost) -> model.StepCost:
+    return model.StepCost(
+        when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms
+    )
 
 
-def _findings(found: Opened, asked: Asked) -> FindingsAnswer:
+def _findings(found: Opened, asked: Asked) -> model.FindingsAnswer:
     least = 0
     if asked.severity:
         if asked.severity not in SEVERITIES:
@@ -203,10 +181,10 @@ def _findings(found: Opened, asked: Asked) -> FindingsAnswer:
     rows = [f for f in found.report.findings if SEVERITIES.index(f.severity) >= least]
     if asked.ranks:
         rows = [f for f in rows if not f.ranks or set(f.ranks) & set(asked.ranks)]
-    return FindingsAnswer(run=asked_run(found), rows=tuple(map(finding_line, rows)))
+    return model.FindingsAnswer(run=asked_run(found), rows=tuple(map(finding_line, rows)))
 
 
-def _finding(found: Opened, asked: Asked) -> FindingAnswer:
+def _finding(found: Opened, asked: Asked) -> model.FindingAnswer:
     wanted = asked.rule.upper()
     rows = tuple(full_finding(f) for f in found.report.findings if f.rule == wanted)
     check = next((check_line(c) for c in found.report.checks if c.rule == wanted), None)
@@ -218,23 +196,23 @@ def _finding(found: Opened, asked: Asked) -> FindingAnswer:
             "`checks` lists all rules"
         )
     if check is None:
-        check = CheckLine(
+        check = model.CheckLine(
             rule=wanted,
             title=rule.title if rule else rows[0].title,
             status="fired" if rows else "not_evaluated",
             reason="" if rows else texts("views", "answers")["not_judged"],
         )
-    return FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
+    return model.FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
 
 
-def _ledger(found: Opened, asked: Asked) -> LedgerAnswer:
-    return LedgerAnswer(run=asked_run(found), rows=ledger_lines(found.report, asked.ranks))
+def _ledger(found: Opened, asked: Asked) -> model.LedgerAnswer:
+    return model.LedgerAnswer(run=asked_run(found), rows=ledger_lines(found.report, asked.ranks))
 
 
-def _what_if(found: Opened, asked: Asked) -> WhatIfAnswer:
+def _what_if(found: Opened, asked: Asked) -> model.WhatIfAnswer:
     rows = _what_if_rows(found.report)
     replay = found.report.summary.replay
-    return WhatIfAnswer(
+    return model.WhatIfAnswer(
         run=asked_run(found),
         replay_error_pct=replay.error_pct if replay is not None else None,
         total=len(rows),
@@ -249,15 +227,15 @@ def _what_if_rows(report: Report) -> tuple[WhatIfRow, ...]:
     return tuple(sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0)))
 
 
-def _ranks(found: Opened, asked: Asked) -> RanksAnswer:
+def _ranks(found: Opened, asked: Asked) -> model.RanksAnswer:
     rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
     rows = rows if asked.by else sorted(rows, key=lambda row: -idle_ms(row))  # among those that cause as much
     waited_for = any(row.caused_wait_ms for row in rows)
     by, rows = ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
-    return RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
-def _steps(found: Opened, asked: Asked) -> StepsAnswer:
+def _steps(found: Opened, asked: Asked) -> model.StepsAnswer:
     rows = [line for line in step_lines(found.report) if not asked.ranks or line.rank in asked.ranks]
     if asked.steps:
         there = sorted({line.step for line in rows if line.step is not None})
@@ -265,59 +243,59 @@ def _steps(found: Opened, asked: Asked) -> StepsAnswer:
             raise UsageError(f"step {min(missing)} was not recorded; steps: {ranks_text(there) or 'none'}")
         rows = [line for line in rows if line.step in asked.steps]
     by, rows = ordered(rows, asked, "duration_ms")
-    return StepsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.StepsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
-def _collectives(found: Opened, asked: Asked) -> CollectivesAnswer:
-    rows: Sequence[CollectiveLine] = collective_lines(found.report)
+def _collectives(found: Opened, asked: Asked) -> model.CollectivesAnswer:
+    rows: Sequence[model.CollectiveLine] = collective_lines(found.report)
     if asked.ranks:
         rows = [line for line in rows if set(line.ranks) & set(asked.ranks)]
     rows = of_group(rows, asked.group)
     rows = holding(rows, "op", asked.op, "operation")
     by, rows = ordered(rows, asked, "total_ms")
-    return CollectivesAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.CollectivesAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
-def _kernels(found: Opened, asked: Asked) -> KernelsAnswer:
+def _kernels(found: Opened, asked: Asked) -> model.KernelsAnswer:
     rows = holding(kernel_lines(found.report), "kind", asked.kind, "kind of kernels")
     rows = holding(rows, "name", asked.name, "kernel")
     by, rows = ordered(rows, asked, "ms_per_step")
-    return KernelsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.KernelsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
 
 
-def _roles(found: Opened, asked: Asked) -> RolesAnswer:
-    return RolesAnswer(run=asked_run(found), rows=found.report.roles)
+def _roles(found: Opened, asked: Asked) -> model.RolesAnswer:
+    return model.RolesAnswer(run=asked_run(found), rows=found.report.roles)
 
 
-def _hang(found: Opened, asked: Asked) -> HangAnswer:
+def _hang(found: Opened, asked: Asked) -> model.HangAnswer:
     if (hang := diagnosis(found)) is None:
-        return HangAnswer(run=asked_run(found), level=None, sentence=None, roots=(), waits=(), rows=())
+        return model.HangAnswer(run=asked_run(found), level=None, sentence=None, roots=(), waits=(), rows=())
     rows = tuple(row for row in hang.ranks if not asked.ranks or row.rank in asked.ranks)
     waits = tuple(wait for wait in hang.waits if not asked.ranks or set(wait.ranks) & set(asked.ranks))
-    return HangAnswer(
+    return model.HangAnswer(
         run=asked_run(found), level=hang.level, sentence=hang.sentence, roots=hang.roots, waits=waits, rows=rows
     )
 
 
-def _events(found: Opened, asked: Asked) -> EventsAnswer:
+def _events(found: Opened, asked: Asked) -> model.EventsAnswer:
     rows = []
     with suppress(OSError):
         for line in (Path(found.path) / EVENTS_FILE).read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):  # the last one may not be whole
-                rows.append(msgspec.json.decode(line, type=EventLine))
+                rows.append(msgspec.json.decode(line, type=model.EventLine))
     wanted = set(asked.ranks)
     kept = tuple(row for row in rows if not wanted or wanted & set(row.facts.get("ranks", ())))
-    return EventsAnswer(run=asked_run(found), rows=kept)
+    return model.EventsAnswer(run=asked_run(found), rows=kept)
 
 
-def _checks(found: Opened, asked: Asked) -> ChecksAnswer:
+def _checks(found: Opened, asked: Asked) -> model.ChecksAnswer:
     rows = [check_line(c) for c in found.report.checks if c.rule.startswith(asked.rule.upper())]
     if asked.rule and not rows:
         raise UsageError(f"no rule begins with {asked.rule!r}{meant(asked.rule.upper(), BY_ID)}")
-    return ChecksAnswer(run=asked_run(found), rows=tuple(rows))
+    return model.ChecksAnswer(run=asked_run(found), rows=tuple(rows))
 
 
-_ANSWERS: dict[str, Callable[[Opened, Asked], AnyAnswer]] = {
+_ANSWERS: dict[str, Callable[[Opened, Asked], model.AnyAnswer]] = {
     SUMMARY: _summary,
     "findings": _findings,
     "finding": _finding,

@@ -20,7 +20,7 @@ from traceops.memory.run_memory import read_run
 from traceops.pipeline.assemble_whole import memory_rows
 from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal
-from traceops.report.memory import MemoryRows
+from traceops.report.rows import MemoryRows
 from traceops.traces.memory_snapshot import read_snapshot
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch

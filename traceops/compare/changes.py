@@ -20,7 +20,7 @@ from traceops.core.text import short_name
 from traceops.core.units import count_text, gib_text, ms_change_text, size_text
 from traceops.core.words import BUCKETS, NO_STACK
 from traceops.report.inventory import CollectiveUse, ComputeRows, Inventory, OperatorRow
-from traceops.report.memory import MemoryRank, MemoryRows
+from traceops.report.rows import MemoryRank, MemoryRows
 
 say = partial(reason, "compare")
 """A text of words/compare.ini, with its facts."""

@@ -342,6 +342,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         gpu=device or "",
         maker=maker_of(one.use.main_kernel for one in by_time),
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
+        replayed=_is_replayed(kernels, launched),
     )
     if not losses:
         return compute
@@ -356,6 +357,12 @@ def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound
     losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
     _bf16_behind_tf32(losses)
     return losses
+
+
+def _is_replayed(kernels: Kernels, launched: Launched) -> bool:
+    """Whether CUDA graphs replay most of it."""
+    alone = time_of(one for one in kernels.all if one.use.alone)
+    return alone > kernels.busy_ns / 2 and any("GraphLaunch" in name for name in launched.events.names)
 
 
 def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule) -> Fix:

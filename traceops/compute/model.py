@@ -124,6 +124,7 @@ class RankCompute(Struct, frozen=True):
     maker: Maker | None = None  # by the names of kernels
     impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
     paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `measure.paced_hosts`
+    replayed: bool = False  # most of it by CUDA graphs, whose kernels have no operators and no shapes
 
     def unpacked(self) -> KernelTables:
         """Its operators and kernels; none where a file of somebody else's holds what we never write."""

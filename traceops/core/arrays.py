@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -117,15 +118,24 @@ def nanmedian(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 def percentiles(values: NDArray[Any], percents: Sequence[float]) -> list[float]:
     """As np.percentile has them to the last digit, which takes ten times as long for few, and imports numpy.ma."""
-    at = [percent / 100 * (len(values) - 1) for percent in percents]
-    places = [(int(each), min(int(each) + 1, len(values) - 1)) for each in at]
-    few = len(values) <= _FEW
-    partly = np.sort(values) if few else np.partition(values, sorted({place for pair in places for place in pair}))
+    places = _places(len(values), tuple(percents))
+    partly: Any
+    if len(values) <= _FEW:
+        partly = np.sort(values).tolist()
+    else:
+        partly = np.partition(values, sorted({place for low, high, _ in places for place in (low, high)}))
     found = []
-    for each, (low, high) in zip(at, places, strict=True):
-        below, above, part = float(partly[low]), float(partly[high]), each - low
+    for low, high, part in places:
+        below, above = float(partly[low]), float(partly[high])
         found.append(below + (above - below) * part if part < 0.5 else above - (above - below) * (1 - part))
     return found
+
+
+@lru_cache(maxsize=1 << 8)
+def _places(count: int, percents: tuple[float, ...]) -> list[tuple[int, int, float]]:
+    """Of each percentile of so many sorted values: the two places that it lies between, and how far on."""
+    at = [percent / 100 * (count - 1) for percent in percents]
+    return [(int(each), min(int(each) + 1, count - 1), each - int(each)) for each in at]
 
 
 # Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact.

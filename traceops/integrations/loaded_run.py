@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from traceops.answers import model
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
-from traceops.answers.model import (
-    CheckLine,
-    CollectiveLine,
-    FindingAnswer,
-    FindingLine,
-    FullFinding,
-    KernelLine,
-    LedgerLine,
-    StepLine,
-)
 from traceops.answers.opening import Opened, card, open_run, opened
 from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
 from traceops.compare import ComparedCapture, compare
@@ -169,17 +160,17 @@ class LoadedRun:
     @property
     def steps(self) -> pd.DataFrame:
         """A row a rank and step; the buckets add up to `duration_ms`."""
-        return _frame(step_lines(self.report), StepLine)
+        return _frame(step_lines(self.report), model.StepLine)
 
     @property
     def collectives(self) -> pd.DataFrame:
         """A row a group, operation and size."""
-        return _frame(collective_lines(self.report), CollectiveLine)
+        return _frame(collective_lines(self.report), model.CollectiveLine)
 
     @property
     def kernels(self) -> pd.DataFrame:
         """A row a kernel over all ranks, most time first."""
-        return _frame(kernel_lines(self.report), KernelLine)
+        return _frame(kernel_lines(self.report), model.KernelLine)
 
     @property
     def operators(self) -> pd.DataFrame:
@@ -190,7 +181,7 @@ class LoadedRun:
     @property
     def ledger(self) -> pd.DataFrame:
         """Where a step goes: a row a bucket, the median over ranks."""
-        return _frame(ledger_lines(self.report), LedgerLine)
+        return _frame(ledger_lines(self.report), model.LedgerLine)
 
     @property
     def what_if(self) -> pd.DataFrame:
@@ -205,7 +196,7 @@ class LoadedRun:
     @property
     def checks(self) -> pd.DataFrame:
         """A row a rule: fired, clear, or why it could not be judged."""
-        return _frame(map(check_line, self.report.checks), CheckLine)
+        return _frame(map(check_line, self.report.checks), model.CheckLine)
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -222,10 +213,10 @@ class LoadedRun:
         made: go.Figure = figure(there[asked])
         return made
 
-    def finding(self, rule: str) -> tuple[FullFinding, ...]:
+    def finding(self, rule: str) -> tuple[model.FullFinding, ...]:
         """The findings of a rule such as TO-S001, with evidence; empty where it did not fire. Raises UsageError."""
         answered = answer(self._found, Asked("finding", rule=rule))
-        assert isinstance(answered, FindingAnswer)
+        assert isinstance(answered, model.FindingAnswer)
         return answered.rows
 
     def save_html(self, path: str | os.PathLike[str] = "summary.html", **options: Any) -> Path:
@@ -286,7 +277,7 @@ class Findings(tuple[Finding, ...]):
 
     def frame(self) -> pd.DataFrame:
         """A row per finding."""
-        return _frame(map(finding_line, self), FindingLine)
+        return _frame(map(finding_line, self), model.FindingLine)
 
 
 class _Unknown(KeyError):

@@ -12,17 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, is_in, union, uniques
-from traceops.measure.host_rows import (
-    DEVICE_CATS,
-    DEVICE_MEMORY_CATS,
-    ONE_WAY,
-    OPERATOR_CATS,
-    HostRows,
-    begin_inside,
-    find_nesting,
-    named,
-    rows_named,
-)
+from traceops.measure import host_rows
 from traceops.traces.model import Events
 
 # What stands in front of a library's or a namespace's kernels, wherever it stands in the name.
@@ -80,21 +70,19 @@ class HostCollectives(Struct, frozen=True):
     launched: Int
 
 
-def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | None:
-    """The collectives of a rank with a GPU that its host runs; None where nothing tells when each was.
-
-    The backend's thread first waits for the device, which may still compute what goes round: its note lasts longer
-    than the exchange. That begins when the last such wait is over and ends with the first copy back to the device. A
-    send or receive lasts until it is waited for: where there are such, nothing is known.
-    """
+def find_host_collectives(events: Events, host: host_rows.HostRows) -> HostCollectives | None:
+    """The collectives of a rank with a GPU that its host runs; None where nothing tells when each was. The backend's
+    thread first waits for the device, which may still compute what goes round: its note lasts longer than the exchange.
+    That begins when the last such wait is over and ends with the first copy back to the device. A send or receive lasts
+    until it is waited for: where there are such, nothing is known."""
     rows = host.exchanged
-    if not len(rows) or np.count_nonzero(named(events, ONE_WAY).take(events.name[rows])):
+    if not len(rows) or np.count_nonzero(host_rows.named(events, host_rows.ONE_WAY).take(events.name[rows])):
         return None
     rows = rows[events.ts[rows].argsort(kind="stable")]
     # Each exchange begins after the thread's waits for the device and ends before it copies back.
     start, end = events.ts[rows].copy(), events.ts[rows] + events.dur[rows]
-    copies = events.in_cats(*DEVICE_MEMORY_CATS).nonzero()[0]
-    back = events.correlation[copies[named(events, _TO_DEVICE).take(events.name[copies])]]
+    copies = events.in_cats(*host_rows.DEVICE_MEMORY_CATS).nonzero()[0]
+    back = events.correlation[copies[host_rows.named(events, _TO_DEVICE).take(events.name[copies])]]
     calls = host.launches[is_in(events.correlation[host.launches], back[back >= 0])]
     waits = host.waits_of_exchanges
     for tid in uniques(events.tid[rows]):
@@ -117,8 +105,8 @@ def find_host_collectives(events: Events, host: HostRows) -> HostCollectives | N
 def calls_of(events: Events, rows: Int) -> Int:
     """The call of each collective, in the order of `rows`: its own row where they do not fit. A backend runs its
     collectives in the order in which they were called."""
-    calls = rows_named(events, _CALL)
-    calls = calls[events.in_cats(*OPERATOR_CATS)[calls]]
+    calls = host_rows.rows_named(events, _CALL)
+    calls = calls[events.in_cats(*host_rows.OPERATOR_CATS)[calls]]
     calls = calls[events.ts[calls].argsort(kind="stable")]
     calls = calls[events.ts[calls] <= events.ts[rows[-1]]]
     most = min(len(rows), len(calls))
@@ -148,14 +136,11 @@ _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they i
 
 
 class Activity(Struct, frozen=True, dict=True):
-    """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU.
-
-    `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
-    call began, or else the activity itself. `host` has the rows of the host's events. `lost` says that the host
-    launched kernels, or called operators that do, of which the trace holds none. `through_host`: the host runs the
-    collectives of what is on its GPU (gloo); the row of one is the backend's note, which lasts longer, and it is
-    launched when its call is over.
-    """
+    """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU. `launch` is the
+    row of the host call that launched it, -1 where the trace holds none; `launched` when that call began, or else the
+    activity itself. `host` has the rows of the host's events. `lost` says that the host launched kernels, or called
+    operators that do, of which the trace holds none. `through_host`: the host runs the collectives of what is on its
+    GPU (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is over."""
 
     on_gpu: bool
     row: Int
@@ -164,7 +149,7 @@ class Activity(Struct, frozen=True, dict=True):
     kind: NDArray[np.int8]
     launch: Int
     launched: Int
-    host: HostRows
+    host: host_rows.HostRows
     lost: bool = False
     through_host: bool = False
 
@@ -203,31 +188,41 @@ class Activity(Struct, frozen=True, dict=True):
 def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: str | None = None) -> Activity:
     """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU. `own_kernels` are
     patterns of kernels that communicate, beside those that are known. `backend`: the ranks'."""
-    host = HostRows(events)
-    gpu = events.in_cats(*DEVICE_CATS).nonzero()[0]
+    host = host_rows.HostRows(events)
+    gpu = events.in_cats(*host_rows.DEVICE_CATS).nonzero()[0]
     if not len(gpu):
         lost = len(host.kernel_launches) > 0
         lost = lost or _runs_on_gpu(events)
-        lost = lost or len(rows_named(events, _NOTED)) > 0
-        lost = lost or (backend == "nccl" and len(rows_named(events, _CPU_COMM_FALLBACK)) > 0)
+        lost = lost or len(host_rows.rows_named(events, _NOTED)) > 0
+        lost = lost or (backend == "nccl" and len(host_rows.rows_named(events, _CPU_COMM_FALLBACK)) > 0)
         return _cpu_activity(events, host, lost)
     start = events.ts.take(gpu)
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts.take(launch), start)
-    kind = _gpu_kind(events, gpu, own_kernels)
+    kind = np.full(len(gpu), COMPUTE, dtype=np.int8)
+    own = own_pattern(own_kernels)
+    known = [communicates(name) or (own is not None and own.search(name) is not None) for name in events.names]
+    kind[np.array(known, dtype=bool).take(events.name.take(gpu))] = COMM
+    if events.comm:
+        said = np.zeros(len(events), dtype=bool)
+        said[list(events.comm)] = True
+        kind[said.take(gpu)] = COMM
+    kind[events.in_cats(*host_rows.DEVICE_MEMORY_CATS).take(gpu)] = MEMORY
     found = Activity(True, gpu, start, start + events.dur.take(gpu), kind, launch, launched, host)
     return found if np.count_nonzero(kind == COMM) else _with_host_collectives(events, found)
 
 
 def _runs_on_gpu(events: Events) -> bool:
     """Whether the host calls operators that run on a GPU only, or waits for a GPU's context."""
-    operators = events.in_cats(*OPERATOR_CATS)
-    if np.count_nonzero(operators[rows_named(events, _ONLY_ON_GPU)]):
+    operators = events.in_cats(*host_rows.OPERATOR_CATS)
+    if np.count_nonzero(operators[host_rows.rows_named(events, _ONLY_ON_GPU)]):
         return True
-    allocations = rows_named(events, _ALLOCATION)
+    allocations = host_rows.rows_named(events, _ALLOCATION)
     if np.count_nonzero(operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)):
         return True
-    return bool(np.count_nonzero(operators[rows_named(events, _ON_MPS)])) and not len(rows_named(events, _NESTED))
+    return bool(np.count_nonzero(operators[host_rows.rows_named(events, _ON_MPS)])) and not len(
+        host_rows.rows_named(events, _NESTED)
+    )
 
 
 def _with_host_collectives(events: Events, device: Activity) -> Activity:
@@ -244,19 +239,6 @@ def _with_host_collectives(events: Events, device: Activity) -> Activity:
         launched=np.concatenate((device.launched, ran.launched)),
         through_host=True,
     )
-
-
-def _gpu_kind(events: Events, rows: Int, own_kernels: tuple[str, ...]) -> NDArray[np.int8]:
-    kind = np.full(len(rows), COMPUTE, dtype=np.int8)
-    own = own_pattern(own_kernels)
-    known = [communicates(name) or (own is not None and own.search(name) is not None) for name in events.names]
-    kind[np.array(known, dtype=bool).take(events.name.take(rows))] = COMM
-    if events.comm:
-        said = np.zeros(len(events), dtype=bool)
-        said[list(events.comm)] = True
-        kind[said.take(rows)] = COMM
-    kind[events.in_cats(*DEVICE_MEMORY_CATS).take(rows)] = MEMORY
-    return kind
 
 
 def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
@@ -279,16 +261,16 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
     return launch.take(np.where((sought >= 0) & (sought < span), sought, span))
 
 
-def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
+def _cpu_activity(events: Events, host: host_rows.HostRows, lost: bool) -> Activity:
     comm = host.exchanged
     if not len(comm):
-        comm = rows_named(events, _CPU_COMM_FALLBACK)
+        comm = host_rows.rows_named(events, _CPU_COMM_FALLBACK)
     if lost:  # the calls of a backend whose kernels are missing only launch them
         comm = comm[:0]
-    ops = events.in_cats(*OPERATOR_CATS).nonzero()[0]
-    other = named(events, _NOT_CPU_COMPUTE).take(events.name[ops])
+    ops = events.in_cats(*host_rows.OPERATOR_CATS).nonzero()[0]
+    other = host_rows.named(events, _NOT_CPU_COMPUTE).take(events.name[ops])
     ops, calls = ops[~other], ops[other]
-    wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
+    wrapper = host_rows.named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # An operator that calls a collective or waits for one (wait_tensor in DTensor's aten::addmm) does so inside.
     # Mark the rows in which one of `inner` begins on their thread.
@@ -301,9 +283,9 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     ops = ops[~held]
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     # A send or receive lasts until it is waited for, with work of its thread meanwhile.
-    whole = comm[~named(events, ONE_WAY).take(events.name[comm])]
-    ops = ops[~begin_inside(events, ops, host.inputs) & ~begin_inside(events, ops, whole)]
-    lying = find_nesting(events, ops)
+    whole = comm[~host_rows.named(events, host_rows.ONE_WAY).take(events.name[comm])]
+    ops = ops[~host_rows.begin_inside(events, ops, host.inputs) & ~host_rows.begin_inside(events, ops, whole)]
+    lying = host_rows.find_nesting(events, ops)
     ops = np.sort(lying.rows[lying.outermost], kind="stable")
     rows = np.concatenate((ops, comm))
     kind = np.array([COMPUTE, COMM], dtype=np.int8).repeat((len(ops), len(comm)))

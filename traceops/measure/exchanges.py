@@ -50,13 +50,11 @@ _USUAL = 90  # percentile beyond which a duration may be an accident
 
 
 class Exchanges(Struct, frozen=True):
-    """Per communication of a rank, in the order of its `comm`.
-
-    `args` is what the trace says of it, `parts` are its sends and receives, () where it is another operation.
-    `before` and `after` are NOTHING, FORWARD or BACKWARD: what the rank computed between it and its neighbours;
-    NOTHING too for what is neither send nor receive. `stage` and `micro_batch` are as torch's schedules note them, -1
-    where they do not. `weights_apart`: whether they note weight gradients computed apart, as zero-bubble schedules do.
-    """
+    """Per communication of a rank, in the order of its `comm`. `args` is what the trace says of it, `parts` are its
+    sends and receives, () where it is another operation. `before` and `after` are NOTHING, FORWARD or BACKWARD: what
+    the rank computed between it and its neighbours; NOTHING too for what is neither send nor receive. `stage` and
+    `micro_batch` are as torch's schedules note them, -1 where they do not. `weights_apart`: whether they note weight
+    gradients computed apart, as zero-bubble schedules do."""
 
     args: tuple[CommArgs | None, ...]
     parts: tuple[tuple[CommArgs, ...], ...]

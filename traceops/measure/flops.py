@@ -25,11 +25,9 @@ Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 
 class DevicePeak(Struct, frozen=True):
     """A GPU by its name in torch: 1e12 floating point operations a second, dense, by the type of what is multiplied.
-
     Sums are in fp32 but for fp64. Where a data sheet has only the rate with sparsity, half of it stands here. A type
     that is missing is one that the GPU lacks, that its data sheet does not give, or that could not be checked
-    (docs/metrics.md says against what).
-    """
+    (docs/metrics.md says against what)."""
 
     name: re.Pattern[str]
     tflops: Mapping[Precision, float]
@@ -102,13 +100,11 @@ Dims = Sequence[Any]
 
 
 class RankFlops(Struct, frozen=True):
-    """Of one rank, a step: the median over its steps. None where it is not known, for the reason in `why`.
-
-    model: what the model asks for. recomputed: operations of forward passes that backward repeats (activation
-    checkpointing), which come on top. A product of m x k and k x n counts 2 m k n; attention counts its two products
-    in full, causal or not, and twice as much in backward. Other operators count nothing.
-    precision: of the products, None where the kernels' names do not tell, or tell of several.
-    """
+    """Of one rank, a step: the median over its steps. None where it is not known, for the reason in `why`. model: what
+    the model asks for. recomputed: operations of forward passes that backward repeats (activation checkpointing), which
+    come on top. A product of m x k and k x n counts 2 m k n; attention counts its two products in full, causal or not,
+    and twice as much in backward. Other operators count nothing. precision: of the products, None where the kernels'
+    names do not tell, or tell of several."""
 
     model: float | None
     recomputed: float = 0.0
@@ -140,7 +136,12 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
         return RankFlops(None, why="no_shapes" if none else "unknown_shape", precision=precision)
     if uncounted > UNCOUNTED:
         return RankFlops(None, why="uncounted", precision=precision)
-    again = _recomputed(events, nesting.parent, rows)[counted]
+    # What belongs to a forward pass inside backward: that calls products themselves (aten::mm), and what a module calls
+    # (aten::linear) only if it is run again.
+    names = np.array([name in _OF_MODULES for name in events.names] or [False])
+    nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in events.names] or [False])
+    rerun = names[events.name[rows]] & _within(nodes[events.name[rows]], nesting.parent)
+    again = (rerun | _within(rerun, nesting.parent))[counted]
     model, repeated = (
         np.bincount(step[chosen], weights=work[chosen], minlength=len(steps)) for chosen in (~again, again)
     )
@@ -191,12 +192,12 @@ def _of_kernels(
     if len(launched := (launch >= 0).nonzero()[0]):
         around[launched] = activity.host.nesting.innermost_around(launch[launched])
     told = np.concatenate((products, [False]))[around]
-    of_name = events.name[activity.row[kernels]].tolist()
-    precisions = {name: precision_of(events.names[name]) for name in dict.fromkeys(of_name)}
+    name = events.name.take(activity.row.take(kernels))
     times: dict[Precision | None, float] = {}
-    for name, own in zip(of_name, spent.tolist(), strict=True):
-        precision = precisions[name]
-        times[precision] = times.get(precision, 0.0) + own
+    for number, own in enumerate(np.bincount(name, weights=spent).tolist()):
+        if own:
+            precision = precision_of(events.names[number])
+            times[precision] = times.get(precision, 0.0) + own
     most = max(times, key=lambda precision: times[precision])
     # Attention is named f16 whichever of the two it has; both have one peak.
     half = times.get("bf16", 0.0) + times.get("fp16", 0.0)
@@ -215,18 +216,6 @@ def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.
         if (further == within).all():
             return within[:-1]
         within = further
-
-
-def _recomputed(events: Events, parent: NDArray[np.int32], rows: Int) -> NDArray[np.bool_]:
-    """Which events belong to a forward pass that runs inside backward.
-
-    Backward calls products themselves (aten::mm); what a module calls (aten::linear) is there only if it is run again.
-    """
-    names = np.array([name in _OF_MODULES for name in events.names] or [False])
-    nodes = np.array([name.startswith("autograd::engine::evaluate_function") for name in events.names] or [False])
-    backward = _within(nodes[events.name[rows]], parent)
-    again = names[events.name[rows]] & backward
-    return again | _within(again, parent)
 
 
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:

@@ -46,11 +46,9 @@ _FORWARD = 0.3  # of the operators of the longest pause between backward passes:
 
 class Marks(Struct, frozen=True):
     """Moments on the host (ns) at which one kind of mark says that an iteration begins; the last one ends the last.
-
     `number` are the iterations' numbers where the names give them, one fewer than `moment`, else None. `whole`: each
-    mark is one iteration, and several are never put together to make one. `open_end`: the last moment is where the
-    last range ends, which may be before its iteration does.
-    """
+    mark is one iteration, and several are never put together to make one. `open_end`: the last moment is where the last
+    range ends, which may be before its iteration does."""
 
     by: StepsBy
     name: str
@@ -164,14 +162,10 @@ _PIECE = 4096  # kernels in the middle that must repeat first of all
 
 
 def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
-    """The launch of the kernel that each repetition begins with, and of the one after the last; nothing without any.
-
-    A trace of whole repetitions alone has those behind the first one, which end with it.
-
-    Looks at the busiest stream (a thread, where there is no GPU). What lies before and after the repetitions must
-    hold no name that they do not hold: of a single pass the layers repeat, but what reads and what ends it does not.
-    Takes time linear in the kernels.
-    """
+    """The launch of the kernel that each repetition begins with, and of the one after the last; nothing without any. A
+    trace of whole repetitions alone has those behind the first one, which end with it. Looks at the busiest stream (a
+    thread, where there is no GPU). What lies before and after the repetitions must hold no name that they do not hold:
+    of a single pass the layers repeat, but what reads and what ends it does not. Takes time linear in the kernels."""
     lane = _busiest(events, activity)
     names = events.name[activity.row[lane]].astype(np.int64)
     if (found := _period(names)) is None:

@@ -121,12 +121,10 @@ class BlockingCall(Struct, frozen=True):
 
 
 class ExtraRegion(Struct, frozen=True):
-    """What the host was in longer, in a step that takes far longer than the rank's others.
-
-    `ms` is its time in that step beyond what it takes in a typical one, `first_use_ms` what of that step's time in it
-    goes to calls that load kernels, or create what later calls use, `allocating_ms` to calls that take memory from the
-    device's driver or give it back.
-    """
+    """What the host was in longer, in a step that takes far longer than the rank's others. `ms` is its time in that
+    step beyond what it takes in a typical one, `first_use_ms` what of that step's time in it goes to calls that load
+    kernels, or create what later calls use, `allocating_ms` to calls that take memory from the device's driver or give
+    it back."""
 
     step: int
     name: str

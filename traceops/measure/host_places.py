@@ -260,7 +260,10 @@ def own_overhead(observed: Observed, stack: int) -> bool:
 def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> list[FunctionTime]:
     """Host time by function of the program's own in these steps (a mask over `observed.steps`), most first. step_ms: of
     the mean of these steps, which the shares of the samples are of."""
-    chosen = observed.samples[_in_steps(observed, steps)]
+    number = observed.samples[:, 0] - observed.first
+    inside = (number >= 0) & (number < len(steps))
+    inside[inside] = steps[number[inside]]
+    chosen = observed.samples[inside]
     total = int(chosen[:, 2].sum())
     if not total or not step_ms:
         return []
@@ -288,14 +291,6 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
     return sorted(found, key=lambda one: (-one.ms, one.place))
 
 
-def _in_steps(observed: Observed, steps: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    number = observed.samples[:, 0] - observed.first
-    inside = (number >= 0) & (number < len(steps))
-    chosen = np.zeros(len(number), dtype=bool)
-    chosen[inside] = steps[number[inside]]
-    return chosen
-
-
 IDLE = ("idle_host", "idle_input", "idle_sync")
 _MOST = 24  # functions of a rank
 LEAST_PCT = 1.0  # of all its steps
@@ -316,12 +311,10 @@ _LIBRARIES = LIBRARIES | sys.stdlib_module_names | {
 
 class StackTime(Struct, frozen=True):
     """Of one function of the program's own: when the main thread is in it, in nothing of the program's that it calls.
-
     `place.line` is where the function begins, 0 for one that ran before the first step: where that begins is not told.
     `host_ns` is by step, without calls that wait for the device. `idle_ns` is by IDLE and step: the device's idle time
     meanwhile. waits, does: as of FunctionTime. in_loader: a data loader called it. call_ns: what the median of its
-    recorded calls takes.
-    """
+    recorded calls takes."""
 
     place: CodePlace
     waits: bool
@@ -458,13 +451,11 @@ _FROM_WORKERS = pattern(r"(^|\.)_(try_)?get_data$")  # of torch's own loader
 
 
 class LoaderWork(Struct, frozen=True):
-    """Of one rank's workers together, those that were looked at.
-
-    processes: of them. busy_pct: of their time in which they do not wait for work. busiest_pct: of the time of the one
-    that waits least, among those that were looked at often enough: batches come in order, so one may hold up all, and
-    workers of another loader have nothing to do meanwhile. place: the program's own function in which most of that time
-    goes, with its line, None where it is all in libraries; place_pct: of the busy time.
-    """
+    """Of one rank's workers together, those that were looked at. processes: of them. busy_pct: of their time in which
+    they do not wait for work. busiest_pct: of the time of the one that waits least, among those that were looked at
+    often enough: batches come in order, so one may hold up all, and workers of another loader have nothing to do
+    meanwhile. place: the program's own function in which most of that time goes, with its line, None where it is all in
+    libraries; place_pct: of the busy time."""
 
     processes: int
     busy_pct: float

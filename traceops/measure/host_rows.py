@@ -479,9 +479,19 @@ def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ())
 
 @lru_cache(maxsize=256)
 def _found_in(names: tuple[str, ...], pattern: re.Pattern[str], words: tuple[str, ...]) -> NDArray[np.bool_]:
-    found = np.array(list(map(_finder(pattern, words).__getitem__, names)), dtype=bool)
+    if words and not any(map(_in_small(names).__contains__, words)):
+        found = np.zeros(len(names), dtype=bool)
+    elif len(names) > _MOST_NAMES:  # they are not all remembered, and no other rank has them
+        found = np.array([pattern.search(name) is not None for name in names], dtype=bool)
+    else:
+        found = np.array(list(map(_finder(pattern, words).__getitem__, names)), dtype=bool)
     found.flags.writeable = False
     return found
+
+
+@lru_cache(maxsize=4)
+def _in_small(names: tuple[str, ...]) -> str:
+    return "\n".join(names).lower()
 
 
 class _Found(dict[str, bool]):

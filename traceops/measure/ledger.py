@@ -174,12 +174,10 @@ def _main_thread(events: Events) -> int:
 
 
 def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
-    """Until when each of these gaps is the fault of the calls in which its thread was blocked.
-
-    Without these calls the host would have come there earlier by as long as it was blocked, less what earlier gaps
-    would have taken of that. Of an operator of torch that reads a value, all is such a call. What it
-    does for longer, it does for another reason. A gap that is not `synced` is of no call.
-    """
+    """Until when each of these gaps is the fault of the calls in which its thread was blocked. Without these calls the
+    host would have come there earlier by as long as it was blocked, less what earlier gaps would have taken of that. Of
+    an operator of torch that reads a value, all is such a call. What it does for longer, it does for another reason. A
+    gap that is not `synced` is of no call."""
     until: Int = late.start.copy()
     if not np.count_nonzero(synced):
         return until
@@ -298,13 +296,11 @@ _ALIKE = 0.15  # of their median: how far apart the quarters of these may lie; e
 
 
 def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> Int:
-    """By collective, in the order of `comm`: what compute kernels beside it took longer than they do alone, ns.
-
-    A kernel of communication has some of the device's multiprocessors, also while it only waits for other ranks, and
+    """By collective, in the order of `comm`: what compute kernels beside it took longer than they do alone, ns. A
+    kernel of communication has some of the device's multiprocessors, also while it only waits for other ranks, and
     kernels of as many blocks as the device has room for then take two turns. Launches of one kernel with one grid by
     one operator on one shape are alike: those without communication beside them say what it takes alone. 0 where they
-    do not tell, and where no communication runs on the device.
-    """
+    do not tell, and where no communication runs on the device."""
     found = np.zeros(len(comm), dtype=np.int64)
     kernels = ((activity.kind == COMPUTE) & (steps.of_activity >= 0) & (steps.of_activity < len(steps))).nonzero()[0]
     if not activity.comm_on_gpu or not len(comm) or not len(kernels):

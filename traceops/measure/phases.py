@@ -15,16 +15,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, median, union
+from traceops.measure import host_rows
 from traceops.measure.activity import COMM, COMPUTE, Activity, calls_of
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
-from traceops.measure.host_rows import (
-    ANNOTATION_CATS,
-    BACKWARD_NAME,
-    OPERATOR_CATS,
-    OPTIMIZER_NAME,
-    begin_inside,
-    rows_named,
-)
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
@@ -34,16 +27,14 @@ UPDATED = 3  # the optimizer's last step behind backward had ended: what goes ro
 
 
 def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> NDArray[np.int8]:
-    """FORWARD, BACKWARD, AFTER or UPDATED of the communications at positions `comm` of `activity`, else NOTHING.
-
-    What was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them
-    in its step is forward, as between micro-batches. Where hosts run them a backend's own thread begins them some time
-    later: there all that was called between the first and the last of autograd's functions is backward. Steps without a
-    backward pass tell nothing.
-    """
+    """FORWARD, BACKWARD, AFTER or UPDATED of the communications at positions `comm` of `activity`, else NOTHING. What
+    was launched inside one of autograd's functions is backward. Of the rest, what comes before another of them in its
+    step is forward, as between micro-batches. Where hosts run them a backend's own thread begins them some time later:
+    there all that was called between the first and the last of autograd's functions is backward. Steps without a
+    backward pass tell nothing."""
     phases = np.full(len(comm), NOTHING, dtype=np.int8)
-    rows = rows_named(events, BACKWARD_NAME)
-    rows = rows[events.in_cats(*OPERATOR_CATS).take(rows)]
+    rows = host_rows.rows_named(events, host_rows.BACKWARD_NAME)
+    rows = rows[events.in_cats(*host_rows.OPERATOR_CATS).take(rows)]
     if not len(rows) or not len(comm) or not len(steps):
         return phases
     begun = np.sort(events.ts.take(rows), kind="stable")
@@ -58,9 +49,9 @@ def find_phases(events: Events, activity: Activity, steps: StepBounds, comm: Int
     inside = (now > first) & (now < stop)
     if activity.comm_on_gpu:
         known &= activity.launch[comm] >= 0
-        inside = begin_inside(events, calls, rows)
+        inside = host_rows.begin_inside(events, calls, rows)
     elif not activity.on_gpu:
-        inside |= begin_inside(events, calls, rows)  # the last function of all gives the last bucket
+        inside |= host_rows.begin_inside(events, calls, rows)  # the last function of all gives the last bucket
     phases[known] = FORWARD
     phases[known & (now >= stop)] = AFTER
     behind = begun[np.minimum(np.maximum(stop - 1, 0), len(begun) - 1)]
@@ -84,8 +75,8 @@ def _before_forward(events: Events, launched: Int, start: Int, backward: Int) ->
     """Whether a wrapped model's forward has not begun in the step, and an optimizer's step was later than backward. A
     step that ends where the optimizer's returns begins with what the program does behind it. backward: when each of
     autograd's functions began."""
-    forward = np.sort(events.ts[rows_named(events, _WRAPPED)])
-    rows = rows_named(events, OPTIMIZER_NAME)
+    forward = np.sort(events.ts[host_rows.rows_named(events, _WRAPPED)])
+    rows = host_rows.rows_named(events, host_rows.OPTIMIZER_NAME)
     ended = np.sort(events.ts[rows] + events.dur[rows], kind="stable")
     if not len(forward) or not len(ended):
         return np.zeros(len(launched), dtype=bool)
@@ -102,8 +93,8 @@ def _updated(events: Events, launched: Int, backward: Int, over: Int) -> NDArray
 
     One that synchronises gradients itself does so before the step that it wraps; one that averages parameters, after.
     """
-    rows = rows_named(events, OPTIMIZER_NAME)
-    rows = rows[events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
+    rows = host_rows.rows_named(events, host_rows.OPTIMIZER_NAME)
+    rows = rows[events.in_cats(*host_rows.ANNOTATION_CATS, *host_rows.OPERATOR_CATS)[rows]]
     if not len(rows):
         return np.zeros(len(launched), dtype=bool)
     begun, ended = np.sort(events.ts[rows], kind="stable"), np.sort(events.ts[rows] + events.dur[rows], kind="stable")
@@ -149,7 +140,7 @@ class BackwardSync(Struct, frozen=True):
 
 def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds) -> BackwardSync:
     """Count the steps in which a collective was launched between backward's first and last function."""
-    backward = rows_named(events, BACKWARD_NAME)
+    backward = host_rows.rows_named(events, host_rows.BACKWARD_NAME)
     backward = backward.take(events.ts.take(backward).argsort(kind="stable"))
     begun, over = events.ts.take(backward), events.ts.take(backward) + events.dur.take(backward)
     order = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
@@ -157,7 +148,7 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
     compute = order[activity.kind.take(order) == COMPUTE]
     comm_launched = asked = activity.launched[comm]
     if not activity.on_gpu:
-        asked = np.sort(events.ts[rows_named(events, _GIVEN)])
+        asked = np.sort(events.ts[host_rows.rows_named(events, _GIVEN)])
         comm_launched = np.sort(np.concatenate((comm_launched, asked)))
     compute_launched, compute_end = activity.launched.take(compute), activity.end.take(compute)
     with_backward = synchronised = 0
@@ -181,9 +172,9 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
 
 def _passes(events: Events, steps: StepBounds, backward: Int, over: Int, asked: Int) -> tuple[int, int]:
     """How often DDP's model ran forward in the median step, and after how many of these backward reduced as much."""
-    forward = np.sort(events.ts[rows_named(events, _DDP)])
-    rows = rows_named(events, OPTIMIZER_NAME)
-    updates = np.sort(events.ts[rows[events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]])
+    forward = np.sort(events.ts[host_rows.rows_named(events, _DDP)])
+    rows = host_rows.rows_named(events, host_rows.OPTIMIZER_NAME)
+    updates = np.sort(events.ts[rows[events.in_cats(*host_rows.ANNOTATION_CATS, *host_rows.OPERATOR_CATS)[rows]]])
     found = []
     for start, end in zip(steps.host_start.tolist(), steps.host_end.tolist(), strict=True):
         own = _between(forward, start, end)
@@ -251,8 +242,8 @@ class InferencePass(Struct, frozen=True):
 
 def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]:
     """The passes of one rank in time order, of the thread that has most; those without a kernel are left out."""
-    rows = rows_named(events, _PASS, _WORDS)
-    rows = rows[events.in_cats(*ANNOTATION_CATS)[rows]]
+    rows = host_rows.rows_named(events, _PASS, _WORDS)
+    rows = rows[events.in_cats(*host_rows.ANNOTATION_CATS)[rows]]
     if not len(rows) or not activity.on_gpu:
         return ()
     tids, counts = np.unique(events.tid[rows], return_counts=True)
@@ -262,7 +253,7 @@ def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]
     rows = rows[np.concatenate(([True], events.ts[rows][1:] >= over[:-1]))]  # none inside another
     known = activity.by_launch[activity.launch[activity.by_launch] >= 0]
     launched = activity.launched[known]
-    graphs = np.sort(events.ts[rows_named(events, _GRAPHS)])
+    graphs = np.sort(events.ts[host_rows.rows_named(events, _GRAPHS)])
     found = []
     for row in rows.tolist():
         start, end = int(events.ts[row]), int(events.ts[row] + events.dur[row])

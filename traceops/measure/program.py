@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, Intervals, is_in, merge, union, uniques
+from traceops.core.arrays import Int, Intervals, intersect, is_in, merge, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host import HostSyncs, no_syncs, waiting_calls
 from traceops.measure.host_rows import begin_inside
@@ -37,7 +37,8 @@ class RankProgram(Struct, frozen=True):
     collective `join_comm[j]`. `own[n]` is the time spent in each of OWN_BUCKETS before `times[n]`, and
     `painted[s, c]` the code of what most of cell c of step s went to.
     `unheld` is exposed communication that did not hold the rank up: its own host had not launched what comes next, or
-    that began while the communication went on.
+    that began while the communication went on. In `allocating` the host was in the allocator then, which waits for the
+    device.
     Of spell k, from `spell_start[k]` to `spell_end[k]`, a rank alone does not tell whether a thread waited for its
     collective `spell_comm[k]`: it went on long before that ended (`across/clocks.py` asks the other ranks).
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
@@ -51,6 +52,7 @@ class RankProgram(Struct, frozen=True):
     join_end: Int
     join_comm: Int
     unheld: Intervals
+    allocating: Intervals
     times: Int
     own: Int
     host: Int
@@ -71,14 +73,18 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
     joins, unheld, spells = _joins(activity, lane, comm, steps)
-    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1])
+    waiting = waiting_calls(events, activity)
+    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1], waiting)
+    allocating = intersect(unheld, waiting[2])
     started, ended = activity.start[comm], activity.end[comm]
     times = uniques(
         np.concatenate((started, ended, ready, *joins[:2], *spells[:2], syncs.done, steps.edges)).clip(
             steps.edges[0], steps.edges[-1]
         )
     )
-    own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
+    own = np.empty((len(times), len(OWN_BUCKETS)), dtype=np.int64)
+    for place, bucket in enumerate(OWN_BUCKETS):
+        own[:, place] = lane.own[bucket].covered_before(times)
     # For each step the code of what most of each of its cells went to
     painted = np.empty((len(steps), PAINTED), dtype=np.uint8)
     sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
@@ -90,16 +96,16 @@ def measure_program(events: Events, activity: Activity, steps: StepBounds, lane:
         cells[:, -1] = steps.edges[first + 1 : first + 1 + len(cells)]
         before = np.array([sets[code].covered_before(cells) for code in used])
         painted[first : first + _PAINTED_AT_ONCE] = used[(before[:, :, 1:] - before[:, :, :-1]).argmax(axis=0)]
-    return RankProgram(ready, *joins, unheld, times, own, host, host_input, syncs, syncs_before, painted, *spells)
+    return RankProgram(
+        ready, *joins, unheld, allocating, times, own, host, host_input, syncs, syncs_before, painted, *spells
+    )
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
-    """When each collective could have begun: torch lets it wait for what its stream was given before.
-
-    Where work launched before it ended after it had begun, it waited for less. Then it waited for whatever ended
-    just before it began, or for the activity launched just before it (a copy into its buffer), if that fits. Else it
-    waited for its launch alone.
-    """
+    """When each collective could have begun: torch lets it wait for what its stream was given before. Where work
+    launched before it ended after it had begun, it waited for less. Then it waited for whatever ended just before it
+    began, or for the activity launched just before it (a copy into its buffer), if that fits. Else it waited for its
+    launch alone."""
     work = activity.by_launch[activity.kind.take(activity.by_launch) != COMM]
     launched = activity.launched[comm]
     before = activity.launched.take(work).searchsorted(launched, side="left") - 1
@@ -121,12 +127,10 @@ def _ready(activity: Activity, comm: Int) -> Int:
 
 
 def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[_Spells, Intervals, _Spells]:
-    """Exposed communication that held the rank up: what comes next had been launched and began at its end.
-
-    A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where
-    the next kernel began before any ended. That time is the second of what this returns. The third is what this rank
-    alone does not tell.
-    """
+    """Exposed communication that held the rank up: what comes next had been launched and began at its end. A rank whose
+    next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where the next
+    kernel began before any ended. That time is the second of what this returns. The third is what this rank alone does
+    not tell."""
     work = activity.by_start[activity.kind.take(activity.by_start) != COMM]
     spells = _spells(lane.exposed, union(activity.start.take(work), activity.end.take(work)))
     start, end = spells.start, spells.end
@@ -134,7 +138,13 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     position = np.empty(len(activity.start), dtype=np.int64)
     position[comm] = np.arange(len(comm))
     if activity.through_host:
-        return _host_waited_for(activity, spells, by_end, position)
+        # Where hosts run the collectives, a rank waited if its device ran dry until one of them ended. Where the device
+        # went on before that, its host had launched more meanwhile, and waited for nothing.
+        none = np.zeros(0, dtype=np.int64)
+        last = activity.end[by_end].searchsorted(end, side="right") - 1
+        freed = (last >= 0) & (end - activity.end[by_end][np.maximum(last, 0)] <= RELEASE_NS)
+        joins = (start[freed], end[freed], position[by_end[last[freed]]])
+        return joins, Intervals(start[~freed], end[~freed]), (none, none, none)
     if not activity.on_gpu:
         waited_for, within = _thread_waited_for(activity, spells, by_end)
         kept = waited_for >= 0
@@ -164,27 +174,11 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     return (launched[kept], end[kept], joined), unheld, (none, none, none)
 
 
-def _host_waited_for(
-    activity: Activity, spells: Intervals, by_end: Int, position: Int
-) -> tuple[_Spells, Intervals, _Spells]:
-    """The same where hosts run the collectives: a rank had waited where its device ran dry until one of them ended.
-    Where the device went on before, its host had launched that meanwhile, and waited for nothing."""
-    start, end = spells.start, spells.end
-    none = np.zeros(0, dtype=np.int64)
-    last = activity.end[by_end].searchsorted(end, side="right") - 1
-    freed = (last >= 0) & (end - activity.end[by_end][np.maximum(last, 0)] <= RELEASE_NS)
-    joins = (start[freed], end[freed], position[by_end[last[freed]]])
-    return joins, Intervals(start[~freed], end[~freed]), (none, none, none)
-
-
 def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> tuple[Int, Int]:
-    """The collective that each spell without a GPU waited for, as a position in `activity`; -1 for none.
-
-    The second is the collective that was under way at the spell's end, -1 for none.
-
-    It is the one that ends nearest to the spell's end. A thread that waited goes on a little after the collective's
-    end, when it is woken up, or a little before what the backend's own thread recorded as its end.
-    """
+    """The collective that each spell without a GPU waited for, as a position in `activity`; -1 for none. The second is
+    the collective that was under way at the spell's end, -1 for none. It is the one that ends nearest to the spell's
+    end. A thread that waited goes on a little after the collective's end, when it is woken up, or a little before what
+    the backend's own thread recorded as its end."""
     start, end = spells.start, spells.end
     if not len(by_end):
         return np.full(len(end), -1, dtype=np.int64), np.full(len(end), -1, dtype=np.int64)
@@ -209,10 +203,10 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
 
 
 def _host(
-    events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int
+    events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int, waiting: tuple[Int, Int, Intervals]
 ) -> tuple[Int, Int, HostSyncs, Int]:
     """The host's own time at the launches of collectives and of what ends the steps, and its part in loading. joined:
-    the ends of the joins. Behind them the rest of what RankProgram tells of the host."""
+    the ends of the joins. waiting: of `waiting_calls`. Behind them the rest of what RankProgram tells of the host."""
     if not len(activity.end):
         none = np.zeros(len(steps.edges), dtype=np.int64)
         return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none
@@ -222,7 +216,7 @@ def _host(
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
     calls = activity.host.held_up(HELD_UP_NS)
-    done, end, allocating = waiting_calls(events, activity)
+    done, end, allocating = waiting
     held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
         # From the last launch before each of these moments to it: the host waited for a collective that ended then.

@@ -73,12 +73,10 @@ NO_STEP = -1  # the number of the one window of a trace that marks no steps
 
 
 class StepBounds(Struct, frozen=True):
-    """Steps tile the device's timeline: step i runs from `edges[i]` to `edges[i + 1]` (ns).
-
-    `host_start` and `host_end` are the annotations on the host; `of_activity` the step of each activity,
-    -1 before the first and `len(number)` behind the last. `empty` are the numbers of marked steps left
-    out because nothing they launched outlasted the step before.
-    """
+    """Steps tile the device's timeline: step i runs from `edges[i]` to `edges[i + 1]` (ns). `host_start` and `host_end`
+    are the annotations on the host; `of_activity` the step of each activity, -1 before the first and `len(number)`
+    behind the last. `empty` are the numbers of marked steps left out because nothing they launched outlasted the step
+    before."""
 
     number: Int
     edges: Int
@@ -107,12 +105,10 @@ class StepBounds(Struct, frozen=True):
 
 
 def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> StepBounds:
-    """Step boundaries of one trace [docs/metrics.md, the step ledger].
-
-    Device step k ends with the last activity launched in steps up to k. Without a GPU it begins and
-    ends with its annotation. Where a trace marks no steps they are found by what repeats. Else, and where all marked
-    ones are empty, it is one window from first to last activity. Of a trace of ours only the `recorded` steps count.
-    """
+    """Step boundaries of one trace [docs/metrics.md, the step ledger]. Device step k ends with the last activity
+    launched in steps up to k. Without a GPU it begins and ends with its annotation. Where a trace marks no steps they
+    are found by what repeats. Else, and where all marked ones are empty, it is one window from first to last activity.
+    Of a trace of ours only the `recorded` steps count."""
     if (found := host_steps(events, activity, recorded)) is None:
         return _one_window(activity, by="cut_off" if recorded == () else "window")
     return _bounds(events, activity, found)

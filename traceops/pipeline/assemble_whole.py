@@ -25,7 +25,8 @@ from traceops.core.words import KINDS_OF_MEMORY
 from traceops.measure.host_places import own_overhead
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.observed_run import ObservedRun
-from traceops.report.memory import (
+from traceops.report.rows import (
+    HostSummary,
     MemoryByKind,
     MemoryInStep,
     MemoryLine,
@@ -36,8 +37,8 @@ from traceops.report.memory import (
     MemoryRows,
     MemoryStep,
     MemoryStepPeak,
+    RankRow,
 )
-from traceops.report.rows import HostSummary, RankRow
 from traceops.report.step_times import (
     CuptiStayedRow,
     EndedRow,

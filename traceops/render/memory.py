@@ -17,7 +17,7 @@ from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
-from traceops.report.memory import MemoryRecorded, MemoryStepPeak
+from traceops.report.rows import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
 

@@ -12,24 +12,9 @@ from traceops.core.documents import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.core.findings import SEVERITIES, Check, Confidence, Finding
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
+from traceops.report import rows
 from traceops.report.detail import Detail
 from traceops.report.inventory import ComputeRows, Inventory
-from traceops.report.memory import MemoryRows
-from traceops.report.rows import (
-    CollectiveRow,
-    ExpertsRow,
-    HostSummary,
-    NotNegative,
-    PassRow,
-    PipelineRow,
-    RankRow,
-    ReferenceRow,
-    RoleRow,
-    Run,
-    StepRow,
-    UnprofiledStep,
-    WhatIfRow,
-)
 from traceops.report.step_times import UndisturbedRows, WholeRunRows
 from traceops.report.summary import Summary
 from traceops.report.tables import Tables
@@ -45,23 +30,23 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     tool: Tool = Tool()
-    run: Run
+    run: rows.Run
     summary: Summary = Summary()
-    ranks: tuple[RankRow, ...]
-    hosts: tuple[HostSummary, ...] | UnsetType = UNSET
-    steps: tuple[StepRow, ...]
-    unprofiled_steps: tuple[UnprofiledStep, ...] = ()
+    ranks: tuple[rows.RankRow, ...]
+    hosts: tuple[rows.HostSummary, ...] | UnsetType = UNSET
+    steps: tuple[rows.StepRow, ...]
+    unprofiled_steps: tuple[rows.UnprofiledStep, ...] = ()
     whole_run: WholeRunRows | UnsetType = UNSET
     undisturbed: UndisturbedRows | UnsetType = UNSET
-    memory: MemoryRows | UnsetType = UNSET
+    memory: rows.MemoryRows | UnsetType = UNSET
     compute: ComputeRows | UnsetType = UNSET
-    collectives: tuple[CollectiveRow, ...]
+    collectives: tuple[rows.CollectiveRow, ...]
     inventory: Inventory | None = None
-    what_if: tuple[WhatIfRow, ...] = ()
-    pipelines: tuple[PipelineRow, ...] = ()
-    roles: tuple[RoleRow, ...] = ()
-    experts: tuple[ExpertsRow, ...] = ()
-    passes: tuple[PassRow, ...] = ()
+    what_if: tuple[rows.WhatIfRow, ...] = ()
+    pipelines: tuple[rows.PipelineRow, ...] = ()
+    roles: tuple[rows.RoleRow, ...] = ()
+    experts: tuple[rows.ExpertsRow, ...] = ()
+    passes: tuple[rows.PassRow, ...] = ()
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()
 
@@ -100,7 +85,7 @@ class ReportDocument(ReportBase, frozen=True, kw_only=True):
 
     hang: HangJson | None = None
     fabric: FabricJson | None = None
-    reference: tuple[ReferenceRow, ...] = ()
+    reference: tuple[rows.ReferenceRow, ...] = ()
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,14 +93,14 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
     level: Literal["error", "warning", "info", "clear"]
     headline: str
-    now_ms: NotNegative | None = None
-    fixed_ms: NotNegative | None = None
-    fixed_least_ms: NotNegative | None = None
-    saved_pct: NotNegative | None = None
+    now_ms: rows.NotNegative | None = None
+    fixed_ms: rows.NotNegative | None = None
+    fixed_least_ms: rows.NotNegative | None = None
+    saved_pct: rows.NotNegative | None = None
     confidence: Confidence | None = None
     reason: str = ""
     actions: tuple[str, ...] = ()
-    judged_pct: NotNegative | None = None
+    judged_pct: rows.NotNegative | None = None
     not_checked: tuple[str, ...] = ()
     proof: str = ""
     rule: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
 from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
@@ -92,6 +93,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
 _SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
+_NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
 
 TYPES = described("compute", "TO-K001")
@@ -113,7 +115,7 @@ def why_unrated(compute: RankCompute) -> str:
         return reason("compute", "no_name", example=_EXAMPLES[compute.maker])
     if compute.rates == "assumed":
         return reason("compute", "no_rates", gpu=compute.gpu)
-    return "" if compute.has_shapes else reason("compute", "no_shapes")
+    return "" if compute.has_shapes else reason("compute", "replayed" if compute.replayed else "no_shapes")
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -127,17 +129,16 @@ def judge(inputs: Inputs) -> list[Verdict]:
     compute = _as_shown(computes[rank], inputs.run.times_of(rank))
     known = compute.rates != "assumed"
     why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
-    found = _findings(compute, rank, len(own), inputs) if known else []
+    found = _findings(compute, rank, inputs) if known else []
     verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
     return [*verdicts, _speed(compute, rank, found) if rated else SPEED.not_evaluated(why)]
 
 
-def _findings(compute: RankCompute, rank: int, ranks: int, inputs: Inputs) -> list[Finding]:
-    window = inputs.run.step_words is WINDOW
+def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
     timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
     losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
-    return [one for loss in losses if (one := _finding(loss, compute, rank, ranks, window, timed)) is not None]
+    return [one for loss in losses if (one := _finding(loss, compute, rank, inputs.run, timed)) is not None]
 
 
 def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:
@@ -167,22 +168,26 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
     return rule.verdict(*mine) if mine else otherwise
 
 
-def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bool, timed: bool) -> Finding | None:
-    rule, share = OF_CAUSE[loss.cause], 100 * loss.device_ns / compute.busy_ns
-    launches = 100 * loss.launches / max(compute.launches, 1.0)
+def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
+    share = 100 * loss.device_ns / compute.busy_ns
     if loss.cause == "bandwidth_bound_at_limit":
-        severity: Severity | None = "info"
-    elif loss.cause in ("many_small_kernels", "too_small_batch"):
-        severity = "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
-    else:
-        severity = severity_of(share, *BOUNDS.busy_pct)
-        if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
-            severity = "info"
-        elif severity == "error" and not _is_certain(loss, compute):
-            severity = "warning"
-    if severity is None:
+        return "info"
+    if loss.cause in ("many_small_kernels", "too_small_batch"):
+        launches = 100 * loss.launches / max(compute.launches, 1.0)
+        return "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
+    severity = severity_of(share, *BOUNDS.busy_pct)
+    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
+        return "info"
+    return "warning" if severity == "error" and not _is_certain(loss, compute) else severity
+
+
+def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
+    rule, times = OF_CAUSE[loss.cause], run.times_of(rank)
+    if (severity := _severity(loss, compute)) is None:
         return None
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, window, timed)
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, run.step_words is WINDOW, timed)
+    if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
+        severity = "info"
     found = rule.finding(
         severity,
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
@@ -198,7 +203,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, ranks: int, window: bo
             ),
             *(Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators),
         ],
-        ranks=[rank] if ranks > 1 else [],
+        ranks=[rank] if len(run.ranks) > 1 else [],
         impact_ms=stored(saved) if compute.bound != "host" else None,
         cause=loss.cause,
     )
@@ -219,26 +224,17 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> KernelLoss:
+def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bool, timed: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     bf16 = None
-    effect = _effect(loss, compute, timed)
-    if loss.cause == "float32_products" and other is not None and effect != "host":
+    effect = _effect(loss, compute, timed, times)
+    if loss.cause == "float32_products" and other is not None and effect not in ("host", "little"):
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
-    # The key of its headline: the cause and its form.
-    form = ""
-    if not loss.sizes:
-        form = "_unsized"
-    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
-        form = "_passes"
-    elif _is_foreach(loss):
-        form = "_foreach"
-    key = f"{loss.cause}{form}"
     return KernelLoss(
         window=window,
-        form=key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause,
+        form=_form(loss),
         cost=loss.device_ns / 1e6,
         kernels=loss.ns / 1e6,
         first=loss.operators[0] if loss.operators else "A kernel",
@@ -255,6 +251,19 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
     )
 
 
+def _form(loss: Loss) -> str:
+    """The key of its headline: the cause, and its form where that has words of its own."""
+    form = "_several" if loss.cause == "low_occupancy" and len(loss.operators) > 1 else ""
+    if not loss.sizes:
+        form = "_unsized"
+    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+        form = "_passes"
+    elif _is_foreach(loss):
+        form = "_foreach"
+    key = f"{loss.cause}{form}"
+    return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
+
+
 def _is_foreach(loss: Loss) -> bool:
     """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
@@ -268,19 +277,27 @@ def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
     return not compute.has_shapes and loss.cause in _GUESSED
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
+def _effect(loss: Loss, compute: RankCompute, timed: bool, times: RankTimes | None) -> str:
     """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
+    none = "host" if times is None or _host_sets_pace(times) else "little"
     if loss.cause == "bandwidth_bound_at_limit":
         return "rows"
     if loss.cause == "too_small_batch":
         return "batch"
     if compute.bound == "host" and compute.paced_ns and not loss.launches:
-        return "host"
+        return none
     if _is_certain(loss, compute):
         return "certain"
     if timed or not compute.paced_ns:
         return "at_best"
-    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "host"
+    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else none
+
+
+def _host_sets_pace(times: RankTimes) -> bool:
+    """Whether the device waits for its host more than for anything else."""
+    waits = {bucket: times.mean_ms(bucket) for bucket in times.buckets if bucket.startswith(("idle_", "comm_"))}
+    host = sum(waits.get(bucket, 0.0) for bucket in ("idle_host", "idle_input", "idle_sync"))
+    return 2 * host >= sum(waits.values())
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:

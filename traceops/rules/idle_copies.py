@@ -46,12 +46,10 @@ _FAR_BELOW = 0.8  # of the link's speed
 
 
 class ExposedCopying(Claim, frozen=True, kw_only=True):
-    """Copies while no kernel runs; ms of one step. most: of several ranks. way: to_device, to_host or both.
-
-    count copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`.
-    pinned: what they take from pinned memory at `link_gbs`, which `link` gives. idle: because the host waits for them.
-    left: ms that stay, because of `limit`.
-    """
+    """Copies while no kernel runs; ms of one step. most: of several ranks. way: to_device, to_host or both. count
+    copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`. pinned:
+    what they take from pinned memory at `link_gbs`, which `link` gives. idle: because the host waits for them. left: ms
+    that stay, because of `limit`."""
 
     family = "idle_copies"
     kind = "exposed_copies"

@@ -114,11 +114,9 @@ class HostBound(Idles, frozen=True, kw_only=True):
 
 class InputBound(Idles, frozen=True, kw_only=True):
     """Ranks wait for their input. workers: what those of the worst rank's loader do, where more may not help.
-
     slow_rank: another rank whose loader takes as long, `slow_ms`. core_pct: of the worst rank's steps for a core.
     unseen: the trace has no kernels, so something may run meanwhile. read, stored: MB a second that the rank and its
-    workers read in the run, and from storage; little: next to nothing. place: where from.
-    """
+    workers read in the run, and from storage; little: next to nothing. place: where from."""
 
     read: float | None = None
     stored: float | None = None
@@ -205,13 +203,11 @@ def idle_of(
     host_share: float,
     seen_input_ms: float = 0.0,
 ) -> Idle:
-    """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
-
-    The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
-    shows how long the device is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the
-    host has no more than what that leaves, or what the looks at the host leave that saw it wait for input in the other
-    steps. host_share: of idle time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms.
-    """
+    """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it. The device's own work
+    takes as long without the profiler; the host's does not. Where there is a light window, it shows how long the device
+    is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the host has no more than what
+    that leaves, or what the looks at the host leave that saw it wait for input in the other steps. host_share: of idle
+    time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms."""
     for_input = max(times.mean_ms("idle_input"), seen_input_ms)
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
@@ -301,7 +297,7 @@ def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Seve
 def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
     cost, late = recording_ms(worst.times), worst.ms
-    part = "all" if cost >= late else "most"
+    part = "all" if cost >= late else "most" if cost > _MOST * late else "part"
     numbers = {"late": f"{late:.1f}", "cost": f"{cost:.1f}", "window": run.unit == "window"}
     return reason("idle", "recording", part=part, **numbers)
 

@@ -23,25 +23,8 @@ from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
+from traceops.rules import overlap_gain
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.overlap_gain import (
-    MANY,
-    Basis,
-    Exposed,
-    Gain,
-    ManyCalls,
-    ManySmall,
-    StartsLate,
-    basis_of,
-    calls_of,
-    free_transfer,
-    gain_evidence,
-    gain_of,
-    graded,
-    of_one_size,
-    of_unknown_size,
-    passes_that_reduce,
-)
 from traceops.rules.shared import (
     MOST_OUT_OF_STEP_PCT,
     WAITS_PCT,
@@ -83,7 +66,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     for collective in small:
         for rank, _ in collective.members:
             members[rank].append(collective.transfer_ns)
-    basis = basis_of(run, undisturbed, host_ms)
+    basis = overlap_gain.basis_of(run, undisturbed, host_ms)
     if not members:
         clear = SMALL_COLLECTIVES.clear(reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6))
         return _judge_calls(run, basis) or clear
@@ -92,15 +75,20 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
     count, total_ms = len(most) / steps, sum(most) / 1e6 / steps
     step, cost = (run.step_ms, 0.0) if basis is None else (basis.step_ms, min(total_ms, basis.exposed_ms))
     left = None if basis is None else basis.left_ms
-    gain = gain_of(run, cost, in_time=basis is not None and basis.in_time, left_ms=left)
+    gain = overlap_gain.gain_of(run, cost, in_time=basis is not None and basis.in_time, left_ms=left)
     share, of_step = (100.0 * ms / step if step else 0.0 for ms in (cost, total_ms))
-    severity = _small_severity(share, of_step, gain, step) if count >= MANY else None
+    severity = _small_severity(share, of_step, gain, step) if count >= overlap_gain.MANY else None
     if severity is None:
-        numbers = {"count": f"{count:.0f}", "share": f"{share:.1f}", "many": MANY, "bound": BOUNDS.small_pct[0]}
+        numbers = {
+            "count": f"{count:.0f}",
+            "share": f"{share:.1f}",
+            "many": overlap_gain.MANY,
+            "bound": BOUNDS.small_pct[0],
+        }
         little = reason("overlap", "small_cost_little", **numbers, window=words is WINDOW)
         return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(little)
     size = _median_bytes(small)
-    claim = ManySmall(
+    claim = overlap_gain.ManySmall(
         window=words is WINDOW,
         count=count,
         median=size,
@@ -108,14 +96,14 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         exposed=cost,
         pct=share,
         recorded=basis.recorded if basis else None,
-        free=free_transfer(gain),
+        free=overlap_gain.free_transfer(gain),
     )
     evidence = [
-        Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, MANY),
+        Evidence(Fact.SMALL_COLLECTIVES, round(count, 1), words.per, overlap_gain.MANY),
         Evidence(Fact.TRANSFER_OF_THEM, stored(total_ms), words.unit("ms")),
         Evidence(Fact.MEDIAN_SIZE, int(size), "bytes", _SMALL_BYTES),
         Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
-        *gain_evidence(gain, words),
+        *overlap_gain.gain_evidence(gain, words),
     ]
     if basis is not None:
         evidence += basis.evidence(words)
@@ -128,10 +116,10 @@ def _median_bytes(collectives: Sequence[Collective]) -> float:
     return median([collective_bytes(one) or 0 for one in collectives])
 
 
-def _small_severity(share: float, of_step: float, gain: Gain, step: float) -> Severity | None:
+def _small_severity(share: float, of_step: float, gain: overlap_gain.Gain, step: float) -> Severity | None:
     """By the exposed share of the step; transfer that other work hides is worth a remark. All in percent but step."""
     if (severity := severity_of(share, *BOUNDS.small_pct)) is not None:
-        severity = graded(severity, gain, step, BOUNDS.small_pct)
+        severity = overlap_gain.graded(severity, gain, step, BOUNDS.small_pct)
     return severity or ("info" if of_step >= _HIDDEN_PCT else None)
 
 
@@ -146,16 +134,16 @@ def _small_ones(run: CrossRank, sized: Sequence[Collective]) -> list[Collective]
     return [c for c in sized if _is_small(c, best[c.group])]
 
 
-def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
+def _judge_calls(run: CrossRank, basis: overlap_gain.Basis | None) -> Verdict | None:
     """TO-O002 of few or larger calls: only where the run's own show that calls cost more than their bytes."""
-    calls = None if basis is None else calls_of(run, basis.exposed_ms)
+    calls = None if basis is None else overlap_gain.calls_of(run, basis.exposed_ms)
     if calls is None or basis is None or calls.saved_ms <= 0 or basis.step_ms <= 0:
         return None
     share = 100.0 * calls.saved_ms / basis.step_ms
     if (severity := severity_of(share, *BOUNDS.small_pct)) is None:
         return None
-    gain = gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
-    severity = graded(severity, gain, basis.step_ms, BOUNDS.small_pct)
+    gain = overlap_gain.gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
+    severity = overlap_gain.graded(severity, gain, basis.step_ms, BOUNDS.small_pct)
     words = run.step_words
     return SMALL_COLLECTIVES.verdict(
         SMALL_COLLECTIVES.finding(
@@ -165,7 +153,7 @@ def _judge_calls(run: CrossRank, basis: Basis | None) -> Verdict | None:
             [
                 *calls.evidence(words),
                 Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
-                *gain_evidence(gain, words),
+                *overlap_gain.gain_evidence(gain, words),
                 *basis.evidence(words),
             ],
             ranks=sorted(times.summary.rank for times in run.ranks),
@@ -229,7 +217,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
         return EXPOSED.not_evaluated(reason("overlap", "much_unmatched", pct=f"{100 * unmatched / exposed:.0f}"))
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
         return EXPOSED.not_evaluated(reason("overlap", "out_of_step"))
-    if (basis := basis_of(run, undisturbed, host_ms)) is None:
+    if (basis := overlap_gain.basis_of(run, undisturbed, host_ms)) is None:
         return EXPOSED.not_evaluated(reason("overlap", "no_step"))
     shares, middle, impact = basis.shares, basis.pct, basis.exposed_ms
     if (severity := severity_of(middle, *BOUNDS.exposed_pct)) is None:
@@ -242,32 +230,32 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
                 window=run.unit == "window",
             )
         )
-    gain = gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
-    severity = graded(severity, gain, basis.step_ms, BOUNDS.exposed_pct)
+    gain = overlap_gain.gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
+    severity = overlap_gain.graded(severity, gain, basis.step_ms, BOUNDS.exposed_pct)
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
     evidence = [
         Evidence(Fact.BUCKET, stored(impact), run.step_words.unit("ms"), subject="comm_transfer"),
         Evidence(Fact.BUCKET_PCT, round(middle, 1), "%", BOUNDS.exposed_pct[0], subject="comm_transfer"),
         Evidence(Fact.BUCKET_PCT_MOST, round(shares[worst], 1), "%", rank=worst, subject="comm_transfer"),
-        *gain_evidence(gain, run.step_words),
+        *overlap_gain.gain_evidence(gain, run.step_words),
         *basis.evidence(run.step_words),
     ]
     if overlap:
         evidence.append(Evidence(Fact.OVERLAP_PCT, round(median(overlap), 1), "%"))
     by_role = transfer_by_role(run)
     evidence += role_evidence(by_role, run.step_words)
-    claim = Exposed(
+    claim = overlap_gain.Exposed(
         window=run.step_words is WINDOW,
         exposed=impact,
         pct=middle,
         step=basis.step_ms,
-        unsized=of_unknown_size(run),
-        one_size=of_one_size(run),
-        passes=passes_that_reduce(run),
+        unsized=overlap_gain.of_unknown_size(run),
+        one_size=overlap_gain.of_one_size(run),
+        passes=overlap_gain.passes_that_reduce(run),
         by_role=by_role,
         recorded=basis.recorded,
-        free=free_transfer(gain),
+        free=overlap_gain.free_transfer(gain),
     )
     return EXPOSED.verdict(
         EXPOSED.finding(
@@ -301,7 +289,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         return LATE_START.not_evaluated(reason("overlap", "out_of_step"))
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(median(own) for own in shares.values())
-    if (basis := basis_of(run, undisturbed, host_ms)) is None:
+    if (basis := overlap_gain.basis_of(run, undisturbed, host_ms)) is None:
         return LATE_START.not_evaluated(reason("overlap", "no_step"))
     step, exposed = basis.step_ms, basis.exposed_ms
     cost = min(exposed, median(sizes) / 1e6)
@@ -320,9 +308,9 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
             )
         )
     hides = median([times.mean_ms("compute") for times in run.ranks])
-    gain = gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
-    severity = graded(severity, gain, step, BOUNDS.late_pct)
-    claim = StartsLate(
+    gain = overlap_gain.gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
+    severity = overlap_gain.graded(severity, gain, step, BOUNDS.late_pct)
+    claim = overlap_gain.StartsLate(
         window=words is WINDOW,
         exposed=cost,
         pct=share,
@@ -338,7 +326,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         Evidence(Fact.GRADIENT_COLLECTIVES, median(counts), words.per),
         Evidence(Fact.BUCKET_PCT, round(100 * exposed / step, 1), "%", subject="comm_transfer"),
         Evidence(Fact.GRADIENTS_PCT, round(share, 1), "%", BOUNDS.late_pct[0]),
-        *gain_evidence(gain, words),
+        *overlap_gain.gain_evidence(gain, words),
         *basis.evidence(words),
     ]
     return LATE_START.verdict(
@@ -385,4 +373,7 @@ def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: f
     )
 
 
-_CLAIMS: Mapping[str, type[Claim]] = {kind.kind: kind for kind in (Exposed, ManySmall, ManyCalls, StartsLate)}
+_CLAIMS: Mapping[str, type[Claim]] = {
+    kind.kind: kind
+    for kind in (overlap_gain.Exposed, overlap_gain.ManySmall, overlap_gain.ManyCalls, overlap_gain.StartsLate)
+}

@@ -205,12 +205,10 @@ _IN_TIME_PCT = 3.0  # of the step: a device that is idle for less does not wait 
 
 
 class Basis(Struct, frozen=True):
-    """The step, ms, and its exposed transfer, ms, median over ranks. shares: percent of the step by rank.
-
-    recorded_ms: the exposed transfer of the recorded steps, where the step is the undisturbed one, else None. in_time:
-    whether no device waits for its host in it, though hosts may be late in the recorded steps. left_ms: what is sure
-    to be left of it beyond the time that its hosts need, None where nobody timed them.
-    """
+    """The step, ms, and its exposed transfer, ms, median over ranks. shares: percent of the step by rank. recorded_ms:
+    the exposed transfer of the recorded steps, where the step is the undisturbed one, else None. in_time: whether no
+    device waits for its host in it, though hosts may be late in the recorded steps. left_ms: what is sure to be left of
+    it beyond the time that its hosts need, None where nobody timed them."""
 
     step_ms: float
     exposed_ms: float

@@ -39,12 +39,10 @@ from traceops.rules.whole_run_claims import BOUNDS as BOUNDS_OF_RUN
 
 
 class Family(Struct, frozen=True):
-    """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence.
-
-    judge: gives a verdict for each of them on a run; None where no run alone is judged. of_recorded: on its recorded
-    steps alone. of_run: on all of its steps, few of which the profiler made long. stated: its rules, or what loads
-    them: no run needs the many of the machine. limits: from where on it finds something, in the same way.
-    """
+    """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence. judge: gives a verdict for
+    each of them on a run; None where no run alone is judged. of_recorded: on its recorded steps alone. of_run: on all
+    of its steps, few of which the profiler made long. stated: its rules, or what loads them: no run needs the many of
+    the machine. limits: from where on it finds something, in the same way."""
 
     prefix: str
     about: str

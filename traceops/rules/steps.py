@@ -30,12 +30,10 @@ from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
 
 
 class LongSteps(Claim, frozen=True, kw_only=True):
-    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms.
-
-    does: why, on these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some
-    steps only, which leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come.
-    share: percent of the run, where such steps come again.
-    """
+    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms. does: why, on
+    these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some steps only, which
+    leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come. share: percent of the run,
+    where such steps come again."""
 
     family = "steps"
     kind = "long_steps"
@@ -249,6 +247,8 @@ class StepBounds(Bounds, frozen=True):
 BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
 _MOST_NAMED = 3
+_MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
+_SEVERAL = 5  # steps: of fewer any may be the usual one
 _ALSO = 0.5  # of what the worst rank does more: another does it too
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -278,6 +278,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if seen_often and odd.cause not in _EXPLAINED:
         severity = severity_of(share, *BOUNDS.unlike_pct) or "info"
         impact = stored(share / 100 * odd.timed.mean_ms)
+    elif share >= _MOST_OF_TIME and len(every) >= _SEVERAL and run.unlike[0] > min(every):
+        # a clean bill beside it would be of the lesser part
+        severity = "info" if odd.once or odd.cause in _EXPLAINED else "warning"
     return [
         UNLIKE_STEPS.verdict(
             UNLIKE_STEPS.finding(
@@ -304,13 +307,11 @@ def _without_catching_up(run: CrossRank, first: int) -> CrossRank:
 
 
 class _Odd(Struct, frozen=True):
-    """The steps unlike the others, and why they are.
-
-    run: with these steps alone. every: also those that are long on most ranks only a step later. worst: the rank that
-    takes longest for itself. took: ms, of each. region: what its host is in longer. held: the rank that waits for a
-    core, and how long. other: another optimizer. rounds: of the loop, where these are its long steps. alike: ranks
-    with the same cause. once: all of them are so for what comes once.
-    """
+    """The steps unlike the others, and why they are. run: with these steps alone. every: also those that are long on
+    most ranks only a step later. worst: the rank that takes longest for itself. took: ms, of each. region: what its
+    host is in longer. held: the rank that waits for a core, and how long. other: another optimizer. rounds: of the
+    loop, where these are its long steps. alike: ranks with the same cause. once: all of them are so for what comes
+    once."""
 
     run: CrossRank
     every: tuple[int, ...]
@@ -401,9 +402,11 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if odd.held:
         held, ms = odd.held
         evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(ms), "ms", rank=held))
-    extra = [one for one in odd.worst.summary.host.extra if one.step in odd.every][:_MOST_NAMED]
+    longest = max(odd.every, key=lambda number: step_ms(odd.run, number))
+    extra = [one for one in odd.worst.summary.host.extra if one.step == longest]
     evidence += [
-        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name) for one in extra
+        Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name)
+        for one in extra[:_MOST_NAMED]
     ]
     return evidence
 

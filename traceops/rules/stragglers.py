@@ -141,12 +141,6 @@ def _who(ranks: Sequence[int]) -> str:
     return f"{len(ranks)} ranks ({ranks_text(ranks, 4, counted=False)})"
 
 
-def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
-    """The rank that is far slower than all others of its group, where there is one."""
-    *_, second, most = sorted(each)
-    return group.ranks[each.index(most)] if most >= _UNEVEN * second else None
-
-
 def _finding(
     run: ComparedRun, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: Doubt | None
 ) -> Finding:
@@ -157,7 +151,9 @@ def _finding(
     place = shared_place(group.ranks, run.hosts)
     mean = run.replay.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
-    worst = _worst(group, each)
+    # the rank that is far slower than all others of its group, if there is one
+    *_, second, most = sorted(each)
+    worst = group.ranks[each.index(most)] if most >= _UNEVEN * second else None
     shared = kind == "more_work" and not group.beside
     words, then = run.step_words, None if group.beside else (step - saved) / 1e6
     alike = max(each) < _UNEVEN * min(each)
@@ -182,13 +178,11 @@ def _finding(
         beside=tuple(group.beside),
         doubt=doubt,
     )
+    saved_fact = Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
+    if group.beside:
+        saved_fact = Fact.SAVED_WITH_THE_OTHERS_TOO
     evidence = [
-        Evidence(
-            _saved_fact(group, shared=shared),
-            stored(saved / 1e6),
-            words.unit("ms"),
-            stored(step / 1e6 * IMPACT_BOUNDS[0] / 100),
-        ),
+        Evidence(saved_fact, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
         Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], subject=words.the),
         Evidence(Fact.LONGER_THAN_THE_OTHERS, stored(longer / 1e6), words.unit("ms"), rank=group.middle),
         Evidence(Fact.THE_OTHERS_WAIT, stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
@@ -218,13 +212,6 @@ def _graded(group: SlowGroup, saved_pct: float, doubt: Doubt | None) -> tuple[Se
         return "info", "low"
     sure = group.chance <= SURE and group.cause != "unknown"
     return _persistent_severity(saved_pct) or "info", "high" if sure else "medium"
-
-
-def _saved_fact(group: SlowGroup, *, shared: bool) -> Fact:
-    """What its saving is called. shared: it is that of evenly shared work."""
-    if group.beside:
-        return Fact.SAVED_WITH_THE_OTHERS_TOO
-    return Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
 
 
 # Ranks that are late because they wait for a core: cores of their own are the cure.

@@ -216,7 +216,8 @@ def finding_of(
     doubt: Doubt | None = None
     if straggler.cause in ("host", "unknown"):
         confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
-    doubt = doubt or _of_hosts(run)
+    # what the hosts do without the profiler may change who is late
+    doubt = doubt or (Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead") if run.hosts_unknown else None)
     in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
     approximate = uncertain(run)
     does = straggler.cause if longer is UNSET else longer
@@ -256,11 +257,6 @@ def _computes_longer(
     if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
         return "on_cpu"
     return UNSET if compared is None else compared.kind
-
-
-def _of_hosts(run: ComparedRun) -> Doubt | None:
-    """That what the hosts do without the profiler is not known, where that may change who is late."""
-    return Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead") if run.hosts_unknown else None
 
 
 class _Then(TypedDict):

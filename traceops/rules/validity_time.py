@@ -11,16 +11,8 @@ from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Verdict, described
 from traceops.core.units import stored, us_text
 from traceops.measure.recording import SLOWED, first_steps_profiled, some_profiled_as_short
+from traceops.rules import validity_claims
 from traceops.rules.shared import MOST_OUT_OF_STEP_PCT, WAITS_PCT, ends_fit, on_cpu, on_one_host, out_of_step_pct
-from traceops.rules.validity_claims import (
-    BOUNDS,
-    After,
-    EndsApart,
-    LongerAfter,
-    OneHostApart,
-    ProfilerSlowed,
-    TooFewShared,
-)
 
 if TYPE_CHECKING:
     from traceops.across.plain_step import PlainStep, ProfilerCost
@@ -37,10 +29,10 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     """TO-V005: the observer's own cost, in its windows and behind them."""
     cost = inputs.profiler_cost
     ratio, least = cost.slowdown, cost.least
-    severity = None if ratio is None or least is None else severity_of(least, *BOUNDS.slowdown)
+    severity = None if ratio is None or least is None else severity_of(least, *validity_claims.BOUNDS.slowdown)
     later = _later(inputs.undisturbed, inputs.plain)
     if severity is None and later is not None:
-        claim, measured = LongerAfter(later=later), _measured(later)
+        claim, measured = validity_claims.LongerAfter(later=later), _measured(later)
         return PROFILER_COST.verdict(PROFILER_COST.finding("info", "medium", claim, measured, impact_ms=None))
     if why := _unknown_cost(inputs, cost):
         return PROFILER_COST.not_evaluated(why)
@@ -64,19 +56,21 @@ def _unknown_cost(inputs: Inputs, cost: ProfilerCost) -> str:
     return reason("validity", "not_timed") if cost.slowdown is None else ""
 
 
-def _slowed(inputs: Inputs, cost: ProfilerCost, ratio: float, later: After | None, severity: Severity) -> Finding:
+def _slowed(
+    inputs: Inputs, cost: ProfilerCost, ratio: float, later: validity_claims.After | None, severity: Severity
+) -> Finding:
     undisturbed, plain = inputs.undisturbed, inputs.plain
     profiled, before = inputs.manifest["profiled_step_ms"], inputs.manifest["unprofiled_step_ms"]
     scaled = undisturbed is not None and undisturbed.scaled
     evidence = [
-        Evidence(Fact.PROFILED_BY_UNPROFILED, stored(ratio), "×", BOUNDS.slowdown[0]),
+        Evidence(Fact.PROFILED_BY_UNPROFILED, stored(ratio), "×", validity_claims.BOUNDS.slowdown[0]),
         Evidence(Fact.UNPROFILED_STEP, stored(before), "ms"),
         Evidence(Fact.PROFILED_STEP, stored(profiled), "ms"),
     ]
     if cost.core_pct >= WAITS_PCT:
         waits = round(cost.core_pct, 1)
         evidence.append(Evidence(Fact.WAITS_FOR_A_CORE, waits, "% of recorded steps", WAITS_PCT))
-    claim = ProfilerSlowed(
+    claim = validity_claims.ProfilerSlowed(
         ratio=ratio,
         profiled=profiled,
         plain=before,
@@ -91,16 +85,16 @@ def _slowed(inputs: Inputs, cost: ProfilerCost, ratio: float, later: After | Non
     return PROFILER_COST.finding(severity, "high", claim, [*evidence, *_measured(later)], impact_ms=None)
 
 
-def _later(undisturbed: Undisturbed | None, plain: PlainStep | None) -> After | None:
+def _later(undisturbed: Undisturbed | None, plain: PlainStep | None) -> validity_claims.After | None:
     """That steps after the windows take longer than those before; None where they do not."""
     if plain is None or plain.behind_ms is None or plain.longer is None or not plain.longer.much:
         return None
     if undisturbed is not None and undisturbed.behind_ms is None:
         return None  # the device itself is slower there
-    return After(pct=100 * (plain.behind_ms / plain.ms - 1), after=plain.behind_ms, before=plain.ms)
+    return validity_claims.After(pct=100 * (plain.behind_ms / plain.ms - 1), after=plain.behind_ms, before=plain.ms)
 
 
-def _measured(later: After | None) -> list[Evidence]:
+def _measured(later: validity_claims.After | None) -> list[Evidence]:
     if later is None:
         return []
     return [
@@ -131,9 +125,9 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
     shared, without_gpu = on_one_host(run), on_cpu(run)
     crowded = shared and without_gpu and not ranks
     claim = (
-        TooFewShared(ranks=ranks)
+        validity_claims.TooFewShared(ranks=ranks)
         if ranks
-        else EndsApart(
+        else validity_claims.EndsApart(
             window=run.unit == "window",
             anchors=clocks.anchors,
             median=us_text(p50 / 1e3),
@@ -169,5 +163,5 @@ def _apart_on_one_host(run: CrossRank) -> Finding | None:
         Evidence(Fact.CLOCKS_APART, round(apart_ns / 1e3, 1), "µs", round(least / 1e3, 1)),
         Evidence(Fact.SPREAD_OF_ALIGNED_ENDS_P95, round((run.clocks.residual_p95_ns or 0.0) / 1e3, 1), "µs"),
     ]
-    claim = OneHostApart(rank=last, other=first, apart=apart_ns / 1e6)
+    claim = validity_claims.OneHostApart(rank=last, other=first, apart=apart_ns / 1e6)
     return UNALIGNED_CLOCKS.finding("info", "medium", claim, evidence, ranks=[first, last], cause="one_host")

@@ -76,12 +76,10 @@ def _alike(inputs: Inputs, by_cores: Sequence[Longer], as_peers: Sequence[Longer
 
 
 def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
-    """Where one host is longer, as far as the devices say so too.
-
-    A host that is ahead of its GPU waits in whatever call finds the queue full, so on GPUs time on a line is no work:
-    there a rank is named only where its own device is idle for its host, and no more is claimed than that; and never a
-    rank that the recorded steps show waiting for others. late: ranks that the others are known to wait for.
-    """
+    """Where one host is longer, as far as the devices say so too. A host that is ahead of its GPU waits in whatever
+    call finds the queue full, so on GPUs time on a line is no work: there a rank is named only where its own device is
+    idle for its host, and no more is claimed than that; and never a rank that the recorded steps show waiting for
+    others. late: ranks that the others are known to wait for."""
     assert inputs.whole is not None
     found = longer_on_one(inputs.whole, late)
     ranks = {times.summary.rank: times for times in inputs.run.ranks}

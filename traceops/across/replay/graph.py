@@ -50,8 +50,9 @@ class RankNodes(Struct, frozen=True):
     whichever is later. Join j, over at `joined_at[j]`, waits at own time `join_work[j]` for the
     end of node `join_node[j]`. Neither node i nor the work behind it begins before `host[i]`, the host's own
     time. `spent` and `join_spent` tell how much of the own time went to each of WORK. `slowed` is how much of it
-    before node i compute kernels took only because communication beside them waited for other ranks. Node i was
-    launched behind the first `waits_before[i]` of `waits`.
+    before node i compute kernels took only because communication beside them waited for other ranks, and `allocating`
+    how much the host was in the allocator while communication ran. Node i was launched behind the first
+    `waits_before[i]` of `waits`.
     """
 
     labels: tuple[Label, ...]
@@ -68,6 +69,7 @@ class RankNodes(Struct, frozen=True):
     spent: Int
     join_spent: Int
     slowed: Int
+    allocating: Int
     waits: HostWaits
     waits_before: Int
     first_edge: int  # node of the first step's start; the other edges follow
@@ -77,12 +79,10 @@ class RankNodes(Struct, frozen=True):
 
 class StepGraph(Struct, frozen=True, dict=True):
     """All ranks' nodes; `members[c]` are (rank, node) of collective c, in an order in which they can be replayed.
-
     `needs[c][i]` are the members, as positions in `members[c]`, that member i cannot end without, itself too; None
     where all members end together. `kind[c]` is the index of the collective in `matching.collectives`. `loading_ns` is
     what workers of a rank's loader take for the batches of a step, where that is known; `typical` are the steps like
-    each other, None: all.
-    """
+    each other, None: all."""
 
     ranks: dict[int, RankNodes]
     members: tuple[tuple[tuple[int, int], ...], ...]
@@ -205,13 +205,11 @@ def least_loss(step_ns: float, steps: int) -> float:
 
 
 def lead(nodes: RankNodes) -> int:
-    """How far the host had run ahead before the window, ns: while its rank waited, which a change may end.
-
-    None of it is taken from a host that uses it up in the steps as they were measured. It takes longer there than they
-    do, so it cannot have got ahead at that pace: the profiler slows it, and nothing tells how fast it is without. Nor
-    from one of which the first step does not tell, or that waits in every step until its device has done all, and gets
-    ahead anew.
-    """
+    """How far the host had run ahead before the window, ns: while its rank waited, which a change may end. None of it
+    is taken from a host that uses it up in the steps as they were measured. It takes longer there than they do, so it
+    cannot have got ahead at that pace: the profiler slows it, and nothing tells how fast it is without. Nor from one of
+    which the first step does not tell, or that waits in every step until its device has done all, and gets ahead
+    anew."""
     own = leads(nodes)
     return 0 if not own[0] or caught_up_each_step(nodes) or _uses_up(nodes, own) else own[0]
 
@@ -516,6 +514,7 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
         spent=spent_before(program, standing),
         join_spent=spent_before(program, join_start),
         slowed=_slowed(start, end, wait, comm.slowed[at], standing),
+        allocating=program.allocating.covered_before(standing),
         waits=_waits(program, fit, join_start, join_end),
         waits_before=program.syncs_before[chosen],
         first_edge=len(at),

@@ -23,11 +23,9 @@ _Points = dict[Label, int]  # what tells a point in the program: when it is, in 
 
 class LatePlaces(Struct, frozen=True):
     """Between which points of the program a rank is late. Times in ns, `own` and `peers` (peers, steps) there alone.
-
-    `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before
-    each of its joins, `spared_host` before each node of its host's own time. `more` is what it takes longer by WORK.
-    `most` is of the one place where it takes longer by most: what it takes there, and the most that a peer does.
-    """
+    `spared` is what lies less before each of its nodes if it is there as quick as its peers, `spared_joins` before each
+    of its joins, `spared_host` before each node of its host's own time. `more` is what it takes longer by WORK. `most`
+    is of the one place where it takes longer by most: what it takes there, and the most that a peer does."""
 
     spared: Int
     spared_joins: Int
@@ -221,15 +219,16 @@ def _like(moments: Int, gone: Int, others: Int) -> Int:
 
 
 def unslowed(nodes: RankNodes, part: float) -> RankNodes:
-    """The program without this part of what its kernels took longer beside communication that waited."""
-    order = nodes.stands_at.argsort(kind="stable")
+    """The program without this part of what it took longer beside communication that waited: its kernels, and its host
+    in the allocator."""
+    order, longer = nodes.stands_at.argsort(kind="stable"), nodes.slowed + nodes.allocating
     joined, waited = (
-        np.interp(at, nodes.stands_at[order], nodes.slowed[order]) for at in (nodes.joined_at, nodes.waits.stands_at)
+        np.interp(at, nodes.stands_at[order], longer[order]) for at in (nodes.joined_at, nodes.waits.stands_at)
     )
-    first = int(nodes.slowed[nodes.first_edge])
+    first = int(longer[nodes.first_edge])
     return replace(
         nodes,
-        work=nodes.work - np.rint(part * (nodes.slowed - first)).astype(np.int64),
+        work=nodes.work - np.rint(part * (longer - first)).astype(np.int64),
         join_work=nodes.join_work - np.rint(part * (joined - first)).astype(np.int64),
         waits=replace(nodes.waits, work=nodes.waits.work - np.rint(part * (waited - first)).astype(np.int64)),
     )
@@ -263,6 +262,7 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
         waits_before=source.waits_before[take],
         spent=source.spent[take],
         slowed=source.slowed[take],
+        allocating=source.allocating[take],
         begin=source.begin[take],
         end=source.end[take],
     )

@@ -25,13 +25,10 @@ Program = tuple[RankNodes, Int, Int, int, int, int, bool, bool, float]
 
 class Scenario(Struct, frozen=True):
     """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers.
-
-    `spared`: ranks that are quicker in the places where each of them is late.
-
-    `compute` has a rank's time in compute before each of its nodes (ns), in place of its own, `hosts` by how much later
-    its host is. `unslowed` is the part of what kernels took longer beside communication that waited which they do not
-    take here. `part`: by rank how much of `without` vanishes, nothing on ranks that it lacks; empty: all of it on all.
-    """
+    `spared`: ranks that are quicker in the places where each of them is late. `compute` has a rank's time in compute
+    before each of its nodes (ns), in place of its own, `hosts` by how much later its host is. `unslowed` is the part of
+    what kernels took longer beside communication that waited which they do not take here. `part`: by rank how much of
+    `without` vanishes, nothing on ranks that it lacks; empty: all of it on all."""
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
     usual: Mapping[int, RankNodes] = field(default_factory=dict)  # that rank -> the program, where it is no step's own

@@ -144,12 +144,10 @@ def rank_change(ranks: Sequence[int]) -> str:
 
 
 class Replays:
-    """Replays of one graph, each made once however often it is asked for.
-
-    typical: its steps that are like each other: by them chance is judged; all where there are none. base: as measured,
-    or, of WORK, `without` what every replay is then without.
-    loading_ns: what workers of a rank's loader take for the batches of a step. No changed step is shorter.
-    """
+    """Replays of one graph, each made once however often it is asked for. typical: its steps that are like each other:
+    by them chance is judged; all where there are none. base: as measured, or, of WORK, `without` what every replay is
+    then without. loading_ns: what workers of a rank's loader take for the batches of a step. No changed step is
+    shorter."""
 
     def __init__(
         self,
@@ -194,9 +192,10 @@ class Replays:
 
     @cached_property
     def _are_slowed(self) -> bool:
-        """Whether kernels take noticeably longer beside communication that waits, on any rank."""
-        step = float(self.base.step_ns().mean())
-        return any(1e3 * self.graph.slowed_us(rank) >= _SLOWED * step for rank in self.graph.ranks)
+        """Whether kernels, or hosts in the allocator, take noticeably longer beside communication that waits."""
+        least = _SLOWED * float(self.base.step_ns().sum())
+        longer = ((nodes.slowed + nodes.allocating)[nodes.first_edge :] for nodes in self.graph.ranks.values())
+        return any(own[-1] - own[0] >= least for own in longer)
 
 
 def measure_what_if(
@@ -339,13 +338,11 @@ _COMPUTE_BUCKETS = WORK.index("compute")
 def predicted_share(
     graph: StepGraph, collectives: Sequence[Collective], world: int, times: float, work: float
 ) -> float:
-    """Duration of a step with `times` as many ranks over the measured one's, mean over the replayed steps.
-
-    Groups of all ranks grow with the job; others stay as they are. Their collectives cost what links like the measured
-    ones would take: the part that the smallest of their kind takes grows with the hops of a ring, the rest with the
-    bytes on the bus [nccl-tests]. Ranks compute `work` times as much as measured, evenly (1: the batch of a rank
-    stays). Nobody is later than measured.
-    """
+    """Duration of a step with `times` as many ranks over the measured one's, mean over the replayed steps. Groups of
+    all ranks grow with the job; others stay as they are. Their collectives cost what links like the measured ones would
+    take: the part that the smallest of their kind takes grows with the hops of a ring, the rest with the bytes on the
+    bus [nccl-tests]. Ranks compute `work` times as much as measured, evenly (1: the batch of a rank stays). Nobody is
+    later than measured."""
     transfer = larger_transfers(collectives, graph.kind, graph.transfer, world, times)
     compute = {} if work == 1.0 else {rank: _less_work(graph, rank, work) for rank in graph.ranks}
     base = float(simulate(graph).step_ns().mean())

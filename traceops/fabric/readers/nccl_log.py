@@ -108,7 +108,7 @@ class Networks:
 
     def take(self, line: nccl_lines.NcclLine, path: str) -> bool:
         """Whether the line tells of the network."""
-        if not any(needle in line.message for needle in _NEEDLES):
+        if not any(map(line.message.__contains__, _NEEDLES)):
             return False
         key = line.speaker.host, line.speaker.pid
         if key not in self._processes and len(self._processes) >= _MOST_PROCESSES:
@@ -302,7 +302,7 @@ class _Reader:
     def take(self, line: nccl_lines.NcclLine, path: str) -> None:
         if line.warns:
             message = line.message.rstrip()
-            if any(words in message for words in _P2P_DISABLED):
+            if any(map(message.__contains__, _P2P_DISABLED)):
                 self._disabled(line, path)
             for word, rest, kind in _HOST_REMARKS:
                 if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:

@@ -10,24 +10,13 @@ from msgspec import Struct, field
 
 from traceops.core.claims import reason
 from traceops.core.errors import FileError
-from traceops.fabric.model import (
-    Gpu,
-    Machine,
-    Nic,
-    Path,
-    PathKind,
-    Quote,
-    is_bonded,
-    nic_kind,
-    normal_bus_id,
-    with_numa,
-)
+from traceops.fabric import model
 from traceops.traces.text_lines import lines as text_of
 from traceops.traces.text_lines import text_lines
 
 # The matrices in the text of ``nvidia-smi topo -m``: their words, whatever stands around and between them.
 
-KINDS: dict[str, PathKind] = {
+KINDS: dict[str, model.PathKind] = {
     "C2C": "C2C", "PIX": "PIX", "PSB": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "NODE", "SYS": "SYS", "SOC": "SYS",
 }  # fmt: skip
 _SELF = "X"
@@ -249,7 +238,9 @@ def _is_cell(word: str) -> bool:
 _NO_NIC = re.compile(r"(?:GPU|CPU|MIG|NVSW|NVS)\d|NVSwitch", re.IGNORECASE)
 
 
-def read_topo_matrices(path: str, text: str | None = None, problems: list[str] | None = None) -> tuple[Machine, ...]:
+def read_topo_matrices(
+    path: str, text: str | None = None, problems: list[str] | None = None
+) -> tuple[model.Machine, ...]:
     """The machines whose matrices are in a file, or in `text`, in its order; a host that was asked twice once.
 
     Of a matrix that is cut off, what is there is used: a GPU without its row is known from the header. NICs get
@@ -258,7 +249,7 @@ def read_topo_matrices(path: str, text: str | None = None, problems: list[str] |
     InputError where the file cannot be read or holds no matrix.
     """
     numbered = text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1)
-    machines: list[Machine] = []
+    machines: list[model.Machine] = []
     matrices = matrices_in(numbered)
     if problems is not None and any(matrix.pci_only for matrix in matrices):
         problems.append(reason("fabric", "no_nvlink_in_matrix"))
@@ -277,36 +268,36 @@ def looks_like_topo_matrix(head: str) -> bool:
     return any(_machine("", matrix) is not None for matrix in matrices_in(numbered))
 
 
-def _machine(path: str, matrix: Matrix) -> Machine | None:
+def _machine(path: str, matrix: Matrix) -> model.Machine | None:
     """None where no row tells a path, as in the matrices of ``topo -p2p``."""
     gpus, nics = [], []
-    paths: dict[tuple[str, str], Path] = {}
+    paths: dict[tuple[str, str], model.Path] = {}
     for label in dict.fromkeys(matrix.labels):
         if (row := matrix.rows.get(label)) is not None:
             _add_paths(paths, matrix.labels, label, row, path, pci_only=matrix.pci_only)
         if gpu := GPU.fullmatch(label):
             cpus, numa = _affinity(matrix, row)
-            gpus.append(Gpu(int(gpu[1]), numa=numa, cpus=cpus))
+            gpus.append(model.Gpu(int(gpu[1]), numa=numa, cpus=cpus))
         elif not _NO_NIC.match(label):
             name = matrix.names.get(label) or (None if label.startswith("NIC") else label)
-            nics.append(Nic(label, name, nic_kind(name), bonded=is_bonded(name)))
+            nics.append(model.Nic(label, name, model.nic_kind(name), bonded=model.is_bonded(name)))
     if not paths and not (matrix.rows and (len(matrix.labels) == 1 or matrix.pci_only)):
         return None
     known = {gpu.label for gpu in gpus} | {nic.label for nic in nics}
     paths = {pair: found for pair, found in paths.items() if known.issuperset(pair)}
-    return Machine(matrix.host, tuple(gpus), with_numa(nics, gpus, paths), paths, (path,) if path else ())
+    return model.Machine(matrix.host, tuple(gpus), model.with_numa(nics, gpus, paths), paths, (path,) if path else ())
 
 
 def _add_paths(
-    paths: dict[tuple[str, str], Path], labels: Sequence[str], label: str, row: Row, path: str, *, pci_only: bool
+    paths: dict[tuple[str, str], model.Path], labels: Sequence[str], label: str, row: Row, path: str, *, pci_only: bool
 ) -> None:
-    quote = Quote(path, row.line, row.text)
+    quote = model.Quote(path, row.line, row.text)
     for other, word in zip(labels, row.words, strict=False):
         nvlinks = NVLINKS.fullmatch(word)
         kind = "NV" if nvlinks else KINDS.get(word)
         if kind is None or other == label or (pci_only and GPU.fullmatch(label) and GPU.fullmatch(other)):
             continue
-        found = Path(kind, int(nvlinks[1]) if nvlinks else None, quote=quote)
+        found = model.Path(kind, int(nvlinks[1]) if nvlinks else None, quote=quote)
         back = paths.get((other, label))
         is_symmetric = back is not None and (back.kind, back.count) == (found.kind, found.count)
         if not is_symmetric:  # as a rule a matrix is
@@ -345,7 +336,7 @@ def _one_node(text: str) -> int | None:
     return int(single[0][:6]) if len(single) == 1 else None
 
 
-def _is_told(machine: Machine, by: Machine) -> bool:
+def _is_told(machine: model.Machine, by: model.Machine) -> bool:
     """Whether another matrix says the same and more: the same again, or with NVLink what ``topo -mp`` says without."""
     if (machine.host, machine.gpus, machine.nics) != (by.host, by.gpus, by.nics):
         return False
@@ -360,7 +351,7 @@ def _is_told(machine: Machine, by: Machine) -> bool:
 
 # Machines from the text of ``rocm-smi --showtopo`` and ``amd-smi topology``.
 
-_KINDS: dict[str, PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
+_KINDS: dict[str, model.PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
 # ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.
 _TITLE = re.compile(r"={3,200} (.{1,80}?) ={3,200}|([A-Z][A-Z -]{2,60}) TABLE:")
 _LINK_TYPES = ("link type between two gpus", "link type")
@@ -373,12 +364,12 @@ class _RocmTables(Struct):
     """labels: of the columns; bus ids in amd-smi's tables. paths: by two GPUs' places."""
 
     labels: list[str] = field(default_factory=list)
-    paths: dict[tuple[int, int], Path] = field(default_factory=dict)
+    paths: dict[tuple[int, int], model.Path] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     indices: dict[str, int] = field(default_factory=dict)
 
 
-def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
+def read_rocm_topo(path: str, text: str | None = None) -> tuple[model.Machine, ...]:
     """The machine whose link types are in a file, or in `text`: what runs over XGMI and what over PCIe. NUMA nodes
     where rocm-smi says them. GPUs count in the order of the table, which is the tools' own. Raises InputError where the
     file cannot be read or holds no table of link types."""
@@ -389,11 +380,11 @@ def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
             "holds no table of link types; save the whole output of `rocm-smi --showtopo` or of `amd-smi topology`",
         )
     gpus = [
-        Gpu(told.indices[label], bus_id=normal_bus_id(label), numa=told.nodes.get(told.indices[label]))
+        model.Gpu(told.indices[label], bus_id=model.normal_bus_id(label), numa=told.nodes.get(told.indices[label]))
         for label in told.labels
     ]
     paths = {(f"GPU{one}", f"GPU{other}"): found for (one, other), found in told.paths.items()}
-    return (Machine(None, tuple(gpus), (), paths, (path,)),)
+    return (model.Machine(None, tuple(gpus), (), paths, (path,)),)
 
 
 def looks_like_rocm_topo(head: str) -> bool:
@@ -431,12 +422,12 @@ def _add_link(told: _RocmTables, line: str, path: str, number: int) -> None:
     for other_label, word in zip(told.labels, words[1:], strict=False):
         kind, other = _KINDS.get(word), told.indices[other_label]
         if kind is not None and other != one and (other, one) not in told.paths:
-            quote = Quote(path, number, line.rstrip()[:_QUOTED])
-            told.paths.setdefault((one, other), Path(kind, quote=quote))
+            quote = model.Quote(path, number, line.rstrip()[:_QUOTED])
+            told.paths.setdefault((one, other), model.Path(kind, quote=quote))
 
 
 def _index(label: str, place: int) -> int | None:
     """A GPU's index: in its label, or, of bus ids, its place."""
     if (match := _GPU.fullmatch(label)) is not None:
         return int(match[1])
-    return None if normal_bus_id(label) is None else place
+    return None if model.normal_bus_id(label) is None else place

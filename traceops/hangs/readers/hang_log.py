@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -238,8 +239,11 @@ class Attempts:
         first = latest[0].line
         begun = [*self._boundaries, *self._again, *self._lines_begun()]
         ends = sorted(end for end in begun if end < first)
-        parts = (tuple(event for event in events if after < event.line <= end) for after, end in pairwise([0, *ends]))
-        return tuple(part for part in parts if part)
+        parts: defaultdict[int, list[LogEvent]] = defaultdict(list)
+        for event in events:
+            if (part := bisect_left(ends, event.line)) < len(ends):
+                parts[part].append(event)
+        return tuple(tuple(parts[part]) for part in sorted(parts))
 
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
@@ -485,11 +489,13 @@ class _LogReader:
         """The same wait told once more: raised in Python after the watchdog logged it."""
         if fields.get("sequence") is None:
             return None
-        names = ("op", "sequence", "elements_in", "elements_out")
+        names = ("op", "elements_in", "elements_out")
 
         def same(event: LogEvent) -> bool:
+            if event.sequence != fields["sequence"] or "group" not in fields:
+                return False
             alike = all(getattr(event, name) == fields.get(name) for name in names)
-            return alike and "group" in fields and event.group in (None, fields["group"])
+            return alike and event.group in (None, fields["group"])
 
         return self._events.recent("timeout", rank, same)
 

@@ -272,7 +272,7 @@ def _nccl_warning(body: str) -> Told:
         return Told("mismatch", body, {} if around is None else {"accused": (int(around[1]),)})
     if "Cuda failure" in said or "CUDA failure" in said:
         return Told("memory" if "out of memory" in said else "cuda", body, {})
-    return Told("connection" if any(words in said for words in _LOST) else "nccl", body, {})
+    return Told("connection" if any(map(said.__contains__, _LOST)) else "nccl", body, {})
 
 
 class _Message(Struct, frozen=True):

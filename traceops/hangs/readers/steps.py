@@ -165,8 +165,17 @@ def _names(block: bytes, pid: int) -> bool:
     if digits not in block:
         return False
     named = re.compile(rb"(?:\bpid[=: ]{1,3}|:|\[)" + digits + rb"\b(?!\.)")
-    lines = (line for line in block.splitlines() if digits in line)
-    return any(named.search(line) for line in lines if not any(words in line for words in _OF_KERNEL))
+    return any(named.search(line) for line in _lines_with(digits, block) if not any(map(line.__contains__, _OF_KERNEL)))
+
+
+def _lines_with(words: bytes, block: bytes) -> Iterator[bytes]:
+    """The lines that hold the words: the others are not even divided."""
+    at = block.find(words)
+    while at >= 0:
+        begin = block.rfind(b"\n", 0, at) + 1
+        end = block.find(b"\n", at) + 1 or len(block)
+        yield from (line for line in block[begin:end].splitlines() if words in line)
+        at = block.find(words, end)
 
 
 # Steps and times in a log: progress bars of tqdm, and lines with a time and a step.

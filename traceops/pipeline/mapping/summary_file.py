@@ -21,7 +21,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import FEW_ROWS, native
+from traceops.core.arrays import FEW_ROWS, Intervals, native
 from traceops.core.errors import FileError, InputError, UsageError
 from traceops.core.files import cache_folder as folder_of
 from traceops.core.files import make_own_folder, open_own, touch_own, write_own
@@ -226,7 +226,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "ledger", all(column.shape == (steps,) for column in summary.ledger.buckets.values())
     exposed = summary.ledger.exposed
     yield "ledger", exposed.start.shape == exposed.end.shape == (len(exposed.start),)
-    yield "ledger", _sorted(np.stack((exposed.start, exposed.end), axis=1).ravel())
+    yield "ledger", _in_turn(exposed)
     moments = len(program.times)
     yield ("program", moments > 0 and _sorted(program.times) and program.own.shape == (moments, len(OWN_BUCKETS)))
     yield "program", program.ready.shape == (count,)
@@ -238,7 +238,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
         yield "program", _within(waited_for, 0, count) and bool((start <= end).all())
     unheld = program.unheld
     yield "program", unheld.start.shape == unheld.end.shape == (len(unheld.start),)
-    yield "program", _sorted(np.stack((unheld.start, unheld.end), axis=1).ravel())
+    yield "program", _in_turn(unheld)
     yield (
         "program",
         all(
@@ -257,7 +257,8 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
     syncs, waits = program.syncs, len(program.syncs.done)
     yield "program", all(own.shape == (waits,) for own in (syncs.done, syncs.end, syncs.host, syncs.host_input))
-    yield "program", _sorted(syncs.end) and _within(np.stack((syncs.done, syncs.host)), -_MOST_TIME, _MOST_TIME)
+    times_of_syncs = (syncs.done, syncs.host)
+    yield "program", _sorted(syncs.end) and all(_within(own, -_MOST_TIME, _MOST_TIME) for own in times_of_syncs)
     yield "program", program.syncs_before.shape == program.host.shape and _within(program.syncs_before, 0, waits + 1)
     yield "timeline", program.painted.shape == (steps, PAINTED) and _within(program.painted, 0, EXPOSED + 1)
     inventory = summary.inventory
@@ -294,9 +295,21 @@ def _is_world(size: int | None) -> bool:
 
 def _sorted(values: NDArray[np.int64]) -> bool:
     if values.size <= FEW_ROWS:
-        times = values.tolist()
-        return times == sorted(times) and (not times or (times[0] >= -_MOST_TIME and times[-1] < _MOST_TIME))
+        return _sorted_times(values.tolist())
     return bool((values[:-1] <= values[1:]).all()) and _within(values, -_MOST_TIME, _MOST_TIME)
+
+
+def _in_turn(times: Intervals) -> bool:
+    """Whether each interval ends before the next begins."""
+    if 2 * len(times) <= FEW_ROWS:
+        return _sorted_times(
+            [each for both in zip(times.start.tolist(), times.end.tolist(), strict=True) for each in both]
+        )
+    return _sorted(np.stack((times.start, times.end), axis=1).ravel())
+
+
+def _sorted_times(times: list[int]) -> bool:
+    return times == sorted(times) and (not times or (times[0] >= -_MOST_TIME and times[-1] < _MOST_TIME))
 
 
 def _within(values: NDArray[np.integer], low: int, high: int) -> bool:

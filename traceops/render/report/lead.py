@@ -200,8 +200,10 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
         step = compute.busy_ms if bound_by_gpu and marked else mean_of_ranks(report)
     if step is None:
         return None
-    least, most = (min(ms, step) for ms in loss.step_after_ms)
-    return Cure(step, most, least)
+    least, most = loss.step_after_ms
+    if not loss.launches and compute.bound != "device":  # the step loses no more than the device does
+        least = max(least, step - loss.device_ms - loss.device_ms_uncertain)
+    return Cure(step, min(max(least, most), step), min(least, step))
 
 
 def _of_other_steps(report: Report, finding: Finding) -> bool:

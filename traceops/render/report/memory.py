@@ -14,8 +14,8 @@ from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
 from traceops.render.report.figures import Figure, dots, laid_out, line, worded
 from traceops.render.report.terms import section_of
-from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
+from traceops.report.rows import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 
 _GIB = 1 << 30
 say = partial(first_phrase, "gpu_memory")

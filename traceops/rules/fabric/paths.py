@@ -216,10 +216,9 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
     off = [setting.name for setting in _switched_off(fabric.log)]
     slower: dict[_Has, list[Talk]] = defaultdict(list)
     for talk in inside:
-        if talk.connection.transport in ("SHM", "NET"):
-            has = _lost_link(talk, known.device, off, bool(fabric.log.p2p_disabled))
-            if has is not None:
-                slower[has].append(talk)
+        passes_by = talk.connection.transport in ("SHM", "NET")
+        if passes_by and (has := _lost_link(talk, known.device, off, bool(fabric.log.p2p_disabled))) is not None:
+            slower[has].append(talk)
     pairs = len({members(talk) for talk in inside})
     findings = [_unused(fabric, fabric.log, has, missed, pairs, known) for has, missed in slower.items()]
     return UNUSED_LINKS.verdict(*findings, clear=reason("fabric", "ways", ways=sorted({talk.way for talk in inside})))
