@@ -29,6 +29,7 @@ from traceops.cli.run import report_reach
 from traceops.core.errors import InputError
 from traceops.rules.registry import RULES
 from traceops.schemas import schema_path
+from traceops.words.catalogue import texts
 
 SUBPARSERS = {name: build_parser([name])._subparsers._group_actions[0].choices[name] for name in COMMANDS}  # type: ignore[union-attr]
 
@@ -274,3 +275,27 @@ def test_run_says_that_too_few_steps_were_timed_to_compare(tmp_path: Path, capsy
         report_reach(tmp_path, on_gpus=False)
         shown = capsys.readouterr().err
         assert said in shown and bool(shown) == bool(said)
+
+
+def test_what_a_rule_said_of_a_recorded_run_is_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = texts("examples", "rules")
+    assert set(examples) <= {rule.id for rule in RULES}
+    assert main(["explain", "TO-S001"]) == 0 and "In a recorded run: Rank 1's input" in capsys.readouterr().out
+    found = traceops.load(Path(__file__).parents[1] / "data" / "slow_loader4").findings
+    assert examples["TO-S001"] in [finding.headline for finding in found]
+
+
+def test_a_script_that_scale_is_to_train_needs_its_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "--", "train.py", "--lr", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "--nproc 1,2,4 --global-batch-size" in said and "-- train.py --lr 3" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("show traces le", "ledger"), ("show le", ""), ("explain TO-S00", "TO-S001")]
+)
+def test_questions_and_rules_are_completed(words: str, completed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "bash"])
+    typed = f"COMP_WORDS=(traceops {words}); COMP_CWORD={len(words.split())}; _traceops; echo ${{COMPREPLY[0]}}"
+    script = f"{capsys.readouterr().out}\n{typed}"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.strip() == completed

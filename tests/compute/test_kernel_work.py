@@ -42,6 +42,16 @@ WORKS = [  # operator, kind, operations, bytes
         2 * 8 * 128 * 28 * 28 * 64 * 9,
         None,
     ),
+    (
+        op(
+            "aten::miopen_convolution",
+            *(tensor((4, 3, 224, 224)), tensor((768, 3, 16, 16)), tensor((768,))),
+            values=["", "", "", "[0, 0]", "[16, 16]", "[1, 1]", "1", "False", "False"],
+        ),
+        "convolution",
+        2 * 4 * 768 * 14 * 14 * 3 * 16 * 16,
+        None,
+    ),
     (  # transposed: each input element meets its channel's weights, and the result has four times as many places
         op(
             "aten::convolution",

@@ -12,6 +12,7 @@ from traceops.core.errors import UsageError
 from traceops.core.rule import JudgedBy, Rule
 from traceops.core.text import broken_at_words, meant, width_of
 from traceops.rules.registry import RULES
+from traceops.words.catalogue import texts
 
 _text = Wording("cli", "explain")
 _WIDTH = 100
@@ -59,5 +60,8 @@ def _lines(rule: Rule, *, whole: bool) -> Iterator[str]:
     yield f"What to do: {rule.advice}"
     yield from (f"  {cause}: {advice}" for cause, advice in rule.by_cause)
     yield ""
+    if (example := texts("examples", "rules").get(rule.id)) is not None:
+        yield _text("example", text=example)
+        yield ""
     yield "In a run:"
     yield from (f"  {example.format(id=rule.id)}" for example in _EXAMPLES[rule.judged_by])

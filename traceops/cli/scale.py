@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,8 @@ def price_of(text: str) -> float:
 def _given(args: argparse.Namespace) -> tuple[list[FoundRun], str]:
     if not args.words:
         raise UsageError("name runs with different numbers of ranks, or train some: traceops scale --nproc 1,2,4 …")
+    if args.words[0].endswith(".py"):
+        raise UsageError(_text("script", script=args.words[0], words=shlex.join(args.words)))
     found = find_runs(args.words)
     base = found.base
     if len(found.runs) < 2:

@@ -235,7 +235,7 @@ def kept_fingerprint() -> str:
     return digest.hexdigest()[:16] if paths else ""
 
 
-# Of the H200.
+# Measured on an H200.
 
 _FIXED_NS = {  # of any kernel, however little it does: beginning, ending, and what its blocks wait for
     "product": 1_800.0, "convolution": 2_500.0, "attention": 3_500.0, "norm": 2_000.0, "softmax": 2_500.0,

@@ -34,15 +34,21 @@ def find_unsized_attention(kernels: Kernels) -> None:
     uses: dict[int, Judged] = {}
     saved = launches = around = 0.0
     products = 0
+    batched, breaks = set[int](), set[int]()  # by identity: of each, the order of a step has many
+    for each in kernels.all:
+        if each.use.name in ("aten::bmm", "aten::baddbmm") or (each.use.alone and each.kind == "product"):
+            batched.add(id(each))
+        elif each.kind in ("product", "attention", "convolution"):
+            breaks.add(id(each))
     for one in kernels.order:
-        if one.use.name in ("aten::bmm", "aten::baddbmm") or (one.use.alone and one.kind == "product"):
+        if id(one) in batched:
             if products and any(map(_is_softmax, between)) and len(between) <= _MOST_BETWEEN:
                 saved += call_ns(between)
                 around += 2 * call_ns([one])
                 launches += len(between)
                 uses |= {id(each): each for each in between}
             products, between = 1, []
-        elif one.kind in ("product", "attention", "convolution"):
+        elif id(one) in breaks:
             products, between = 0, []
         else:
             between.append(one)

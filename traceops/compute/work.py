@@ -234,7 +234,7 @@ def _convolved(use: Use) -> Work:
     space = source.dims[2:]
     stride, padding = (1,) * len(space), tuple(k // 2 for k in weight.dims[2:])
     dilation = lists[2] if len(lists) > 2 else (1,)
-    if use.name.endswith("cudnn_convolution") and len(lists) >= 2:
+    if use.name.endswith(("cudnn_convolution", "miopen_convolution")) and len(lists) >= 2:
         padding, stride = lists[0], lists[1]
     elif len(lists) >= 2:
         stride, padding = lists[0], lists[1]

@@ -192,12 +192,12 @@ def _of_kernels(
     if len(launched := (launch >= 0).nonzero()[0]):
         around[launched] = activity.host.nesting.innermost_around(launch[launched])
     told = np.concatenate((products, [False]))[around]
-    of_name = events.name[activity.row[kernels]].tolist()
-    precisions = {name: precision_of(events.names[name]) for name in dict.fromkeys(of_name)}
+    name = events.name.take(activity.row.take(kernels))
     times: dict[Precision | None, float] = {}
-    for name, own in zip(of_name, spent.tolist(), strict=True):
-        precision = precisions[name]
-        times[precision] = times.get(precision, 0.0) + own
+    for number, own in enumerate(np.bincount(name, weights=spent).tolist()):
+        if own:
+            precision = precision_of(events.names[number])
+            times[precision] = times.get(precision, 0.0) + own
     most = max(times, key=lambda precision: times[precision])
     # Attention is named f16 whichever of the two it has; both have one peak.
     half = times.get("bf16", 0.0) + times.get("fp16", 0.0)

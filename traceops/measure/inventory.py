@@ -274,9 +274,9 @@ def _kind_of(args: CommArgs | None, name: str) -> tuple[str, int | None, str | N
     """Operation, group size, type and elements (the larger of input and output) of one collective."""
     if args is None:
         return name, None, None, None
-    sizes = [size for size in (args.elements_in, args.elements_out) if size is not None]
+    given, made = args.elements_in, args.elements_out
     group_size = len(args.group_ranks) if args.group_ranks else args.group_size
-    return args.op, group_size, args.dtype, max(sizes, default=None)
+    return args.op, group_size, args.dtype, made if given is None else given if made is None else max(given, made)
 
 
 def _per_step(step: Int, steps: StepBounds) -> Int:

@@ -234,7 +234,9 @@ def find_processor() -> str:
     try:
         return str(PlatformDelegate().get_shell_path(None))
     except Exception as error:  # it downloads: no network, no such platform, another checksum
-        raise UsageError(f"the package perfetto could not download its trace processor ({error}); {_HOW}") from error
+        code = error.returncode if isinstance(error, subprocess.CalledProcessError) else None
+        why = error if code is None else f"curl: exit code {code}"
+        raise UsageError(f"the package perfetto could not download its trace processor ({why}); {_HOW}") from error
 
 
 def run_query(processor: str, timeline: Path, sql: str) -> str:

@@ -191,19 +191,18 @@ def collective_of(event: RawEvent) -> CommArgs | None:
     if (args := event.args) is None or args.op is None:
         return None
     ranks = args.group_ranks
+    members = _parse_text(ranks) if isinstance(ranks, str) else parse_ranks(ranks)
+    sizes = _counts(args.elements_in, args.elements_out, args.group_size, args.source, args.destination)
+    elements_in, elements_out, group_size, source, destination = sizes
     return CommArgs(
-        op=args.op,
-        elements_in=count(args.elements_in),
-        elements_out=count(args.elements_out),
-        dtype=args.dtype,
-        group_size=count(args.group_size),
-        group_name=args.group_name,
-        group_description=args.group_description,
-        group_ranks=_parse_text(ranks) if isinstance(ranks, str) else parse_ranks(ranks),
-        sequence=count(args.sequence),
-        source=count(args.source),
-        destination=count(args.destination),
-    )
+        args.op, elements_in, elements_out, args.dtype, group_size, args.group_name, args.group_description, members,
+        count(args.sequence), source, destination,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1 << 12, typed=True)  # all the same in each step
+def _counts(*values: int | None) -> tuple[int | None, ...]:
+    return tuple(map(count, values))
 
 
 @functools.lru_cache(maxsize=1 << 12)

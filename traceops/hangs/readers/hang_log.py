@@ -489,11 +489,13 @@ class _LogReader:
         """The same wait told once more: raised in Python after the watchdog logged it."""
         if fields.get("sequence") is None:
             return None
-        names = ("op", "sequence", "elements_in", "elements_out")
+        names = ("op", "elements_in", "elements_out")
 
         def same(event: LogEvent) -> bool:
+            if event.sequence != fields["sequence"] or "group" not in fields:
+                return False
             alike = all(getattr(event, name) == fields.get(name) for name in names)
-            return alike and "group" in fields and event.group in (None, fields["group"])
+            return alike and event.group in (None, fields["group"])
 
         return self._events.recent("timeout", rank, same)
 
