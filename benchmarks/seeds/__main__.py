@@ -6,13 +6,17 @@ works where all that is expected is in the answer, works in part where some is, 
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +53,8 @@ def played(row: dict[str, Any], texts: dict[str, str]) -> tuple[str, str]:
     """The row's state, and why where it does not work."""
     if "run" not in row:
         return row["state"], row["reason"]
+    if "needs" in row and find_spec(row["needs"]) is None:
+        return "elsewhere", f"{row['needs']} is not installed here"
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) if "{folder}/job" not in row["run"] and "{files}" not in row["run"] else Path(folder, "job")
         job.mkdir(exist_ok=True)
@@ -61,7 +67,8 @@ def played(row: dict[str, Any], texts: dict[str, str]) -> tuple[str, str]:
             ended = subprocess.run(
                 [sys.executable, "-m", "traceops", *shlex.split(command.replace("{python}", sys.executable))],
                 cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "400", "HOME": folder},
+                env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "400", "HOME": folder,
+                     "CUDA_VISIBLE_DEVICES": ""},
             )  # fmt: skip
     output = " ".join((ended.stdout + (ended.stderr if row.get("stderr") else "")).split())
     lacks = [says for says in row["says"] if not re.search(says, output)]
@@ -78,18 +85,22 @@ def played(row: dict[str, Any], texts: dict[str, str]) -> tuple[str, str]:
 
 def main() -> int:
     """A line a row, then the count of each state; 1 where a row does not work without a reason of its own."""
-    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("items", nargs="*", help="only rows of these items")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
+    args = parser.parse_args()
+    began, table = time.monotonic(), tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    rows = [row for row in rows_of(table) if not args.items or row["item"] in args.items]
     states: Counter[str] = Counter()
-    failed = 0
-    for row in rows_of(table):
-        if sys.argv[1:] and row["item"] not in sys.argv[1:]:
-            continue
-        state, why = played(row, table["texts"])
-        states[state] += 1
-        failed += "run" in row and state != "works"
-        print(f"{row['item']:>3}  {state:<9} {row['name']}{': ' + why if why else ''}", flush=True)
-    print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {states.total()} rows")
-    return int(failed > 0)
+    without_reason = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for row, (state, why) in zip(rows, pool.map(lambda row: played(row, table["texts"]), rows), strict=True):
+            states["played, works" if "run" in row and state == "works" else state] += 1
+            without_reason += ("run" in row and state != "works") or not (why or state == "works")
+            print(f"{row['item']:>3}  {state:<9} {row['name']}{': ' + why if why else ''}", flush=True)
+    print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {len(rows)} rows")
+    print(f"without a reason: {without_reason}; {time.monotonic() - began:.0f} s")
+    return int(without_reason > 0)
 
 
 if __name__ == "__main__":

@@ -331,6 +331,7 @@ def test_any_changed_byte_is_refused_or_read_as_what_it_says(packed):
         ("ledger.duration", np.zeros(1, np.int64)),
         ("inventory.step_bytes", np.zeros(9, np.int64)),
         ("backward.device_end", np.zeros(0, np.int64)),
+        ("kernels", None),
     ],
 )
 def test_parts_that_do_not_fit_each_other_are_refused(part, changed):
@@ -339,6 +340,8 @@ def test_parts_that_do_not_fit_each_other_are_refused(part, changed):
         changed = summary.comm.end - 10**15
     elif part == "program.ready":
         changed = summary.program.ready * 4
+    elif part == "kernels":
+        changed = (replace(summary.kernels[0], count=0), *summary.kernels[1:])
     owner, _, name = part.rpartition(".")
     if owner:
         broken = replace(summary, **{owner: replace(getattr(summary, owner), **{name: changed})})

@@ -125,8 +125,7 @@ def _unprofiled(report: ReportDocument) -> Float:
             by_index[row.index].append(row.duration_ms)
     timed, whole = _over_ranks(by_index), _over_ranks(steps_of_whole_run(report))
     found = whole if len(whole) > len(timed) else timed
-    even = not isinstance(report.whole_run, WholeRunRows) or report.whole_run.rounds is not None or not len(found)
-    return found if even else rounds_of(found)
+    return rounds_of(found) if isinstance(report.whole_run, WholeRunRows) and len(found) else found
 
 
 def steps_of_whole_run(report: ReportDocument) -> dict[int, list[float]]:

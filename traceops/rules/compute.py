@@ -93,6 +93,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
 _SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
+_LITTLE = 0.1  # of the step: kernels that take less of it are no warning for being slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
 
@@ -132,7 +133,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     found = _findings(compute, rank, inputs) if known else []
     verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
-    return [*verdicts, _speed(compute, rank, found) if rated else SPEED.not_evaluated(why)]
+    return [*verdicts, _speed(compute, rank, found, inputs.run.times_of(rank)) if rated else SPEED.not_evaluated(why)]
 
 
 def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
@@ -329,13 +330,13 @@ def _impossible(one: Impossible, rank: int, unnamed: bool) -> Finding:
     )
 
 
-def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict:
+def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], times: RankTimes | None) -> Verdict:
     if compute.impossible:
         unnamed = compute.rates == "assumed"
         return SPEED.verdict(*(_impossible(one, rank, unnamed) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
     if compute.efficiency is None:
         return SPEED.not_evaluated(reason("compute", "unknown_work"))
-    pct = 100 * compute.efficiency
+    pct, little = 100 * compute.efficiency, times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
     explained = any(one.severity != "info" for one in found)
     if pct >= BOUNDS.attainable_pct or explained:
         return SPEED.clear(reason("compute", "speed", pct=pct))
@@ -343,7 +344,7 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding]) -> Verdict
     slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
     return SPEED.verdict(
         SPEED.finding(
-            "info" if compute.bound == "host" else "warning",
+            "info" if compute.bound == "host" or little else "warning",
             "low",
             BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow))),
             [

@@ -274,6 +274,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
             )
         ),
     )
+    yield "kernels", all(kernel.count > 0 for kernel in summary.kernels)
     yield "stacks", all(one.host_ns.shape == (steps,) for one in summary.stacks)
     yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
     if (anomaly := summary.anomaly) is not None:
