@@ -282,7 +282,7 @@ def hang_answer(diagnosis: Diagnosis, proof: str) -> Answer | None:
         lines.append(("Waiting", (text(waits),)))
     if advice := hang_text.root_advice(root):
         lines.append(("Do", (text(advice),)))
-    lines.append(("How sure", (text(f"{SURE[root.confidence]}. ", Span(root.rule, "soft")),)))
+    lines.append(("Confidence", (text(f"{SURE[root.confidence]}. ", Span(root.rule, "soft")),)))
     lines.append(("Proof", (text(Span(WORDS["proof"], href=proof)),)))
     return Answer(tuple(lines))
 
