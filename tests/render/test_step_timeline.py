@@ -22,7 +22,7 @@ from traceops.pipeline.assemble_detail import MOST_RANKS, chosen_ranks, step_det
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.render.report.html import render_html
 from traceops.render.report.rank_groups import drawn_ranks, group_text
-from traceops.render.report.step_timeline import finding_place, packed
+from traceops.render.report.step_timeline import finding_place, fitting, packed
 from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
 from traceops.report.model import Report
 
@@ -98,6 +98,22 @@ def test_a_long_step_is_counted_in_larger_units() -> None:
 @pytest.fixture(scope="module")
 def real() -> Report:
     return analyze(str(DATA / "slow_loader4"), cache=False, jobs=1)
+
+
+def test_steps_that_pack_badly_are_fewer_and_the_longest_is_one_of_them() -> None:
+    step = small_detail().steps[0]
+    drawn = np.random.default_rng(1)
+    start = np.sort(drawn.integers(0, 9_000_000, 2_000))
+    many = Bars(start, start + drawn.integers(1, 4_000, 2_000), np.zeros_like(start), np.ones_like(start), start * 0)
+    rank = replace(step.ranks[0], lanes=(replace(step.ranks[0].lanes[0], bars=many),))
+    steps = tuple(
+        replace(step, step=number, length_ns=10_000_000, ranks=(replace(rank, begin=0, end=9_000_000 + number),))
+        for number in range(20)
+    )
+    kept = fitting(replace(small_detail(), steps=steps)).steps
+    numbers = [one.step for one in kept]
+    assert 2 < len(numbers) < 20 and numbers[-1] == 19 and numbers == sorted(numbers)
+    assert fitting(small_detail()).steps == small_detail().steps
 
 
 def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Report) -> None:

@@ -16,7 +16,7 @@ from traceops.render.report.card import card_of, headline, told_first
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
 from traceops.render.report.rank_groups import shown_ranks
-from traceops.render.report.step_timeline import finding_place
+from traceops.render.report.step_timeline import finding_place, fitting
 from traceops.render.report.terms import COLUMNS, TERMS, how_found, kinds_sentence, say, section_of, speed_facts
 from traceops.render.report.whole_run import undisturbed, whole_run
 from traceops.render.writers.html import write_html
@@ -113,6 +113,8 @@ def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] 
 
 def describe(report: Report) -> Document:
     """A report as a document: the verdict, facts, and a section for each thing there is to say."""
+    if report.detail is not None:
+        report = replace(report, detail=fitting(report.detail))
     shown, card, name = shown_ranks(report), card_of(report), str(report.run.name)
     damage = [f"Rank {row.rank}: {row.damage}" for row in report.ranks if row.damage]
     notes = [note for note in (kinds_sentence(report), *report.summary.notes, *damage) if note]

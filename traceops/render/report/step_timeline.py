@@ -20,6 +20,7 @@ from traceops.report.detail import Detail, DetailRank, DetailStep
 from traceops.report.model import Report
 
 _FINEST = 1 << 20  # of the step: the unit that moments are counted in, from 1 ns
+_ROOM = 60_000  # bytes of a page for all steps
 
 
 def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | None:
@@ -29,6 +30,17 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
     data = packed(report.detail, _longest(report.detail), len(report.ranks))
     data |= drawn_ranks(report, report.detail)
     return StepTimeline("steps-zoom", say("timeline", "label", report.summary.step_words), data, tuple(instead))
+
+
+def fitting(detail: Detail) -> Detail:
+    """The longest step, and of the others as many as a page has room for, by their packed sizes."""
+    longest, room, kept = _longest(detail), _ROOM, []
+    for place in sorted(range(len(detail.steps)), key=lambda place: place != longest):
+        size = len(_blob(detail.steps[place]))
+        if place == longest or size <= room:
+            kept.append(place)
+            room -= size
+    return msgspec.structs.replace(detail, steps=tuple(detail.steps[place] for place in sorted(kept)))
 
 
 def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
