@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -103,6 +104,15 @@ def contents(name: str, text: str, file: str, size: int) -> dict[str, bytes]:
     return {file: trace(text, size) if name.startswith("trace") else filled(text, size)}
 
 
+def write(given: Path, name: str, text: str, size: int) -> float:
+    """Write the files of a case, packed where the name says so; returns the MB before packing."""
+    packing = given.suffix if given.suffix in PACKED else ""
+    files = contents(name, text, given.name, size)
+    for own, plain in files.items():
+        given.with_name(own).write_bytes(PACKED[packing](plain))
+    return sum(map(len, files.values())) / 1e6
+
+
 def measured(
     name: str, text: str, command: list[str], file: str, size: int, core: int | None = None
 ) -> tuple[str, dict[str, Any]]:
@@ -110,11 +120,9 @@ def measured(
     with tempfile.TemporaryDirectory() as place:
         given = Path(place, "given", file)
         given.parent.mkdir()
-        files = contents(name, text, file, size)
-        for own, plain in files.items():
-            packing = given.suffix if given.suffix in PACKED else ""
-            given.with_name(own).write_bytes(PACKED[packing](plain))
-        mb = sum(map(len, files.values())) / 1e6
+        # In a process of its own: the command's peak memory begins at that of the process that starts it.
+        with ProcessPoolExecutor(1, get_context("spawn")) as writer:
+            mb = writer.submit(write, given, name, text, size).result()
         words = [sys.executable, "-m", "traceops", *command, str(given.parent if "--from" not in command else given)]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEOPS_CACHE": "off"}
         out = str(Path(place, "out"))

@@ -96,7 +96,7 @@ def main() -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         for row, (state, why) in zip(rows, pool.map(lambda row: played(row, table["texts"]), rows), strict=True):
             states["played, works" if "run" in row and state == "works" else state] += 1
-            without_reason += ("run" in row and state != "works") or not (why or state == "works")
+            without_reason += ("run" in row and state in ("missing", "in part")) or not (why or state == "works")
             print(f"{row['item']:>3}  {state:<9} {row['name']}{': ' + why if why else ''}", flush=True)
     print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {len(rows)} rows")
     print(f"without a reason: {without_reason}; {time.monotonic() - began:.0f} s")

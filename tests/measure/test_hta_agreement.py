@@ -115,3 +115,12 @@ def test_ctrl_c_ends_the_check_and_leaves_the_report(checked, monkeypatch, capsy
     monkeypatch.setattr("traceops.cli.analyze.summarize_all", interrupted)
     assert checked() is None
     assert "Report: " in capsys.readouterr().out
+
+
+def test_what_hta_stumbles_over_leaves_the_report(checked, monkeypatch, capsys):
+    def raises(*_):
+        raise ValueError("cannot reindex on an axis with duplicate labels")
+
+    monkeypatch.setattr("traceops.cli.analyze.summarize_all", raises)
+    assert checked() is None
+    assert "HTA could not check the tables: ValueError: cannot reindex" in capsys.readouterr().err

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from traceops.cli.arguments import fails, make_writable, report_folder, report_formats, run_of
 from traceops.cli.reading_options import ANALYZE
 from traceops.core.claims import Wording
-from traceops.core.errors import ODD_VALUE, InputError, TraceopsError, odd_value_text
+from traceops.core.errors import ODD_VALUE, InputError, odd_value_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import Finding
 from traceops.core.installation import keep_freed_memory
@@ -66,19 +65,23 @@ def main(args: argparse.Namespace) -> int:
             print_report(report, sys.stdout, shown, verbose=args.verbose)
     code = _exit_code(args, findings)
     if args.hta is None and not (args.quiet or args.executor) and formats != ("json",):
-        with suppress(KeyboardInterrupt, TraceopsError, OSError):
-            sys.stdout.flush()
+        sys.stdout.flush()
+        try:
             _check_by_hta(args, written)
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:  # whatever HTA stumbles over: the report stands
+            print(printable(_text("hta_failed", error=f"{type(error).__name__}: {error}")), file=sys.stderr)
     return code
 
 
-_CHECKED_BYTES = 50_000_000
+_CHECKED_BYTES, _CHECKED_FILES = 50_000_000, 16  # HTA takes 80 ms for the least trace
 
 
 def _check_by_hta(args: argparse.Namespace, written: Sequence[tuple[Window, Path]]) -> None:
     """HTA's own code on small traces, where it is installed: last of all, so that nothing waits for its line."""
     files = [file for window, _ in written for file in window.files]
-    small = sum(file.size_bytes for file in files) <= _CHECKED_BYTES
+    small = len(files) <= _CHECKED_FILES and sum(file.size_bytes for file in files) <= _CHECKED_BYTES
     if not small or any(is_remote(file.path) or file.summarized for file in files):
         return
     if not hta_checks(os.environ) or find_spec("hta") is None:
