@@ -69,8 +69,8 @@ def checked(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACEOPS_HTA", "1")
     monkeypatch.chdir(tmp_path)
 
-    def run(*options):
-        assert main(["analyze", str(DATA / "ddp4"), "-o", "out", *options]) == 0
+    def run(*options, of="ddp4"):
+        assert main(["analyze", str(DATA / of), "-o", "out", *options]) == 0
         return json.loads((tmp_path / "out/report.json").read_text())["summary"].get("hta_agreement")
 
     return run
@@ -115,6 +115,11 @@ def test_ctrl_c_ends_the_check_and_leaves_the_report(checked, monkeypatch, capsy
     monkeypatch.setattr("traceops.cli.analyze.summarize_all", interrupted)
     assert checked() is None
     assert "Report: " in capsys.readouterr().out
+
+
+def test_a_run_without_gpu_activity_is_not_checked_by_default(checked, capsys):
+    assert checked(of="hta/cpu_only") is None
+    assert "HTA" not in capsys.readouterr().out
 
 
 def test_what_hta_stumbles_over_leaves_the_report(checked, monkeypatch, capsys):

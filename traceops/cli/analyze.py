@@ -54,7 +54,8 @@ def main(args: argparse.Namespace) -> int:
     written: list[tuple[Window, Path]] = []
     for window, report, shown in _reports(args, formats, found, root):
         findings += report.findings
-        written.append((window, shown.parent / "report.json"))
+        if report.tables.hta:  # of GPU activity
+            written.append((window, shown.parent / "report.json"))
         if args.select == "latest":
             _note_other_windows(found, window, args.quiet)
         if args.quiet:
