@@ -57,7 +57,7 @@ class DetailRank(Struct, frozen=True):
     unseen: int = 0
 
 
-class DetailStep(Struct, frozen=True):
+class DetailStep(Struct, frozen=True, eq=False):
     """One step, None for a window without steps; `length_ns` from its zero to the end of the last rank shown."""
 
     step: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -94,6 +95,7 @@ def _longest(detail: Detail) -> int:
     return max(range(len(lengths)), key=lambda place: lengths[place])
 
 
+@lru_cache(maxsize=32)  # a step's size is asked for before it is written
 def _blob(step: DetailStep) -> str:
     """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64 with '-'
     for '/', which JSON inside a page escapes. The columns, each of all lanes: the gap since the bar before, how long it
