@@ -42,6 +42,12 @@ def test_the_largest_loss_of_a_run_opens_its_report():
     assert "% of attainable speed (most of the rest in aten::" in kernels_sentence(report)
 
 
+def test_a_decode_in_a_graph_at_the_memorys_limit_is_named_though_its_kernels_are_not_rated():
+    report = analyze(DATA.parent / "decode_graph2", jobs=1)
+    assert report.compute.efficiency_pct is None
+    assert [one.cause for one in report.findings if one.rule == "TO-K008"] == ["bandwidth_bound_at_limit"]
+
+
 def test_fast_kernels_of_a_slow_type_are_not_called_fast():
     """The float32 products ran at 100 % of float32's speed, and the page said so beside the finding."""
     report = analyze(DATA / "fp32_products.pt.trace.json.gz", jobs=1)

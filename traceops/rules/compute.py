@@ -133,7 +133,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
     found = _findings(compute, rank, inputs) if known else []
     verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
-    return [*verdicts, _speed(compute, rank, found, inputs.run.times_of(rank)) if rated else SPEED.not_evaluated(why)]
+    if not rated:
+        return [*verdicts, _verdict(SPEED, found, SPEED.not_evaluated(why))]
+    return [*verdicts, _speed(compute, rank, found, inputs.run.times_of(rank))]
 
 
 def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
