@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import urllib.error
 import urllib.request
@@ -277,12 +278,27 @@ def test_run_says_that_too_few_steps_were_timed_to_compare(tmp_path: Path, capsy
         assert said in shown and bool(shown) == bool(said)
 
 
-def test_what_a_rule_said_of_a_recorded_run_is_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    examples = texts("examples", "rules")
-    assert set(examples) <= {rule.id for rule in RULES}
+def test_explain_shows_what_a_rule_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert texts("examples", "rules").keys() == texts("examples", "runs").keys() <= {rule.id for rule in RULES}
     assert main(["explain", "TO-S001"]) == 0 and "In a recorded run: Rank 1's input" in capsys.readouterr().out
-    found = traceops.load(Path(__file__).parents[1] / "data" / "slow_loader4").findings
-    assert examples["TO-S001"] in [finding.headline for finding in found]
+
+
+@pytest.mark.parametrize("run", sorted(set(texts("examples", "runs").values())))
+def test_examples_of_rules_are_what_a_run_gets(run: str, tmp_path: Path, kept_summaries: None) -> None:
+    path = Path(__file__).parents[1] / "data" / run
+    if path.name.endswith(".tar.xz"):
+        with tarfile.open(path) as archive:
+            archive.extractall(tmp_path, filter="data")
+        path = next(iter(tmp_path.iterdir()))
+    folder = path.parent.name if path.is_file() else ""
+    command = {"topology": ["doctor", "--from"], "": ["analyze"]}.get(folder, ["diagnose"])
+    main([*command, str(path), "-o", str(tmp_path / "out"), "--format", "json", "-q"])
+    (report,) = (tmp_path / "out").glob("*.json")
+    said = {(one["rule"], one["headline"]) for one in json.loads(report.read_text())["findings"]}
+    expected = {
+        (rule, text) for rule, text in texts("examples", "rules").items() if texts("examples", "runs")[rule] == run
+    }
+    assert expected <= said
 
 
 def test_a_script_that_scale_is_to_train_needs_its_sizes(capsys: pytest.CaptureFixture[str]) -> None:

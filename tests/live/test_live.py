@@ -24,6 +24,7 @@ from traceops.cli import main as cli
 from traceops.cli.open import page_of, serve
 from traceops.core.errors import InputError, UsageError
 from traceops.core.live_pulses import ENDED, KINDS, SLOTS, Pulse, new_file, place_of, read_pulses
+from traceops.core.rank_files import OBSERVED_FILE
 from traceops.integrations import held_capture
 from traceops.live import monitor, outlets
 from traceops.live.findings import (
@@ -42,7 +43,7 @@ from traceops.live.machines import MachineReader
 from traceops.live.measures import Pace, RankState, at_peaks, growth, steady_growth
 from traceops.live.monitor import watched_folder
 from traceops.live.outlets import Metrics, Otlp, address_of, metrics_text
-from traceops.live.stream import LineTime, RankLook, RankReader, Step
+from traceops.live.stream import LineReader, LineTime, RankLook, RankReader, Step
 from traceops.pipeline.analyze import analyze
 
 
@@ -548,3 +549,14 @@ def test_a_rank_writes_where_its_thread_is_seen(tmp_path):
     pulses = read_pulses(tmp_path / "live.bin")
     assert pulses[-1].steps == 30 and pulses[-1].flags == ENDED and pulses[-1].resident > 1 << 20
     assert sum(pulses[-1].seen_us) > 0 and pulses[-1].looks > 0
+
+
+def test_lines_of_any_length_are_read_as_they_grow(tmp_path):
+    frame = ["f", "step", "/job/train.py", 1, 10, "loss.backward()"]
+    lines = [frame, ["s", [0]], ["t", [9, 0, 20] * 80_000], ["t", [10, 0, 20]]]
+    whole = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    reader, path = LineReader(tmp_path), tmp_path / OBSERVED_FILE
+    for end in (30, len(whole) - 5, len(whole)):
+        path.write_bytes(whole[:end])
+        reader.read()
+    assert reader.shares([10]) == ({0: 1.0}, 1)

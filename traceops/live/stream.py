@@ -172,15 +172,13 @@ class LineReader:
         """Take in what is new."""
         with suppress(OSError), self._path.open("rb", buffering=0) as file:
             file.seek(self._at)
+            rest = b""
             while raw := file.read(_PIECE):
-                whole = raw[: raw.rfind(b"\n") + 1]
-                self._at += len(whole)
-                for line in whole.splitlines():
+                lines, newline, rest = (rest + raw).rpartition(b"\n")
+                self._at += len(lines) + len(newline)
+                for line in lines.splitlines():
                     with suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError):
                         self._take(json.loads(line))  # damage costs this line only
-                if not whole:  # a line that is not whole yet
-                    return
-                file.seek(self._at)
 
     def _take(self, line: list[Any]) -> None:
         if line[0] == "f":
