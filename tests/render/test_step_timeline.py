@@ -113,7 +113,7 @@ def test_steps_that_pack_badly_are_fewer_and_the_longest_is_one_of_them() -> Non
     kept = fitting(replace(small_detail(), steps=steps)).steps
     numbers = [one.step for one in kept]
     assert 2 < len(numbers) < 20 and numbers[-1] == 19 and numbers == sorted(numbers)
-    assert fitting(small := small_detail()).steps == small.steps
+    assert fitting(small_detail()).steps == small_detail().steps
 
 
 def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Report) -> None:

@@ -57,12 +57,16 @@ class DetailRank(Struct, frozen=True):
     unseen: int = 0
 
 
-class DetailStep(Struct, frozen=True, eq=False):
+class DetailStep(Struct, frozen=True):
     """One step, None for a window without steps; `length_ns` from its zero to the end of the last rank shown."""
 
     step: int | None
     length_ns: int
     ranks: tuple[DetailRank, ...]
+
+    def __hash__(self) -> int:
+        """Without the bars, which have none: a step whose packed form is kept is looked up by it."""
+        return hash((self.step, self.length_ns))
 
 
 class Detail(Struct, frozen=True):
