@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.errors import UsageError
-from traceops.measure.hta_tables import KERNEL_WAIT_US, NO_ACTIVITY, Columns, HtaTables, number_ids
+from traceops.measure.hta_tables import KERNEL_WAIT_US, NO_ACTIVITY, SEQUENCE_COLUMNS, Columns, HtaTables, number_ids
 from traceops.traces.kineto import load_trace
 from traceops.traces.model import Events, RankTrace
 
@@ -295,7 +295,7 @@ _ANALYSES = {
 }
 
 
-_MOST_OPERATORS = 10
+_MOST_OPERATORS = 6
 _LEAST_KERNELS = 3  # the least length of a sequence, HTA's own
 
 
@@ -315,8 +315,7 @@ def _sequences(trace: Any, rank: int) -> dict[str, Any]:
     taking = taking.sort_values(["spent", "depth"], ascending=[False, True]).drop_duplicates(["calls", "spent"])
 
     class Search(theirs.CudaKernelAnalysis):  # type: ignore[misc]
-        """HTA's search without the copy of the trace in which HTA marks what it found."""
-
+        # Without the copy of the trace in which HTA marks what it found.
         @classmethod
         def _overlay_frequent_patterns_with_trace(cls, *_: Any) -> dict[str, Any]:
             return {}
@@ -330,7 +329,7 @@ def _sequences(trace: Any, rank: int) -> dict[str, Any]:
     if not found:
         return {}
     every = pd.concat(found).drop_duplicates("pattern")
-    return {"sequences": every.sort_values("GPU kernel duration (us)", ascending=False, kind="stable")}
+    return {"sequences": every.sort_values(SEQUENCE_COLUMNS[2], ascending=False, kind="stable")}
 
 
 def _counters(trace: Any, rank: int) -> dict[str, Any]:

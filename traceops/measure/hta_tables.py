@@ -465,6 +465,8 @@ def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float 
 
 _KERNEL_CATS = ("kernel", "Kernel", "gpu_memset", "Memset", "gpu_memcpy", "Memcpy", "mtia_ccp_events")
 
+# Of HTA's sequences of kernels: the operator and its kernels, and times of all occurrences.
+SEQUENCE_COLUMNS = ("pattern", "count", "GPU kernel duration (us)", "CPU op duration (us)")
 NO_ACTIVITY = (("all", "the trace has no GPU activity"),)
 
 

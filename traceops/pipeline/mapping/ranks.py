@@ -250,7 +250,7 @@ def _header(file: TraceFile, content: Content | None, options: MapOptions) -> Su
         code += f" and rates {rates}" if (rates := kept_fingerprint()) else ""
         code += f" and GPU {options.gpu!r}" if options.gpu else ""
         code += f" and kernels {options.own_kernels!r}" if options.own_kernels else ""
-        code += f" and searched up to {options.searched}" if options.with_hta and options.searched else ""
+        code += f" and searched to {options.searched}" if options.with_hta and options.searched else ""
     return SummaryHeader(
         version=__version__,
         code=code,

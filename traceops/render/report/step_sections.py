@@ -19,6 +19,7 @@ from msgspec import Struct
 from traceops.core.rank_text import who
 from traceops.core.text import short_name
 from traceops.core.units import percent_text
+from traceops.measure.hta_tables import SEQUENCE_COLUMNS
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, blank_or, build_table, name, number, rows_of, share, table_of
 from traceops.render.document import Block, Chart, Section, Span, TableBlock, fold, soft, text
@@ -153,23 +154,20 @@ def only_htas(report: Report, shown: Sequence[int]) -> Section | None:
     if not (sequences or counters):
         return None
     rank = (*sequences, *counters)[0]["rank"]
-    blocks: list[Block] = [soft(say("only_htas", "intro", rank=rank, sequences=len(sequences), counters=len(counters)))]
+    found = {"sequences": len(sequences) or None, "counters": len(counters) or None}
+    blocks: list[Block] = [soft(say("only_htas", "intro", rank=rank, **found))]
     if sequences:
-        rows = [
-            {
-                "operator": operator, "kernels": kernels, "count": row["count"],
-                "gpu_us": row["GPU kernel duration (us)"] / row["count"],
-                "host_us": row["CPU op duration (us)"] / row["count"],
-            }
-            for row in sequences
-            for operator, *kernels in (row["pattern"].split("|"),)
-        ]  # fmt: skip
+        rows = []
+        for pattern, count, gpu_us, host_us in ([row[key] for key in SEQUENCE_COLUMNS] for row in sequences):
+            operator, *kernels = pattern.split("|")
+            times = {"count": count, "gpu_us": gpu_us / count, "host_us": host_us / count}
+            rows.append({"operator": operator, "kernels": kernels, **times})
         cells = {"operator": lambda row: name(row["operator"]), "kernels": lambda row: _sequence_cell(row["kernels"])}
         blocks.append(TableBlock(table_of("hta_sequences", rows, make=cells, most=_MOST_SEQUENCES)))
     if counters:
         table = _in_htas_columns(say("only_htas", "counters"), "hta_cupti_counters", report, [rank])
         blocks.append(TableBlock(table, "narrow"))
-    return section_of("only_htas", blocks, sequences=len(sequences), counters=len(counters))
+    return section_of("only_htas", blocks, **found)
 
 
 def _sequence_cell(kernels: Sequence[str]) -> Cell:
