@@ -108,7 +108,7 @@ def _check_by_hta(args: argparse.Namespace, formats: tuple[str, ...], written: S
             completed = replace(
                 report,
                 summary=replace(report.summary, hta_agreement=found),
-                tables=replace(report.tables, hta=hta_rows(ranks) | report.tables.hta),
+                tables=replace(report.tables, hta={**hta_rows(ranks), **report.tables.hta}),
             )
             write_report(completed, shown.parent, formats, args.plotlyjs, over=(shown, before))
 

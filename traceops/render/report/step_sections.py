@@ -164,9 +164,8 @@ def only_htas(report: Report, shown: Sequence[int]) -> Section | None:
             rows.append({"operator": operator, "kernels": kernels, **times})
         cells = {"operator": lambda row: name(row["operator"]), "kernels": lambda row: _sequence_cell(row["kernels"])}
         blocks.append(TableBlock(table_of("hta_sequences", rows, make=cells, most=_MOST_SEQUENCES)))
-    if counters:
-        table = _in_htas_columns(say("only_htas", "counters"), "hta_cupti_counters", report, [rank])
-        blocks.append(TableBlock(table, "narrow"))
+    table = _in_htas_columns(say("only_htas", "counters"), "hta_cupti_counters", report, [rank])
+    blocks += [TableBlock(table, "narrow")] if table is not None else []
     return section_of("only_htas", blocks, **found)
 
 
