@@ -123,41 +123,34 @@ def silent(
             kinds[RootKind.UNRECORDED].append(rank)
     if len(kinds) > 1:  # who was seen elsewhere explains the waiting; of the others nothing is known
         kinds.pop(RootKind.UNSEEN, None)
-    return [_silent(kind, members, absent[members[0]], ranks, waits, log) for kind, members in kinds.items()]
-
-
-def _silent(
-    kind: RootKind,
-    members: Sequence[int],
-    wait: Wait,
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-    log: Sequence[LogEvent],
-) -> Root:
-    waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
-    head = ranks[wait.rank].head
-    here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
-    unseen = kind is RootKind.UNSEEN
-    said = [event for event in log if unseen and {event.rank, *event.accused} & set(members)]
-    speak = {rank for event in said for rank in (event.rank, *event.accused)}
-    return Root(
-        rule=HOST,
-        kind=RootKind.MENTIONED if said else kind,
-        ranks=tuple(sorted(members)),
-        confidence=_SURE.get(kind, "low"),
-        facts=RootFacts(here=here, quiet=tuple(sorted(set(members) - speak)) if said else ()),
-        waiting=waiting,
-        cause=None if unseen else "host",
-        group=wait.group,
-        group_ranks=head.group.ranks if head is not None else None,
-        op=wait.op,
-        sequence=wait.sequence,
-        evidence=(
-            (f"waits of {who(here)}", words.waited_operation(wait)),
-            ("record", "none"),
-            *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
-        ),
-    )
+    roots = []
+    for kind, members in kinds.items():
+        wait = absent[members[0]]
+        waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
+        head = ranks[wait.rank].head
+        here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
+        unseen = kind is RootKind.UNSEEN
+        said = [event for event in log if unseen and {event.rank, *event.accused} & set(members)]
+        speak = {rank for event in said for rank in (event.rank, *event.accused)}
+        roots.append(Root(
+            rule=HOST,
+            kind=RootKind.MENTIONED if said else kind,
+            ranks=tuple(sorted(members)),
+            confidence=_SURE.get(kind, "low"),
+            facts=RootFacts(here=here, quiet=tuple(sorted(set(members) - speak)) if said else ()),
+            waiting=waiting,
+            cause=None if unseen else "host",
+            group=wait.group,
+            group_ranks=head.group.ranks if head is not None else None,
+            op=wait.op,
+            sequence=wait.sequence,
+            evidence=(
+                (f"waits of {who(here)}", words.waited_operation(wait)),
+                ("record", "none"),
+                *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
+            ),
+        ))  # fmt: skip
+    return roots
 
 
 def _is_in(position: RankPosition, call: Call | None) -> bool:
@@ -231,41 +224,29 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
     for kind, rule in _TOLD_BY_TORCH:
         events = [event for event in log if event.kind == kind and event.accused]
         by_horovod = [event for event in events if stalled_ranks(event.text) is not None]
-        ranks = _missing_everywhere(by_horovod) if by_horovod else _most_accused(events)
+        if by_horovod:  # the ranks that all stalled operations miss; none where they miss different ones: calls differ
+            ranks = set.intersection(*(set(event.accused) for event in by_horovod))
+        else:  # who is named most often: in a mismatch every rank names itself and the one it compares with
+            counts = Counter(rank for event in events for rank in event.accused)
+            ranks = {rank for rank, count in counts.items() if kind == "missing" or count == max(counts.values())}
+        if not ranks:
+            continue
         events = by_horovod or events
-        waiting = {rank for event in by_horovod for rank in ready_ranks(event.text)} - set(ranks)
-        if ranks:
-            roots.append(
-                Root(
-                    rule=rule,
-                    kind=RootKind.REPORTED_MISSING if kind == "missing" else RootKind.REPORTED_MISMATCH,
-                    ranks=ranks,
-                    confidence="medium",
-                    facts=RootFacts(calls=_calls_of(events[0]), horovod=bool(by_horovod)),
-                    waiting=tuple(sorted(waiting)),
-                    cause="host" if rule == HOST else None,
-                    evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
-                )
-            )
+        text = events[0].text
+        ready = {rank for event in by_horovod for rank in ready_ranks(event.text)}
+        roots.append(Root(
+            rule=rule,
+            kind=RootKind.REPORTED_MISSING if kind == "missing" else RootKind.REPORTED_MISMATCH,
+            ranks=tuple(sorted(ranks)),
+            confidence="medium",
+            facts=RootFacts(
+                calls=text.removeprefix(DIFFERENT) if text.startswith(DIFFERENT) else "", horovod=bool(by_horovod)
+            ),
+            waiting=tuple(sorted(ready - ranks)),
+            cause="host" if rule == HOST else None,
+            evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
+        ))  # fmt: skip
     return roots
-
-
-def _calls_of(event: LogEvent) -> str:
-    """'rank 1 is running all_reduce number 5, but rank 0 …' where the message tells both calls."""
-    return event.text.removeprefix(DIFFERENT) if event.text.startswith(DIFFERENT) else ""
-
-
-def _most_accused(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """Who is named most often: in a mismatch every rank names itself and the one it compares with."""
-    counts = Counter(rank for event in events for rank in event.accused)
-    if all(event.kind == "missing" for event in events):
-        return tuple(sorted(counts))
-    return tuple(sorted(rank for rank, count in counts.items() if count == max(counts.values())))
-
-
-def _missing_everywhere(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks that all stalled operations miss; nobody where they miss different ones: then calls differ."""
-    return tuple(sorted(set.intersection(*(set(event.accused) for event in events))))
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:
