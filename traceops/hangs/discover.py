@@ -40,9 +40,8 @@ from traceops.hangs.job import (
     worlds_in_logs,
 )
 from traceops.hangs.readers.flight_recorder import is_dump
-from traceops.hangs.readers.hang_log import records_from_log
+from traceops.hangs.readers.log_events import records_from_log, says_why
 from traceops.hangs.readers.last_start import last_line, last_lines, read_last_start
-from traceops.hangs.readers.log_events import says_why
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.readers.nccl import inspector_events, is_ras, mismatched_calls, read_ras
 from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
