@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -126,9 +126,33 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     if world is not None:
         log, strange = within_world(log, world.size)
         found.problems += strange
-    evidence = _evidence(root, run_folder, found, records, world, log, fabric, manifest)
+    failed_rank = manifest.get("failed_rank")
+    evidence = HangEvidence(
+        root=str(root),
+        name=run_folder.resolve().name if root.is_dir() else root.stem,
+        world_size=None if world is None else world.size,
+        world_source=None if world is None else world.source,
+        is_own_run=bool(manifest),
+        rank_files=frozenset(found.rank_files),
+        records=dict(sorted(records.items())),
+        stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
+        processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
+        log=tuple(redact_fields(event, "text") for event in log),
+        stall=redact_fields(max(found.stalls, key=lambda stall: stall.stalled_s, default=None)),
+        files=tuple(found.files),
+        problems=redact_fields(tuple(found.problems)),
+        failed_rank=failed_rank if isinstance(failed_rank, int) else None,
+        fabric=fabric,
+        progress=tuple(found.progress),
+        models=redact_fields(dict(sorted(found.models.items()))),
+        earlier=tuple(found.earlier),
+        since=redact_fields(tuple(waits_since(found.log))),
+        lone=tuple(found.lone),
+        setting=setting_of(found.logs) if log else None,
+        last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
+    )
     read = records or found.stacks or found.lone or found.log or found.stalls or inspector is not None
-    if not read and manifest.get("failed_rank") is None:
+    if not read and failed_rank is None:
         raise _nothing(root, found, evidence)
     return evidence
 
@@ -151,41 +175,6 @@ def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
 
 
-def _evidence(
-    root: Path,
-    run_folder: Path,
-    found: Found,
-    records: dict[int, RankRecord],
-    world: World | None,
-    log: tuple[LogEvent, ...],
-    fabric: Fabric | None,
-    manifest: dict[str, Any],
-) -> HangEvidence:
-    """What was found, in order and without secrets."""
-    return HangEvidence(
-        root=str(root),
-        name=run_folder.resolve().name if root.is_dir() else root.stem,
-        world_size=None if world is None else world.size,
-        world_source=None if world is None else world.source,
-        is_own_run=bool(manifest),
-        rank_files=frozenset(found.rank_files),
-        records=dict(sorted(records.items())),
-        stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
-        processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
-        log=tuple(redact_fields(event, "text") for event in log),
-        stall=redact_fields(max(found.stalls, key=lambda stall: stall.stalled_s, default=None)),
-        files=tuple(found.files),
-        problems=redact_fields(tuple(found.problems)),
-        failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
-        fabric=fabric,
-        progress=tuple(found.progress),
-        models=redact_fields(dict(sorted(found.models.items()))),
-        earlier=tuple(found.earlier),
-        since=redact_fields(tuple(waits_since(found.log))),
-        lone=tuple(found.lone),
-        setting=setting_of(found.logs) if log else None,
-        last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
-    )
 
 
 def _fabric(found: Found) -> Fabric | None:
@@ -218,16 +207,13 @@ def run_folder_of(path: Path) -> Path:
     return path.parent if path.name == "evidence" and (path.parent / "run.json").is_file() else path
 
 
-def _candidates(root: Path, run_folder: Path) -> Iterator[Path]:
+def _candidates(root: Path, run_folder: Path) -> Iterable[Path]:
     """Files to look at: of a run folder its evidence and logs only, of any other folder all."""
     if root.is_file():
-        yield root
-        return
+        return (root,)
     if (run_folder / "run.json").is_file():
-        for folder in (run_folder / "evidence", run_folder / "logs"):
-            yield from _files(folder)
-        return
-    yield from _files(root)
+        return chain(_files(run_folder / "evidence"), _files(run_folder / "logs"))
+    return _files(root)
 
 
 def _files(folder: Path) -> Iterator[Path]:
