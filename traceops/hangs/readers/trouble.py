@@ -311,15 +311,11 @@ def _is_severe(head: str, is_message: Callable[[str], bool] = _is_message) -> bo
 
 def _is_before_a_level(before: str) -> bool:
     """Times, places and a logger's name; not a sentence, a table or a setting."""
-    if (
-        before.startswith("|")
-        or ("|" in before and _DIGIT.search(before) is None)
-        or _SETTING.search(before) is not None
-    ):
+    is_table = before.startswith("|") or ("|" in before and _DIGIT.search(before) is None)
+    if is_table or _SETTING.search(before) is not None:
         return False
-    return (
-        before.rstrip(" [(")[-1:] in (":", "|", "-", "]", ">") or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
-    )
+    ends_apart = before.rstrip(" [(")[-1:] in (":", "|", "-", "]", ">")
+    return ends_apart or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
 
 
 # Logs that end in the middle of a progress bar with what Python says of a process that is gone.
@@ -426,11 +422,14 @@ class Unexplained:
         cut = ((rank, one.cut_off(at_head, at_end=bool(lines))) for rank, one in tracebacks)
         torn = [(found[0], rank, found[1]) for rank, found in cut if found is not None]
         cut_off = self._suspects.cut_off(last) or bool(torn)
-        lines = self._with_torn(lines, torn)
+        if torn:  # alone, behind what failed before them
+            before = lines or [one for one in self.failures.found() if one[0] < torn[0][0]]
+            lines = [*before, *([one for one in torn if one[2] != HEAD_ONLY] or torn)]
         if not lines and not ends:
             lines = [*self.failures.found(), *self._unfinished.found(last)]
-        if not lines and last <= _PASTE:
-            lines = _without_ends(tracebacks)
+        if not lines and last <= _PASTE:  # in a whole log these frames may be a stack that the program printed
+            loose = ((rank, one.without_ends()) for rank, one in tracebacks)
+            lines = [(found[0], rank, found[1]) for rank, found in loose if found is not None]
             cut_off = cut_off or bool(lines)
         for number, rank, text in survived:
             events.add("outlived", rank, number, text, was="trouble")
@@ -439,14 +438,3 @@ class Unexplained:
         for number, rank, text in self._warned.found(last):
             events.add("trouble", rank, number, text)
 
-    def _with_torn(self, lines: list[_Line], torn: list[_Line]) -> list[_Line]:
-        """With tracebacks that are cut off; alone, behind what failed before them."""
-        if torn and not lines:
-            lines = [one for one in self.failures.found() if one[0] < torn[0][0]]
-        return [*lines, *([one for one in torn if one[2] != HEAD_ONLY] or torn)]
-
-
-def _without_ends(tracebacks: Collection[tuple[int | None, Tracebacks]]) -> list[_Line]:
-    """Frames of a paste whose exception is missing; in a whole log they may be a stack that the program printed."""
-    loose = ((rank, one.without_ends()) for rank, one in tracebacks)
-    return [(found[0], rank, found[1]) for rank, found in loose if found is not None]
